@@ -1,0 +1,176 @@
+//! What must be undone when the program ends, also by Ctrl-C: temp files, cgroups, child processes.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The registry of undo actions. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Cleanup {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    actions: Mutex<BTreeMap<u64, Action>>,
+    next: AtomicU64,
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+impl std::fmt::Debug for Cleanup {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Cleanup").field("actions", &self.lock().len()).finish()
+    }
+}
+
+impl Cleanup {
+    /// A registry whose actions also run, newest first, when SIGINT, SIGTERM or SIGHUP arrives; the process then
+    /// exits with 128 + the signal's number.
+    ///
+    /// # Errors
+    /// Fails when the handlers cannot be installed.
+    pub(crate) fn install() -> io::Result<Self> {
+        let cleanup = Self::default();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let registry = cleanup.clone();
+        std::thread::Builder::new().name("forebay-signals".to_owned()).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                // The lock is kept until the end, so that the measuring thread creates nothing after this.
+                let mut actions = registry.lock();
+                while let Some((_, action)) = actions.pop_last() {
+                    action();
+                }
+                std::process::exit(128 + signal);
+            }
+        })?;
+        Ok(cleanup)
+    }
+
+    /// Runs `create` and registers `undo` of what it created. Both happen under one lock, so a signal between
+    /// them cannot leave anything behind. `undo` runs when the guard is dropped or a signal ends the program.
+    ///
+    /// `undo` must not call into this registry.
+    ///
+    /// # Errors
+    /// Whatever `create` fails with; nothing is registered then.
+    pub(crate) fn create<T>(
+        &self,
+        create: impl FnOnce() -> io::Result<T>,
+        undo: impl FnOnce() + Send + 'static,
+    ) -> io::Result<(T, Guard)> {
+        let mut actions = self.lock();
+        let created = create()?;
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        actions.insert(id, Box::new(undo));
+        drop(actions);
+        Ok((created, Guard { cleanup: self.clone(), id }))
+    }
+
+    /// Creates a new empty file of the program's own in `directory`; it is removed when the guard is dropped or a
+    /// signal ends the program. Its name starts with `.forebay-`, and it is readable and writable by its owner only.
+    ///
+    /// # Errors
+    /// Fails when the directory is missing, not writable or full.
+    pub(crate) fn temp_file(&self, directory: &Path, label: &str) -> io::Result<TempFile> {
+        loop {
+            let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".forebay-{label}-{}-{number}.tmp", std::process::id());
+            let path = directory.join(name);
+            let doomed = path.clone();
+            let created = self.create(
+                || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path),
+                move || {
+                    // It may be gone already; there is nobody left to tell.
+                    let _ = std::fs::remove_file(doomed);
+                },
+            );
+            match created {
+                Ok((file, guard)) => return Ok(TempFile { path, file, guard }),
+                // Left over from a killed process that had the same number: not ours to touch.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Action>> {
+        self.shared.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs its action when dropped, unless a signal did.
+#[derive(Debug)]
+#[must_use = "dropping the guard runs the undo action"]
+pub(crate) struct Guard {
+    cleanup: Cleanup,
+    id: u64,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let action = self.cleanup.lock().remove(&self.id);
+        if let Some(action) = action {
+            action();
+        }
+    }
+}
+
+/// A file that this program created, removed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct TempFile {
+    path: PathBuf,
+    file: File,
+    // Only its Drop matters.
+    #[allow(dead_code, reason = "held for its Drop")]
+    guard: Guard,
+}
+
+impl TempFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The handle that created it: buffered, readable and writable.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temp_file_goes_away_with_its_value() {
+        let cleanup = Cleanup::default();
+        let temp = cleanup.temp_file(&std::env::temp_dir(), "test").expect("the temp directory is writable");
+        let path = temp.path().to_owned();
+        assert!(path.exists());
+        drop(temp);
+        assert!(!path.exists());
+        assert!(cleanup.lock().is_empty());
+    }
+
+    #[test]
+    fn a_creation_that_fails_registers_nothing() {
+        let cleanup = Cleanup::default();
+        let failed = cleanup.create(|| Err::<(), _>(io::Error::other("no")), || {});
+        assert!(failed.is_err());
+        assert!(cleanup.lock().is_empty());
+    }
+
+    #[test]
+    fn a_temp_file_in_a_missing_directory_is_an_error() {
+        let missing = std::env::temp_dir().join("forebay-no-such-directory");
+        assert!(Cleanup::default().temp_file(&missing, "test").is_err());
+    }
+}

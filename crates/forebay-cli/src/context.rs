@@ -1,0 +1,137 @@
+//! What an experiment is given: where it may work, how long, and how it tells what it does.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cleanup::Cleanup;
+use crate::exit::Failure;
+use crate::progress::Progress;
+
+/// Everything an experiment shares with the program.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Where it works, and what it may write.
+    pub(crate) target: Target,
+    /// Where it says what it is doing.
+    pub(crate) progress: Progress,
+    /// Where it registers what must be undone.
+    pub(crate) cleanup: Cleanup,
+    /// Smaller files and fewer repeats.
+    pub(crate) quick: bool,
+    /// How long this experiment may take in all, writing its file included; `None`: as long as it takes.
+    pub(crate) budget: Option<Duration>,
+    /// The seed of everything random: offsets and file contents.
+    pub(crate) seed: u64,
+    /// When the experiment was started.
+    pub(crate) started: Instant,
+}
+
+impl Context {
+    /// A context without a budget that starts now.
+    pub(crate) fn new(target: Target, progress: Progress, cleanup: Cleanup, seed: u64) -> Self {
+        Self { target, progress, cleanup, quick: false, budget: None, seed, started: Instant::now() }
+    }
+
+    /// Starts the clock of a new experiment with a budget of its own.
+    pub(crate) fn restart(&mut self, budget: Option<Duration>) {
+        self.budget = budget;
+        self.started = Instant::now();
+    }
+
+    /// What is left of the budget; `None` when there is no budget.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.budget.map(|budget| budget.saturating_sub(self.started.elapsed()))
+    }
+}
+
+/// Where an experiment works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A directory: the experiment makes a file of its own there ([`Cleanup::temp_file`]) and writes nothing else.
+    Directory(PathBuf),
+    /// An existing file or block device, which is only read.
+    Existing(PathBuf),
+    /// An existing file or block device whose *contents are replaced* by incompressible data before they are read.
+    /// Only [`Target::resolve`] makes it, and only when told so twice. Its length stays what it is.
+    Overwritten(PathBuf),
+}
+
+impl Target {
+    /// Finds out what `path` is.
+    ///
+    /// `overwrite` and `destroy_data` are the two separate permissions to replace the contents of something that this
+    /// program did not create; one of them alone is refused.
+    ///
+    /// # Errors
+    /// [`Failure::Path`] when the path is missing, is neither a directory, a regular file nor a block device, or when
+    /// only one of the permissions was given; [`Failure::Usage`] when a permission was given for a directory.
+    pub(crate) fn resolve(path: &Path, overwrite: bool, destroy_data: bool) -> Result<Self, Failure> {
+        let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
+        let kind = metadata.file_type();
+        if kind.is_dir() {
+            if overwrite || destroy_data {
+                return Err(Failure::Usage(format!(
+                    "{} is a directory, where the program only writes files of its own: leave out --overwrite and --destroy-data",
+                    path.display()
+                )));
+            }
+            return Ok(Self::Directory(path.to_owned()));
+        }
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Failure::Path(format!(
+                "{} is neither a directory, a regular file nor a block device: name one of these",
+                path.display()
+            )));
+        }
+        match (overwrite, destroy_data) {
+            (false, false) => Ok(Self::Existing(path.to_owned())),
+            (true, true) => Ok(Self::Overwritten(path.to_owned())),
+            _ => Err(Failure::Usage(format!(
+                "replacing the contents of {} needs both --overwrite and --destroy-data; without them it is only read",
+                path.display()
+            ))),
+        }
+    }
+
+    /// The path that was named.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Directory(path) | Self::Existing(path) | Self::Overwritten(path) => path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_takes_no_permission_to_destroy() {
+        let directory = std::env::temp_dir();
+        assert_eq!(
+            Target::resolve(&directory, false, false).ok(),
+            Some(Target::Directory(directory.clone()))
+        );
+        assert!(Target::resolve(&directory, true, true).is_err());
+    }
+
+    #[test]
+    fn one_permission_alone_is_refused() {
+        let cleanup = Cleanup::default();
+        let temp =
+            cleanup.temp_file(&std::env::temp_dir(), "target").expect("the temp directory is writable");
+        let path = temp.path();
+        assert!(Target::resolve(path, true, false).is_err());
+        assert!(Target::resolve(path, false, true).is_err());
+        assert_eq!(Target::resolve(path, false, false).ok(), Some(Target::Existing(path.to_owned())));
+        assert_eq!(Target::resolve(path, true, true).ok(), Some(Target::Overwritten(path.to_owned())));
+    }
+
+    #[test]
+    fn a_character_device_is_refused() {
+        let error = Target::resolve(Path::new("/dev/null"), false, false).expect_err("not a file");
+        assert!(error.to_string().contains("/dev/null"));
+    }
+}

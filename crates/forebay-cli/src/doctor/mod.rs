@@ -1,0 +1,182 @@
+//! `forebay doctor`: what is under a path, and which of Forebay's mechanisms work there.
+//!
+//! Everything that can be tried is tried by calling it; what can only be read is read from /proc and /sys.
+
+pub(crate) mod cgroup;
+mod check;
+mod devices;
+mod engine;
+mod machine;
+mod pages;
+mod probe_file;
+mod probe_memory;
+mod probe_uring;
+pub(crate) mod text;
+pub(crate) mod units;
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+pub(crate) use check::{Check, Verdict};
+use forebay::device::Device;
+use probe_file::{Direct, Subject};
+
+use crate::cleanup::Cleanup;
+use crate::context::Target;
+use crate::environment::{Environment, PathInfo};
+use crate::exit::Failure;
+
+/// Looks at the machine and at `target`, and tries everything there. In a directory it makes one temp file of 1 MiB and
+/// removes it; a file or a device is only read.
+///
+/// # Errors
+/// [`Failure::Path`] when the path cannot be looked at or read.
+pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
+    let path = target.path();
+    let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
+    let limit = cgroup::MemoryLimit::of_this_process();
+    let mut environment = machine::environment(limit.as_ref());
+    let info = path_info(path, &metadata)?;
+
+    let mut checks = probe_uring::examine();
+    checks.extend(probe_memory::examine(limit.as_ref(), environment.cpus_allowed, environment.cpus_online));
+    checks.push(file_system(&info));
+    checks.extend(try_path(target, &metadata, cleanup)?.1);
+    checks.extend(devices::examine(&info.layers, info.device.as_ref()));
+    let (engine, engine_checks) = engine::examine();
+    environment.engine = engine;
+    checks.extend(engine_checks);
+
+    environment.path = Some(info);
+    environment.checks = checks;
+    Ok(environment)
+}
+
+/// Makes sure that direct I/O works at `target` before anything is measured there.
+///
+/// # Errors
+/// [`Failure::Path`] when nothing can be created or read there, [`Failure::Unsuitable`] when the file system has no
+/// space or no direct I/O.
+pub(crate) fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failure> {
+    let path = target.path();
+    let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
+    let (direct, checks) = try_path(target, &metadata, cleanup)?;
+    let found = |name: &str| checks.iter().find(|check| check.name == name);
+    if let Some(check) = found("temp_file") {
+        return Err(Failure::Path(format!("{}: {}", path.display(), check.why)));
+    }
+    match direct {
+        Direct::Works => Ok(()),
+        Direct::Untried => Err(Failure::Unsuitable(format!(
+            "{} is empty, too small to measure: name a larger file, or a directory, where the program writes its own",
+            path.display()
+        ))),
+        Direct::Ignored | Direct::Refused => {
+            let file_system = path_info(path, &metadata)?.file_system.unwrap_or_else(|| "none".to_owned());
+            let why = found("direct").map_or("", |check| check.why.as_str());
+            Err(Failure::Unsuitable(format!(
+                "direct I/O does not work at {} (file system {file_system}): {why}; name a path on a local disk with ext4, XFS or btrfs",
+                path.display()
+            )))
+        }
+    }
+}
+
+/// Whether what Forebay is for can be used at all: direct I/O through a file of the path.
+pub(crate) fn suitable(environment: &Environment) -> bool {
+    !environment.checks.iter().any(|check| {
+        check.verdict == Verdict::Unavailable && matches!(check.name.as_str(), "direct" | "temp_file")
+    })
+}
+
+fn try_path(
+    target: &Target,
+    metadata: &Metadata,
+    cleanup: &Cleanup,
+) -> Result<(Direct, Vec<Check>), Failure> {
+    let path = target.path();
+    if let Target::Directory(directory) = target {
+        let filled = cleanup.temp_file(directory, "doctor").and_then(|temp| {
+            probe_file::fill(&mut temp.file())?;
+            Ok(temp)
+        });
+        return Ok(match filled {
+            Ok(temp) => probe_file::examine(&Subject {
+                path: temp.path(),
+                buffered: temp.file(),
+                own: true,
+                len: probe_file::TEMP_BYTES as u64,
+            }),
+            Err(error) => (
+                Direct::Untried,
+                vec![Check::unavailable(
+                    "path",
+                    "temp_file",
+                    format!("a temp file of 1 MiB cannot be written here: {error}"),
+                    "name a directory that this user may write to and that has space, or an existing file",
+                )],
+            ),
+        });
+    }
+    let file = File::open(path).map_err(|error| Failure::missing(path, &error))?;
+    let device = metadata.file_type().is_block_device();
+    Ok(probe_file::examine(&Subject {
+        path,
+        buffered: &file,
+        own: false,
+        len: if device { u64::MAX } else { metadata.len() },
+    }))
+}
+
+fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
+    let device = Device::of_path(path).map_err(|error| Failure::Path(error.to_string()))?;
+    let kind = metadata.file_type();
+    let mut info = PathInfo {
+        path: path.display().to_string(),
+        layers: devices::layers(&device),
+        device: devices::figures(&device),
+        ..PathInfo::default()
+    };
+    if kind.is_block_device() {
+        info.kind = "block device".to_owned();
+        info.size_bytes = device.size_bytes();
+        return Ok(info);
+    }
+    info.kind = if kind.is_dir() { "directory" } else { "file" }.to_owned();
+    if let Some(file_system) = device.file_system() {
+        info.file_system = Some(file_system.type_name().to_owned());
+        info.mount_point = Some(file_system.mount_point().display().to_string());
+        info.mount_options = Some(file_system.options().to_owned());
+    }
+    if let Ok(status) = rustix::fs::statvfs(path) {
+        info.size_bytes = Some(status.f_blocks.saturating_mul(status.f_frsize));
+        info.free_bytes = Some(status.f_bavail.saturating_mul(status.f_frsize));
+    }
+    Ok(info)
+}
+
+fn file_system(info: &PathInfo) -> Check {
+    /// What `report --quick` needs for its file, with room to spare.
+    const WANTED_BYTES: u64 = 4 << 30;
+    let name = info.file_system.as_deref().unwrap_or("none");
+    let Some(free) = info.free_bytes else {
+        return Check::ok("path", "file_system", format!("{}: {name}", info.kind));
+    };
+    let why = format!(
+        "{name} on {}, {} of {} free",
+        info.mount_point.as_deref().unwrap_or("?"),
+        units::bytes(free),
+        units::bytes(info.size_bytes.unwrap_or(0))
+    );
+    if info.kind == "directory" && free < WANTED_BYTES {
+        Check::degraded(
+            "path",
+            "file_system",
+            format!("{why}: too little for a file larger than memory"),
+            "free space, or name a directory on another file system",
+        )
+    } else {
+        Check::ok("path", "file_system", why)
+    }
+}

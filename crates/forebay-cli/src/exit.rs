@@ -1,0 +1,82 @@
+//! Exit codes, and the errors that choose them.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | something failed while measuring |
+//! | 2 | the command line is wrong |
+//! | 3 | the path cannot be used: missing, not a file or directory, not readable or writable |
+//! | 4 | the path can be used, but not for this: no space, a file that is too small, a file system without O_DIRECT |
+//! | 130, 143, 129 | ended by SIGINT, SIGTERM, SIGHUP; temp files were removed |
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// A failure that has an exit code of its own. Return it through `anyhow` (`Err(Failure::Unsuitable(..).into())`);
+/// `main` finds it again, also below added context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Exit code 2.
+    Usage(String),
+    /// Exit code 3.
+    Path(String),
+    /// Exit code 4.
+    Unsuitable(String),
+}
+
+impl Failure {
+    /// The failure for a path that could not be opened or looked at.
+    pub(crate) fn missing(path: &Path, error: &io::Error) -> Self {
+        let name = path.display();
+        Self::Path(match error.kind() {
+            io::ErrorKind::NotFound => format!("{name} does not exist: name an existing directory or file"),
+            io::ErrorKind::PermissionDenied => {
+                format!("{name} may not be used by this user: change its permissions or name another path")
+            }
+            _ => format!("{name} cannot be used: {error}"),
+        })
+    }
+
+    /// The number the process exits with.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Path(_) => 3,
+            Self::Unsuitable(_) => 4,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(sentence) | Self::Path(sentence) | Self::Unsuitable(sentence) => {
+                formatter.write_str(sentence)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints what failed and returns the code for it.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    eprintln!("forebay: {error:#}");
+    ExitCode::from(error.downcast_ref::<Failure>().map_or(1, Failure::code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn the_code_survives_added_context() {
+        let result: anyhow::Result<()> =
+            Err(anyhow::Error::from(Failure::Unsuitable("too small".to_owned()))).context("scan");
+        let error = result.expect_err("it failed");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4));
+    }
+}

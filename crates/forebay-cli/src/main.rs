@@ -1,0 +1,153 @@
+//! The `forebay` program: what is under a path, which I/O mechanisms work there, and what they really deliver.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("the program `forebay` is for Linux; elsewhere use the library, which runs there on threads");
+
+mod cleanup;
+mod cli;
+mod context;
+mod doctor;
+mod environment;
+mod exit;
+mod measure;
+mod output;
+mod progress;
+mod report;
+mod result;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use clap::Parser;
+
+use cleanup::Cleanup;
+use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, MeasureArgs, ReportArgs};
+use context::{Context, Target};
+use exit::Failure;
+use output::{Destination, print};
+use progress::Progress;
+use result::{Experiment, Report};
+
+/// How `report --quick` divides its 90 seconds; the rest is for the doctor, the preparations and the page.
+const QUICK_SCAN: Duration = Duration::from_secs(42);
+const QUICK_RANDOM: Duration = Duration::from_secs(36);
+
+fn main() -> ExitCode {
+    // clap prints help and version to standard output with code 0, and usage errors with code 2.
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => exit::report(&error),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let cleanup = || Cleanup::install().context("the signal handlers cannot be installed");
+    match cli.command {
+        Command::Doctor(args) => run_doctor(&args, &cleanup()?),
+        Command::Measure(Measure::Scan(args)) => {
+            run_measure(args, &cleanup()?, |options, context| Ok(vec![measure::scan::run(options, context)?]))
+        }
+        Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
+        Command::Report(args) => run_report(&args, &cleanup()?),
+        Command::MeasureChild { job } => {
+            // It makes nothing that must be undone, so that the default action of signals is right for it.
+            print(&format!("{}\n", measure::run_child(&job)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let target = Target::resolve(&args.path, false, false)?;
+    let environment = doctor::examine(&target, cleanup)?;
+    let suitable = doctor::suitable(&environment);
+    if args.json {
+        print(&Report::new(environment, Vec::new()).to_json()?)?;
+    } else {
+        let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        print(&doctor::text::render(&environment, color))?;
+    }
+    if suitable {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::Unsuitable(format!(
+        "direct I/O cannot be used at {}; the lines marked `unavailable` say why",
+        args.path.display()
+    ))
+    .into())
+}
+
+fn run_measure<Options: clap::Args>(
+    args: MeasureArgs<Options>,
+    cleanup: &Cleanup,
+    experiment: impl FnOnce(&Options, &mut Context) -> anyhow::Result<Vec<Experiment>>,
+) -> anyhow::Result<ExitCode> {
+    let mut context = prepare(&args.path, &args.common, cleanup)?;
+    let environment = doctor::examine(&context.target, cleanup)?;
+    let experiments = experiment(&args.options, &mut context)?;
+    let report = Report::new(environment, experiments);
+    if args.json {
+        print(&report.to_json()?)?;
+    } else {
+        print(&report::summary::render(&report))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    // Found out before anything is measured: a minute of work must not end in "permission denied".
+    let page = Destination::page(&args.out)?;
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let numbers = match &args.json {
+        Some(file) if !to_stdout => Some(Destination::json(file)?),
+        _ => None,
+    };
+    let mut context = prepare(&args.path, &args.common, cleanup)?;
+    context.progress.say("doctor: trying what works here");
+    let environment = doctor::examine(&context.target, cleanup)?;
+    let quick = args.common.quick;
+
+    context.restart(quick.then_some(QUICK_SCAN));
+    let mut experiments = vec![measure::scan::run(&Default::default(), &mut context)?];
+    context.restart(quick.then_some(QUICK_RANDOM));
+    experiments.extend(measure::random::run(&Default::default(), &mut context)?);
+
+    let mut report = Report::new(environment, experiments);
+    report.verdicts = report::verdicts::of(&report.experiments);
+    let json = report.to_json()?;
+    page.write(&report::html::page(&report), cleanup)?;
+    if let Some(numbers) = numbers {
+        numbers.write(&json, cleanup)?;
+    }
+    if to_stdout {
+        print(&json)?;
+    } else {
+        print(&report::summary::render(&report))?;
+        print(&format!("\nThe page: {}\n", args.out.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Result<Context> {
+    let target = Target::resolve(path, common.overwrite, common.destroy_data)?;
+    doctor::preflight(&target, cleanup)?;
+    let progress = Progress::detect(common.quiet);
+    let seed = common.seed.unwrap_or_else(fresh_seed);
+    let mut context = Context::new(target, progress, cleanup.clone(), seed);
+    context.quick = common.quick;
+    if cfg!(debug_assertions) {
+        progress.say("this is an unoptimised build: its figures are not worth much (build with --release)");
+    }
+    Ok(context)
+}
+
+/// A seed that no earlier run had: a host that caches must not have seen the offsets before.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    // 53 bits: every reader of the JSON can hold it exactly.
+    (now ^ (u64::from(std::process::id()) << 32)) & ((1 << 53) - 1)
+}

@@ -1,0 +1,311 @@
+//! A memory cgroup of our own for one child process: cgroup v1 and v2.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cleanup::{Cleanup, Guard};
+
+/// A directory in which memory cgroups can perhaps be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Parent {
+    version: Version,
+    directory: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    const fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+
+    const fn peak_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.max_usage_in_bytes",
+            Self::V2 => "memory.peak",
+        }
+    }
+}
+
+impl Parent {
+    /// Where this process may try, the best place first: below its own cgroup, then below each ancestor (cgroup v2
+    /// gives a memory controller only to children of groups that hold no process themselves).
+    pub(super) fn candidates() -> Vec<Self> {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    /// `v1` or `v2`.
+    pub(super) const fn version(&self) -> &'static str {
+        match self.version {
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+        }
+    }
+}
+
+/// The smallest memory limit that binds this process now, or `None` when no cgroup limits it.
+pub(super) fn current_limit_bytes() -> Option<u64> {
+    Parent::candidates()
+        .iter()
+        .filter_map(|parent| fs::read_to_string(parent.directory.join(parent.version.limit_file())).ok())
+        .filter_map(|text| parse_limit(&text))
+        .min()
+}
+
+/// One cgroup; removed when dropped, and when a signal ends the program.
+#[derive(Debug)]
+pub(super) struct Group {
+    version: Version,
+    directory: PathBuf,
+    #[allow(dead_code, reason = "held for its Drop")]
+    guard: Guard,
+}
+
+impl Group {
+    /// Makes a cgroup that may use `limit_bytes` of memory, page cache included, and no swap.
+    ///
+    /// # Errors
+    /// The user may not make cgroups here, or the memory controller does not reach this place.
+    pub(super) fn create(
+        parent: &Parent,
+        limit_bytes: u64,
+        number: u64,
+        cleanup: &Cleanup,
+    ) -> io::Result<Self> {
+        let directory = parent.directory.join(format!("forebay-{}-{number}", std::process::id()));
+        let doomed = directory.clone();
+        let ((), guard) = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed))?;
+        let group = Self { version: parent.version, directory, guard };
+        group.write(group.version.limit_file(), &limit_bytes.to_string())?;
+        // Neither file exists everywhere (no swap accounting), and without swap both mean nothing.
+        let _ = match group.version {
+            Version::V1 => group.write("memory.swappiness", "0"),
+            Version::V2 => group.write("memory.swap.max", "0"),
+        };
+        Ok(group)
+    }
+
+    /// The file into which a process writes `0` to move itself into the group.
+    ///
+    /// # Errors
+    /// The user may not move processes here.
+    pub(super) fn door(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
+    }
+
+    /// The most memory that the group ever held, page cache and kernel memory included. `None` before Linux 5.19
+    /// on cgroup v2.
+    pub(super) fn peak_bytes(&self) -> Option<u64> {
+        parse_limit(&fs::read_to_string(self.directory.join(self.version.peak_file())).ok()?)
+    }
+
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let path = self.directory.join(file);
+        // Not fs::write, which would create the file where the controller does not offer it.
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => io::Error::new(
+                    error.kind(),
+                    format!("the memory controller is not enabled for {}", self.directory.display()),
+                ),
+                kind => io::Error::new(kind, format!("{}: {error}", path.display())),
+            })
+    }
+}
+
+/// Removes what killed runs of this program left below `parent`: groups named after a process that is gone.
+pub(super) fn sweep(parent: &Parent) {
+    let Ok(entries) = fs::read_dir(&parent.directory) else { return };
+    for entry in entries.flatten() {
+        if let Some(pid) = owner(&entry.file_name().to_string_lossy())
+            && !Path::new("/proc").join(pid.to_string()).exists()
+        {
+            // rmdir refuses a group in which a process still lives, so nothing in use can be lost.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix("forebay-")?.split_once('-')?.0.parse().ok()
+}
+
+fn remove(directory: &Path) {
+    // Give the page cache back now, rather than leave it charged to a group that has no name any more.
+    let _ = OpenOptions::new()
+        .write(true)
+        .open(directory.join("memory.force_empty"))
+        .and_then(|mut file| io::Write::write_all(&mut file, b"0"));
+    // A process that has just ended may be counted for a moment longer.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while fs::remove_dir(directory).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `max`, and the huge number that cgroup v1 shows for "no limit", are `None`.
+fn parse_limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)
+}
+
+fn candidates_from(mountinfo: &str, own: &str) -> Vec<Parent> {
+    let mut found = Vec::new();
+    // A v1 memory hierarchy takes the controller away from v2, so it is asked first.
+    for version in [Version::V1, Version::V2] {
+        let Some(path) = own_path(own, version) else { continue };
+        for mount in mountinfo.lines().filter_map(|line| Mount::parse(line, version)) {
+            // Where the process's group lies outside of what is mounted (no cgroup namespace), the mount's top is
+            // the nearest group that can be named.
+            let inside = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
+            let top = PathBuf::from(unescape(mount.point));
+            // Joining nothing would still add a slash.
+            let own_directory = if inside.as_os_str().is_empty() { top.clone() } else { top.join(inside) };
+            for directory in own_directory.ancestors().take_while(|directory| directory.starts_with(&top)) {
+                let parent = Parent { version, directory: directory.to_owned() };
+                if !found.contains(&parent) {
+                    found.push(parent);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The process's path in the memory hierarchy, from `/proc/self/cgroup`.
+fn own_path(text: &str, version: Version) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let matches = match version {
+            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V2 => number == "0" && controllers.is_empty(),
+        };
+        matches.then(|| path.trim_start_matches('/'))
+    })
+}
+
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str, version: Version) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let mut fields = after.split(' ');
+        let (kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let matches = match version {
+            Version::V1 => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+            Version::V2 => kind == "cgroup2",
+        };
+        matches.then(|| Self { root: root.trim_start_matches('/'), point })
+    }
+}
+
+/// mountinfo writes blanks and backslashes as three octal digits.
+pub(super) fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1_MOUNTS: &str = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n\
+        32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+        35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+    const V1_OWN: &str = "9:name=systemd:/\n4:memory:/jobs/17\n3:cpuset,cpu:/\n0::/\n";
+    const V2_MOUNTS: &str = "29 22 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+    const V2_OWN: &str = "0::/user.slice/user-1000.slice/session-2.scope\n";
+
+    fn directories(parents: &[Parent]) -> Vec<(&'static str, &str)> {
+        parents
+            .iter()
+            .map(|parent| (parent.version(), parent.directory.to_str().expect("plain names")))
+            .collect()
+    }
+
+    #[test]
+    fn a_v1_hierarchy_is_asked_before_the_empty_v2_one() {
+        assert_eq!(
+            directories(&candidates_from(V1_MOUNTS, V1_OWN)),
+            [
+                ("v1", "/sys/fs/cgroup/memory/jobs/17"),
+                ("v1", "/sys/fs/cgroup/memory/jobs"),
+                ("v1", "/sys/fs/cgroup/memory"),
+                ("v2", "/sys/fs/cgroup/unified"),
+            ]
+        );
+    }
+
+    #[test]
+    fn v2_goes_up_to_the_top_of_the_mount() {
+        assert_eq!(
+            directories(&candidates_from(V2_MOUNTS, V2_OWN)),
+            [
+                ("v2", "/sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope"),
+                ("v2", "/sys/fs/cgroup/user.slice/user-1000.slice"),
+                ("v2", "/sys/fs/cgroup/user.slice"),
+                ("v2", "/sys/fs/cgroup"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_container_that_sees_its_group_as_the_mount_root_stays_inside() {
+        let mounts = "40 30 0:32 /docker/ab12 /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
+        let own = "5:memory:/docker/ab12\n";
+        assert_eq!(directories(&candidates_from(mounts, own)), [("v1", "/sys/fs/cgroup/memory")]);
+    }
+
+    #[test]
+    fn nothing_mounted_is_nothing_found() {
+        assert!(candidates_from("", V2_OWN).is_empty());
+        assert!(candidates_from(V2_MOUNTS, "").is_empty());
+    }
+
+    #[test]
+    fn limits_are_read_and_no_limit_is_recognised() {
+        assert_eq!(parse_limit("268435456\n"), Some(268_435_456));
+        assert_eq!(parse_limit("max\n"), None);
+        assert_eq!(parse_limit("9223372036854771712\n"), None);
+    }
+
+    #[test]
+    fn only_names_with_a_process_number_are_swept() {
+        assert_eq!(owner("forebay-123-4"), Some(123));
+        assert_eq!(owner("forebay-x-4"), None);
+        assert_eq!(owner("forebay-123"), None);
+        assert_eq!(owner("session-2.scope"), None);
+    }
+
+    #[test]
+    fn a_directory_without_the_controller_is_an_error_and_leaves_nothing() {
+        let top = std::env::temp_dir().join(format!("forebay-cgroup-test-{}", std::process::id()));
+        fs::create_dir(&top).expect("the temp directory is writable");
+        let parent = Parent { version: Version::V2, directory: top.clone() };
+        let cleanup = Cleanup::default();
+        let error = Group::create(&parent, 1 << 20, 0, &cleanup).expect_err("there is no memory.max");
+        assert!(error.to_string().contains("not enabled"), "{error}");
+        assert_eq!(fs::read_dir(&top).expect("it exists").count(), 0);
+        fs::remove_dir(&top).expect("it is empty");
+    }
+}

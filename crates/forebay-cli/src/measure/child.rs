@@ -1,0 +1,151 @@
+//! The child process in which one sample runs: so no row inherits another one's memory, threads or page tables.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::Context as _;
+
+use super::job::{Answer, Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork, Work};
+use super::{forebay_rows, std_rows};
+
+/// Runs one sample and returns the line to print on standard output.
+///
+/// # Errors
+/// The text is not one that this program wrote, or the sample failed.
+pub(super) fn run(job: &str) -> anyhow::Result<String> {
+    let job: Job = serde_json::from_str(job)
+        .context("this subcommand is for the program itself; use `forebay measure` instead")?;
+    // A child must not go on reading when the program was killed.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let reading = match &job.work {
+        Work::Probe => return Ok("{}".to_owned()),
+        Work::Scan(work) => scan(&job, work)?,
+        Work::Random(work) => random(&job, work)?,
+    };
+    Ok(serde_json::to_string(&Answer::of(&reading))?)
+}
+
+fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
+    match work.row {
+        ScanRow::Buffered => std_rows::scan_buffered(job, work),
+        ScanRow::Mmap => std_rows::scan_mmap(job, work),
+        ScanRow::Direct4k => forebay_rows::scan_one_at_a_time(job, work),
+        ScanRow::DirectReadAhead => forebay_rows::scan_async_read(job, work),
+        ScanRow::DirectNoCopy | ScanRow::DirectLarge | ScanRow::Default | ScanRow::Uncached => {
+            forebay_rows::scan_blocks(job, work)
+        }
+    }
+}
+
+fn random(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
+    warm(job, work)?;
+    match work.row {
+        RandomRow::Buffered => std_rows::random_pread(job, work, false),
+        RandomRow::DirectPread => std_rows::random_pread(job, work, true),
+        RandomRow::Direct => forebay_rows::random_on_shards(job, work),
+        RandomRow::DirectTokio => forebay_rows::random_from_tokio(job, work),
+    }
+}
+
+/// Random reads are equally likely everywhere, so whichever part of the span the cache holds, the share of hits is
+/// the same: filling it in order takes a second where random reads would take minutes.
+fn warm(job: &Job, work: &RandomWork) -> anyhow::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let file = File::open(&job.path)?;
+    let mut done = 0;
+    while done < work.warm_bytes {
+        let length = (work.warm_bytes - done).min(buffer.len() as u64) as usize;
+        file.read_exact_at(&mut buffer[..length], work.span_start + done)?;
+        done += length as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pattern::{PAGE_BYTES, Pattern};
+    use super::*;
+    use crate::cleanup::{Cleanup, TempFile};
+
+    const BYTES: u64 = 4 << 20;
+
+    fn file_with_pattern(seed: u64) -> (Cleanup, TempFile) {
+        let cleanup = Cleanup::default();
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let temp = cleanup.temp_file(directory, "child").expect("writable");
+        let mut memory = vec![0; BYTES as usize];
+        Pattern::new(seed).fill(0, &mut memory);
+        temp.file().write_all_at(&memory, 0).expect("space for 4 MiB");
+        temp.file().sync_all().expect("it can be flushed");
+        (cleanup, temp)
+    }
+
+    fn job(temp: &TempFile, pattern_seed: Option<u64>, work: Work) -> Job {
+        Job { path: temp.path().to_owned(), pattern_seed, device_stat: None, work }
+    }
+
+    fn scan_work(row: ScanRow) -> Work {
+        Work::Scan(ScanWork { row, bytes: BYTES, seconds_max: 60.0 })
+    }
+
+    fn fold(seed: u64) -> u64 {
+        (0..BYTES / PAGE_BYTES as u64).fold(0, |folded, page| folded ^ Pattern::new(seed).first_word(page))
+    }
+
+    #[test]
+    fn every_scan_row_sees_every_page_once() {
+        let (_cleanup, temp) = file_with_pattern(11);
+        for row in ScanRow::ALL {
+            let Work::Scan(work) = scan_work(row) else { unreachable!() };
+            let reading = scan(&job(&temp, Some(11), scan_work(row)), &work)
+                .unwrap_or_else(|error| panic!("{}: {error:#}", row.name()));
+            assert_eq!(reading.bytes, BYTES, "{}", row.name());
+            assert_eq!(reading.folded, fold(11), "{}", row.name());
+        }
+    }
+
+    #[test]
+    fn every_row_notices_wrong_data() {
+        let (_cleanup, temp) = file_with_pattern(11);
+        temp.file().write_all_at(&[0; 8], 2 << 20).expect("it may be written");
+        temp.file().sync_all().expect("it can be flushed");
+        for row in ScanRow::ALL {
+            let Work::Scan(work) = scan_work(row) else { unreachable!() };
+            let error = scan(&job(&temp, Some(11), scan_work(row)), &work).expect_err(row.name());
+            assert!(format!("{error:#}").contains("offset 2097152"), "{}: {error:#}", row.name());
+        }
+    }
+
+    #[test]
+    fn every_random_row_reads_for_its_time_and_checks_what_it_read() {
+        let (_cleanup, temp) = file_with_pattern(12);
+        for row in RandomRow::ALL {
+            for (depth, threads) in [(1, 1), (5, 2)] {
+                let work = RandomWork {
+                    row,
+                    span_start: 1 << 20,
+                    span_bytes: 2 << 20,
+                    block_bytes: 4096,
+                    depth,
+                    threads,
+                    seconds: 0.02,
+                    seed: 3,
+                    warm_bytes: 2 << 20,
+                };
+                let job = job(&temp, Some(12), Work::Random(work.clone()));
+                let reading = random(&job, &work).unwrap_or_else(|error| panic!("{}: {error:#}", row.name()));
+                assert!(reading.operations > 0, "{}", row.name());
+                assert_eq!(reading.bytes, reading.operations * 4096);
+                assert!(reading.cost.seconds >= 0.02);
+                assert_eq!(reading.latency.map(|latency| latency.count()), Some(reading.operations));
+                assert!(random(&Job { pattern_seed: Some(13), ..job }, &work).is_err(), "{}", row.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_foreign_text_is_refused() {
+        assert!(run("{}").is_err());
+        assert!(run("not JSON").is_err());
+    }
+}

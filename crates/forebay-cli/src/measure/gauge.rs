@@ -1,0 +1,137 @@
+//! What a span of time cost this process: wall time, CPU, context switches, requests in flight at the device.
+
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Running; ends with [`stop`](Gauge::stop).
+#[derive(Debug)]
+pub(super) struct Gauge {
+    usage: Usage,
+    device: Option<(PathBuf, u64)>,
+    begun: Instant,
+}
+
+/// What [`Gauge::stop`] found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cost {
+    pub(super) seconds: f64,
+    /// User and system, all threads of the process, those that have ended included.
+    pub(super) cpu_seconds: f64,
+    /// Voluntary and involuntary, all threads.
+    pub(super) context_switches: u64,
+    /// The device's own sum of request times, divided by the wall time. Requests of everyone count.
+    pub(super) in_flight_avg: Option<f64>,
+}
+
+impl Gauge {
+    /// Starts to count. `device` is a block device's `stat` file.
+    ///
+    /// # Errors
+    /// getrusage failed, which no kernel is known to do.
+    pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
+        let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
+        Ok(Self { usage: Usage::now()?, device, begun: Instant::now() })
+    }
+
+    pub(super) fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Ends the span.
+    ///
+    /// # Errors
+    /// See [`start`](Self::start).
+    pub(super) fn stop(self) -> io::Result<Cost> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let usage = Usage::now()?;
+        let in_flight_avg = self.device.and_then(|(path, before)| {
+            let spent_ms = queue_ms(&path)?.checked_sub(before)?;
+            (seconds > 0.0).then(|| spent_ms as f64 / 1000.0 / seconds)
+        });
+        Ok(Cost {
+            seconds,
+            cpu_seconds: usage.cpu_seconds - self.usage.cpu_seconds,
+            context_switches: usage.context_switches - self.usage.context_switches,
+            in_flight_avg,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Usage {
+    cpu_seconds: f64,
+    context_switches: u64,
+}
+
+impl Usage {
+    fn now() -> io::Result<Self> {
+        let mut raw = MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: the kernel writes one rusage to a place that is large enough for it.
+        if unsafe { libc::getrusage(libc::RUSAGE_SELF, raw.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded, so it has written the whole struct.
+        let raw = unsafe { raw.assume_init() };
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Ok(Self {
+            cpu_seconds: seconds(raw.ru_utime) + seconds(raw.ru_stime),
+            context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
+        })
+    }
+}
+
+/// The most memory that was in RAM for this process at one time, by its own page tables.
+pub(super) fn peak_resident_bytes() -> Option<u64> {
+    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn parse_peak(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn queue_ms(stat: &Path) -> Option<u64> {
+    parse_queue_ms(&fs::read_to_string(stat).ok()?)
+}
+
+/// Field 11 of a block device's `stat`: milliseconds, summed over requests.
+fn parse_queue_ms(stat: &str) -> Option<u64> {
+    stat.split_whitespace().nth(10)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_the_kernel_files_are_found() {
+        let stat = "   28513     6028  3510642    15001     6076    12993   915360     1748        0     8028    16920     3356       19   207376      158      351       12\n";
+        assert_eq!(parse_queue_ms(stat), Some(16_920));
+        assert_eq!(parse_queue_ms("1 2 3"), None);
+        assert_eq!(parse_peak("Name:\tx\nVmHWM:\t    2052 kB\nVmRSS:\t 1 kB\n"), Some(2_101_248));
+        assert_eq!(parse_peak("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn spent_cpu_time_is_counted() {
+        let gauge = Gauge::start(None).expect("getrusage works");
+        let mut words = super::super::pattern::SplitMix::new(1);
+        let mut folded = 0;
+        while gauge.begun().elapsed().as_millis() < 30 {
+            folded ^= words.next_u64();
+        }
+        assert_ne!(folded, 0);
+        let cost = gauge.stop().expect("getrusage works");
+        assert!(cost.seconds >= 0.03 && cost.cpu_seconds > 0.0, "{cost:?}");
+        assert_eq!(cost.in_flight_avg, None);
+    }
+
+    #[test]
+    fn this_process_has_a_peak() {
+        assert!(peak_resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
+    }
+}

@@ -1,0 +1,261 @@
+//! What one sample is asked to do and what it answers: the two JSON texts between the program and the fresh child
+//! process in which every sample runs.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::gauge::Cost;
+use super::latency::Latency;
+use super::pattern::Pattern;
+
+/// The hidden subcommand's argument.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) path: PathBuf,
+    /// The seed of the file's contents, when this program wrote them.
+    pub(super) pattern_seed: Option<u64>,
+    /// The block device's `stat` file.
+    pub(super) device_stat: Option<PathBuf>,
+    pub(super) work: Work,
+}
+
+impl Job {
+    pub(super) fn pattern(&self) -> Option<Pattern> {
+        self.pattern_seed.map(Pattern::new)
+    }
+}
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Work {
+    /// Nothing: tells whether a child can be run under a memory limit at all.
+    Probe,
+    /// Reads from the beginning to the end.
+    Scan(ScanWork),
+    /// Reads blocks at random.
+    Random(RandomWork),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct ScanWork {
+    pub(super) row: ScanRow,
+    /// Bytes from the beginning of the file.
+    pub(super) bytes: u64,
+    /// The sample ends here even when the file does not.
+    pub(super) seconds_max: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct RandomWork {
+    pub(super) row: RandomRow,
+    /// The first byte that may be read; a multiple of the block.
+    pub(super) span_start: u64,
+    /// How many bytes from there may be read; at least one block.
+    pub(super) span_bytes: u64,
+    pub(super) block_bytes: u64,
+    /// Reads in flight, all threads together.
+    pub(super) depth: usize,
+    /// Shards, or worker threads of the Tokio runtime. Rows that wait in `pread` have one thread for each read in flight.
+    pub(super) threads: usize,
+    pub(super) seconds: f64,
+    /// Of the offsets; another one for every sample.
+    pub(super) seed: u64,
+    /// Read in order before the measuring, so that a cache is as full as it would be after a long run.
+    pub(super) warm_bytes: u64,
+}
+
+impl RandomWork {
+    pub(super) fn blocks(&self) -> u64 {
+        self.span_bytes / self.block_bytes
+    }
+}
+
+/// Ways to read a file from the beginning to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ScanRow {
+    Buffered,
+    Mmap,
+    #[serde(rename = "direct-4k")]
+    Direct4k,
+    DirectReadAhead,
+    DirectNoCopy,
+    DirectLarge,
+    Default,
+    Uncached,
+}
+
+impl ScanRow {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Buffered,
+        Self::Mmap,
+        Self::Direct4k,
+        Self::DirectReadAhead,
+        Self::DirectNoCopy,
+        Self::DirectLarge,
+        Self::Default,
+        Self::Uncached,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+            Self::Mmap => "mmap",
+            Self::Direct4k => "direct-4k",
+            Self::DirectReadAhead => "direct-read-ahead",
+            Self::DirectNoCopy => "direct-no-copy",
+            Self::DirectLarge => "direct-large",
+            Self::Default => "default",
+            Self::Uncached => "uncached",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::Buffered => "std::fs::File, 128 KiB a read, through the page cache",
+            Self::Mmap => "a memory map with madvise(SEQUENTIAL), touched page by page",
+            Self::Direct4k => "Forebay's File::read, O_DIRECT, 4 KiB at a time, one in flight",
+            Self::DirectReadAhead => {
+                "Forebay's scan through AsyncRead, O_DIRECT, 50 x 4 KiB in flight, each copied to the reader"
+            }
+            Self::DirectNoCopy => {
+                "Forebay's scan, O_DIRECT, 50 x 4 KiB in flight, blocks handed over without a copy"
+            }
+            Self::DirectLarge => "Forebay's scan, O_DIRECT, 5 x 512 KiB in flight, no copy",
+            Self::Default => "Forebay's scan as it is without options, O_DIRECT, no copy",
+            Self::Uncached => "Forebay's scan of a file opened uncached (RWF_DONTCACHE), 1 MiB at a time",
+        }
+    }
+
+    /// Whether the page cache can have a part in the figure.
+    pub(super) const fn uses_page_cache(self) -> bool {
+        matches!(self, Self::Buffered | Self::Mmap | Self::Uncached)
+    }
+}
+
+/// Ways to read blocks at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RandomRow {
+    Buffered,
+    Direct,
+    DirectTokio,
+    DirectPread,
+}
+
+impl RandomRow {
+    pub(super) const ALL: [Self; 4] = [Self::Buffered, Self::Direct, Self::DirectTokio, Self::DirectPread];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+            Self::Direct => "direct",
+            Self::DirectTokio => "direct-tokio",
+            Self::DirectPread => "direct-pread",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::Buffered => "one std thread for each read in flight, pread through the page cache",
+            Self::Direct => "Forebay from tasks on its own shards, O_DIRECT",
+            Self::DirectTokio => "Forebay from tasks of a Tokio runtime, O_DIRECT",
+            Self::DirectPread => "one std thread for each read in flight, pread with O_DIRECT",
+        }
+    }
+
+    pub(super) const fn uses_page_cache(self) -> bool {
+        matches!(self, Self::Buffered)
+    }
+}
+
+/// What a row's code gives back.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) cost: Cost,
+    pub(super) bytes: u64,
+    pub(super) operations: u64,
+    /// Random rows only.
+    pub(super) latency: Option<Latency>,
+    /// The most buffer memory that was held at once, where the row knows it.
+    pub(super) buffers_peak_bytes: Option<u64>,
+    /// Depends on every page that was looked at.
+    pub(super) folded: u64,
+}
+
+/// What the child prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) context_switches: u64,
+    pub(super) in_flight_avg: Option<f64>,
+    pub(super) bytes: u64,
+    pub(super) operations: u64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    pub(super) p99_9_us: Option<f64>,
+    pub(super) buffers_peak_bytes: Option<u64>,
+    pub(super) resident_peak_bytes: Option<u64>,
+    pub(super) folded: u64,
+}
+
+impl Answer {
+    pub(super) fn of(reading: &Reading) -> Self {
+        let percentile =
+            |quantile| reading.latency.as_ref().and_then(|latency| latency.quantile_us(quantile));
+        Self {
+            seconds: reading.cost.seconds,
+            cpu_seconds: reading.cost.cpu_seconds,
+            context_switches: reading.cost.context_switches,
+            in_flight_avg: reading.cost.in_flight_avg,
+            bytes: reading.bytes,
+            operations: reading.operations,
+            p50_us: percentile(0.5),
+            p99_us: percentile(0.99),
+            p99_9_us: percentile(0.999),
+            buffers_peak_bytes: reading.buffers_peak_bytes,
+            resident_peak_bytes: super::gauge::peak_resident_bytes(),
+            folded: reading.folded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_the_names_in_the_tables() {
+        for row in ScanRow::ALL {
+            assert_eq!(serde_json::to_value(row).expect("plain"), row.name());
+        }
+        for row in RandomRow::ALL {
+            assert_eq!(serde_json::to_value(row).expect("plain"), row.name());
+        }
+    }
+
+    #[test]
+    fn a_job_survives_its_text() {
+        let job = Job {
+            path: PathBuf::from("/data/a file"),
+            pattern_seed: Some(u64::MAX),
+            device_stat: None,
+            work: Work::Random(RandomWork {
+                row: RandomRow::DirectTokio,
+                span_start: 4096,
+                span_bytes: 1 << 20,
+                block_bytes: 4096,
+                depth: 32,
+                threads: 2,
+                seconds: 0.5,
+                seed: 1,
+                warm_bytes: 0,
+            }),
+        };
+        let text = serde_json::to_string(&job).expect("plain");
+        assert_eq!(serde_json::from_str::<Job>(&text).expect("its own text"), job);
+    }
+}

@@ -1,0 +1,332 @@
+//! `measure random`: blocks read at random, within what memory could hold and over the whole file.
+
+use std::time::Instant;
+
+use clap::Args;
+
+use super::cold::Cold;
+use super::job::{RandomRow, RandomWork, Work};
+use super::pattern::SplitMix;
+use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
+use super::sampler::{Outcome, Sampler};
+use super::scan::{general_notes, memory_source, parse_seconds};
+use super::span::{Span, check_spans};
+use super::subject::Subject;
+use super::units::{parse_bytes, show_bytes};
+use crate::context::Context;
+use crate::progress::Unit;
+use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+
+const SWEEP: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
+
+/// What can be chosen for random reads.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct RandomOptions {
+    /// Memory that a sample may use, page cache included [default: 1GiB, with --quick 256MiB, less on small machines]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Size of the file, or how much is used of an existing one [default: 3 times the memory, with --quick 4 times]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) size: Option<u64>,
+    /// Reads in flight, all threads together [default: a sweep 1,2,4,..128, with --quick 1,8,32,128]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) depth: Vec<u32>,
+    /// Bytes of one read [default: 4KiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_block)]
+    pub(crate) block: Option<u64>,
+    /// Seconds of one sample [default: 1, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Shards of `direct`, worker threads and shards of `direct-tokio`; the other rows have one thread for each read in flight [default: 1]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: Option<u32>,
+    /// Samples of each cell [default: 3, with --quick 2]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeats: Option<u32>,
+    /// Only these rows: buffered, direct, direct-tokio, direct-pread
+    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
+    pub(crate) rows: Vec<String>,
+}
+
+fn parse_row(text: &str) -> Result<String, String> {
+    let names = RandomRow::ALL.map(RandomRow::name);
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+fn parse_block(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes.is_multiple_of(4096) && bytes <= 64 << 20 {
+        Ok(bytes)
+    } else {
+        Err(format!("{text:?} cannot be a block: direct reads need a multiple of 4KiB, at most 64MiB"))
+    }
+}
+
+/// One row at one depth over one span.
+#[derive(Debug)]
+struct Cell {
+    span: Span,
+    depth: usize,
+    row: RandomRow,
+    samples: Result<Vec<Sample>, String>,
+}
+
+/// Reads at random with every row in turn; one experiment for each span and depth.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), the file is too small for the span, or nothing could be measured.
+pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+    let block_bytes = options.block.unwrap_or(4096);
+    let sizes = Sizes::choose(context, options.memory, options.size)?;
+    check_spans(&sizes, block_bytes)?;
+    let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
+    let (cold, notes) = Cold::choose(&subject, sizes.memory_bytes, &context.cleanup);
+    for note in &notes {
+        context.progress.say(note);
+    }
+    let depths = match (options.depth.as_slice(), context.quick) {
+        ([], true) => SWEEP_QUICK.to_vec(),
+        ([], false) => SWEEP.to_vec(),
+        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
+    };
+    let mut cells = cells(options, &depths);
+    let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
+    let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
+    let shape = Shape {
+        subject: &subject,
+        sizes,
+        block_bytes,
+        seconds: fit_seconds(wanted, cells.len(), context.remaining()),
+        threads: options.threads.unwrap_or(1) as usize,
+        seed: context.seed,
+    };
+    let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
+    let mut seeds = SplitMix::new(context.seed);
+
+    let step = context.progress.step("measure random", (cells.len() * repeats) as u64, Unit::Count);
+    let begun = Instant::now();
+    let mut done = 0;
+    while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
+        let count = cells.len();
+        for (position, index) in interleaved(done, count).enumerate() {
+            let cell = &mut cells[index];
+            step.set((done * count + position) as u64);
+            step.message(format!("{}, {} in flight, {}", cell.row.name(), cell.depth, cell.span.name()));
+            let Ok(samples) = &mut cell.samples else { continue };
+            match sampler.run(Work::Random(shape.work(cell.span, cell.depth, cell.row, &mut seeds))) {
+                Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
+                Err(error) => cell.samples = Err(format!("{error:#}")),
+            }
+        }
+        done += 1;
+    }
+    step.finish(&format!("{done} repeats of {} cells", cells.len()));
+
+    if let Some(Err(why)) = cells.iter().map(|cell| &cell.samples).find(|samples| samples.is_err())
+        && cells.iter().all(|cell| cell.samples.is_err())
+    {
+        anyhow::bail!("nothing could be measured on {}: {why}", subject.path.display());
+    }
+    let notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
+    let mut experiments = Vec::new();
+    for span in Span::ALL {
+        for depth in &depths {
+            let mut experiment = shape.experiment(span, *depth, &cold, done);
+            experiment.notes.extend(notes.iter().cloned());
+            let of_this = cells.extract_if(.., |cell| cell.span == span && cell.depth == *depth);
+            experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
+            experiments.push(experiment);
+        }
+    }
+    Ok(experiments)
+}
+
+/// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
+fn cells(options: &RandomOptions, depths: &[usize]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for span in Span::ALL {
+        for depth in depths {
+            for row in span.rows(&options.rows) {
+                cells.push(Cell { span, depth: *depth, row, samples: Ok(Vec::new()) });
+            }
+        }
+    }
+    cells
+}
+
+/// What all cells share.
+#[derive(Debug)]
+struct Shape<'a> {
+    subject: &'a Subject,
+    sizes: Sizes,
+    block_bytes: u64,
+    seconds: f64,
+    threads: usize,
+    seed: u64,
+}
+
+impl Shape<'_> {
+    fn span_bytes(&self, span: Span) -> u64 {
+        span.bytes(self.sizes.memory_bytes, self.subject.bytes, self.block_bytes)
+    }
+
+    fn work(&self, span: Span, depth: usize, row: RandomRow, seeds: &mut SplitMix) -> RandomWork {
+        let span_bytes = self.span_bytes(span);
+        let places = (self.subject.bytes - span_bytes) / self.block_bytes + 1;
+        RandomWork {
+            row,
+            span_start: seeds.below(places) * self.block_bytes,
+            span_bytes,
+            block_bytes: self.block_bytes,
+            depth,
+            threads: self.threads,
+            seconds: self.seconds,
+            seed: seeds.next_u64(),
+            // Not all of the memory: the process lives there too.
+            warm_bytes: if row.uses_page_cache() {
+                span_bytes.min(self.sizes.memory_bytes / 10 * 8)
+            } else {
+                0
+            },
+        }
+    }
+
+    fn experiment(&self, span: Span, depth: usize, cold: &Cold, repeats: usize) -> Experiment {
+        let mut experiment = Experiment::new("random", self.method(cold))
+            .parameter("span", span.name())
+            .parameter("span_bytes", self.span_bytes(span))
+            .parameter("depth", depth)
+            .parameter("block_bytes", self.block_bytes)
+            .parameter("threads", self.threads)
+            .parameter("seconds", self.seconds)
+            .parameter("file_bytes", self.subject.bytes)
+            .parameter("memory_limit_bytes", self.sizes.memory_bytes)
+            .parameter("cold", cold.name())
+            .parameter("repeats", repeats)
+            .parameter("file_system", self.subject.filesystem.as_str())
+            .parameter("own_file", self.subject.pattern.is_some())
+            .parameter("seed", self.seed);
+        experiment.notes.push(match span {
+            Span::TenthOfMemory => {
+                "the span fits into memory: `buffered` is warm on purpose, and shows what the page cache is worth when all fits".to_owned()
+            }
+            Span::WholeFile => format!(
+                "`buffered` begins with {} of the file in memory, as after a long run, and goes to the device for the rest",
+                show_bytes(self.sizes.memory_bytes / 10 * 8)
+            ),
+        });
+        experiment
+    }
+
+    fn method(&self, cold: &Cold) -> String {
+        format!(
+            "{} Each sample is a fresh process that reads blocks of {} at random offsets for {:.2} s with the stated number \
+             of reads in flight; every sample has its own random seed, because a device or a host that caches would \
+             otherwise know the offsets. Rows take turns within a repeat, and a figure is the median of the repeats. \
+             Latency is what the caller waited, from asking to having the block. CPU is user and system time of all \
+             threads of the process, divided by the reads; context switches are voluntary and involuntary ones of all \
+             threads. Memory is the peak of {}.",
+            cold.describe(self.sizes.memory_bytes),
+            show_bytes(self.block_bytes),
+            self.seconds,
+            memory_source(cold),
+        )
+    }
+}
+
+fn build_row(cell: Cell, cold: &Cold) -> Row {
+    let cache = match (cell.row.uses_page_cache(), cell.span) {
+        (false, _) => CacheState::Direct,
+        (true, Span::TenthOfMemory) => CacheState::Warm,
+        // Without a limit nothing keeps the whole file from staying in memory.
+        (true, Span::WholeFile) if matches!(cold, Cold::Cgroup(_)) => CacheState::MemoryLimited,
+        (true, Span::WholeFile) => CacheState::Warm,
+    };
+    match cell.samples {
+        Ok(samples) => Row::from_samples(cell.row.name(), samples),
+        Err(why) => Row::skipped(cell.row.name(), why),
+    }
+    .describe(cell.row.description())
+    .cache(cache)
+}
+
+fn metrics(outcome: &Outcome) -> Metrics {
+    let answer = &outcome.answer;
+    let operations = answer.operations as f64;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.seconds)
+        .set(metric::IOPS, operations / answer.seconds)
+        .set(metric::MB_PER_S, answer.bytes as f64 / 1e6 / answer.seconds)
+        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / operations)
+        .set(metric::CONTEXT_SWITCHES_PER_IO, answer.context_switches as f64 / operations);
+    let optional = [
+        (metric::P50_US, answer.p50_us),
+        (metric::P99_US, answer.p99_us),
+        (metric::P99_9_US, answer.p99_9_us),
+        (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::BUFFERS_PEAK_BYTES, answer.buffers_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Answer;
+    use super::*;
+
+    #[test]
+    fn metrics_are_divided_by_the_reads() {
+        let answer = Answer {
+            seconds: 0.5,
+            cpu_seconds: 0.1,
+            context_switches: 2_000,
+            in_flight_avg: None,
+            bytes: 4_096_000,
+            operations: 1_000,
+            p50_us: Some(50.0),
+            p99_us: Some(90.0),
+            p99_9_us: Some(99.0),
+            buffers_peak_bytes: None,
+            resident_peak_bytes: None,
+            folded: 0,
+        };
+        let metrics = metrics(&Outcome { answer, memory_peak_bytes: None });
+        assert_eq!(metrics.get(metric::IOPS), Some(2_000.0));
+        assert_eq!(metrics.get(metric::CPU_US_PER_IO), Some(100.0));
+        assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_IO), Some(2.0));
+        assert_eq!(metrics.get(metric::P99_9_US), Some(99.0));
+        assert_eq!(metrics.get(metric::MEMORY_PEAK_BYTES), None);
+    }
+
+    #[test]
+    fn comparison_rows_run_over_the_whole_file_only_unless_named() {
+        let names = |span: Span, options: &RandomOptions| -> Vec<&str> {
+            span.rows(&options.rows).into_iter().map(RandomRow::name).collect()
+        };
+        let mut options = RandomOptions::default();
+        assert_eq!(names(Span::TenthOfMemory, &options), ["buffered", "direct"]);
+        assert_eq!(names(Span::WholeFile, &options), ["buffered", "direct", "direct-tokio", "direct-pread"]);
+        options.rows = vec!["direct-pread".to_owned()];
+        assert_eq!(names(Span::TenthOfMemory, &options), ["direct-pread"]);
+        assert_eq!(cells(&options, &[1, 8]).len(), 4);
+    }
+
+    #[test]
+    fn blocks_are_checked() {
+        assert_eq!(parse_block("4KiB"), Ok(4096));
+        assert!(parse_block("512").is_err());
+        assert!(parse_block("1GiB").is_err());
+    }
+}

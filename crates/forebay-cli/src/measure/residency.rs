@@ -1,0 +1,81 @@
+//! How much of a file the page cache holds, and getting it out of there.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr;
+
+use rustix::fs::Advice;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// The file is mapped in windows of this size: the mapping costs no memory, but one byte a page comes back.
+const WINDOW_BYTES: u64 = 1 << 30;
+
+/// The bytes of the first `length` bytes of `file` that the page cache holds, by mincore.
+///
+/// The kernel tells it only to who owns the file or may write it; for anyone else every page counts as held.
+///
+/// # Errors
+/// The file cannot be mapped.
+pub(super) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let mut resident = 0;
+    let mut offset = 0;
+    while offset < length {
+        let window = WINDOW_BYTES.min(length - offset);
+        let pages = count_resident(file, offset, window as usize, page_bytes as usize)?;
+        resident += (pages as u64 * page_bytes).min(window);
+        offset += window;
+    }
+    Ok(resident)
+}
+
+fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> io::Result<usize> {
+    let mut map = vec![0_u8; bytes.div_ceil(page_bytes)];
+    // SAFETY: a new mapping at an address that the kernel chooses; nothing ever dereferences it.
+    let address = unsafe {
+        rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), offset)
+    }?;
+    // SAFETY: `address` begins the mapping of `bytes` bytes made above, and `map` has one byte for each of its pages.
+    let outcome = unsafe { libc::mincore(address, bytes, map.as_mut_ptr()) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping made above, of which no reference exists.
+    unsafe { rustix::mm::munmap(address, bytes) }?;
+    if outcome != 0 {
+        return Err(error);
+    }
+    Ok(map.iter().filter(|page| **page & 1 == 1).count())
+}
+
+/// Asks the kernel to forget the clean pages of `file`. It may keep some, so look at [`resident_bytes`] after it.
+///
+/// # Errors
+/// What fadvise answered.
+pub(super) fn evict(file: &File) -> io::Result<()> {
+    // A length of zero means "to the end of the file".
+    Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Drops the clean page cache of the whole machine.
+///
+/// # Errors
+/// The user may not do it (it needs root, and a writable /proc/sys).
+pub(super) fn drop_all_caches() -> io::Result<()> {
+    io::Write::write_all(&mut OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches")?, b"1\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use std::io::Write;
+
+    #[test]
+    fn what_was_just_written_is_resident() {
+        let temp = Cleanup::default().temp_file(&std::env::temp_dir(), "resident").expect("writable");
+        let mut file = temp.file();
+        file.write_all(&vec![1; 1 << 20]).expect("space for 1 MiB");
+        assert_eq!(resident_bytes(file, 1 << 20).expect("it can be mapped"), 1 << 20);
+        assert_eq!(resident_bytes(file, 0).expect("nothing to map"), 0);
+    }
+}

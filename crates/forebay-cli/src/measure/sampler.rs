@@ -1,0 +1,217 @@
+//! Runs one sample in a fresh child process and collects its answer.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::CHILD_SUBCOMMAND;
+use super::cgroup::Group;
+use super::cold::Cold;
+use super::job::{Answer, Job, RandomRow, ScanRow, Work};
+use super::residency::resident_bytes;
+use super::subject::Subject;
+use crate::cleanup::Cleanup;
+
+/// A child that takes so much longer than it was asked to read hangs.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Everything that the samples of one experiment share.
+#[derive(Debug)]
+pub(super) struct Sampler<'a> {
+    subject: &'a Subject,
+    cold: &'a Cold,
+    memory_bytes: u64,
+    cleanup: &'a Cleanup,
+    /// Of the last sample; names its cgroup.
+    number: u64,
+}
+
+/// A sample and the memory that it took.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) answer: Answer,
+    /// Page cache of the file included.
+    pub(super) memory_peak_bytes: Option<u64>,
+}
+
+impl<'a> Sampler<'a> {
+    pub(super) const fn new(
+        subject: &'a Subject,
+        cold: &'a Cold,
+        memory_bytes: u64,
+        cleanup: &'a Cleanup,
+    ) -> Self {
+        Self { subject, cold, memory_bytes, cleanup, number: 0 }
+    }
+
+    /// Runs one sample.
+    ///
+    /// # Errors
+    /// What the child said before it failed, or that it had to be ended.
+    pub(super) fn run(&mut self, work: Work) -> anyhow::Result<Outcome> {
+        self.number += 1;
+        let group = self.cold.prepare(self.subject, self.memory_bytes, self.number, self.cleanup)?;
+        let job = Job {
+            path: self.subject.path.clone(),
+            pattern_seed: self.subject.pattern.map(super::pattern::Pattern::seed),
+            device_stat: self.subject.device_stat.clone(),
+            work,
+        };
+        let text = run_child(&job, group.as_ref(), self.cleanup)?;
+        let answer: Answer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        let memory_peak_bytes =
+            group.as_ref().and_then(Group::peak_bytes).or_else(|| self.memory_without_group(&job, &answer));
+        Ok(Outcome { answer, memory_peak_bytes })
+    }
+
+    /// What the process had in memory at most, and what the page cache holds of the file afterwards.
+    fn memory_without_group(&self, job: &Job, answer: &Answer) -> Option<u64> {
+        let process = answer.resident_peak_bytes?;
+        let cached = resident_bytes(&self.subject.handle, self.subject.bytes).ok()?;
+        Some(match &job.work {
+            // The pages of a map are counted in both.
+            Work::Scan(work) if work.row == ScanRow::Mmap => process.max(cached),
+            Work::Scan(work) if work.row.uses_page_cache() => process + cached,
+            Work::Random(work) if work.row == RandomRow::Buffered => process + cached,
+            _ => process,
+        })
+    }
+}
+
+/// Runs a child that does nothing in `group`.
+///
+/// # Errors
+/// This process may not put a child there.
+pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
+    let job = Job { path: "/".into(), pattern_seed: None, device_stat: None, work: Work::Probe };
+    run_child(&job, Some(group), cleanup).map(drop)
+}
+
+fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> anyhow::Result<String> {
+    let door =
+        group.map(Group::door).transpose().context("no process can be moved into the memory cgroup")?;
+    let mut command = command(job)?;
+    if let Some(door) = door {
+        enter_on_spawn(&mut command, door);
+    }
+    // Shared with the signal handler and the watchdog: Child knows whether it was waited for already, a bare
+    // process number does not.
+    let child = Arc::new(Mutex::new(None));
+    let doomed = Arc::clone(&child);
+    let spawned = cleanup.create(
+        || {
+            *lock(&child) = Some(command.spawn()?);
+            Ok(())
+        },
+        move || end(&doomed),
+    );
+    let ((), _guard) = spawned.context("the measuring child could not be started")?;
+    let (mut stdout, mut stderr) = {
+        let mut held = lock(&child);
+        let running = held.as_mut().context("the child has just been started")?;
+        (
+            running.stdout.take().context("its output is piped")?,
+            running.stderr.take().context("its errors are piped")?,
+        )
+    };
+    let (done, watch) = mpsc::channel::<()>();
+    let (watched, limit) = (Arc::clone(&child), limit_of(&job.work));
+    let watchdog = std::thread::spawn(move || {
+        let late = watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+        if late {
+            end(&watched);
+        }
+        late
+    });
+    let errors = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    let mut text = String::new();
+    let read = stdout.read_to_string(&mut text);
+    drop(done);
+    let late = watchdog.join().unwrap_or(false);
+    let said = errors.join().ok().and_then(Result::ok).unwrap_or_default();
+    let status = lock(&child).as_mut().context("the child has been started")?.wait()?;
+    anyhow::ensure!(!late, "the sample did not end within {} s and was stopped", limit.as_secs());
+    read?;
+    if status.success() {
+        return Ok(text);
+    }
+    let said = said.trim().trim_start_matches("forebay: ");
+    if said.is_empty() {
+        anyhow::bail!(
+            "the measuring child ended with {status}; a memory limit that is too small is one reason"
+        );
+    }
+    anyhow::bail!("{said}")
+}
+
+fn command(job: &Job) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("this program's own file is not known")?;
+    let mut command = Command::new(program);
+    command
+        .arg(CHILD_SUBCOMMAND)
+        .arg(serde_json::to_string(job)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// Moves the child into the group between fork and exec, so that all of its memory is charged there.
+fn enter_on_spawn(command: &mut Command, door: File) {
+    let enter = move || {
+        // "0" is whoever writes it.
+        rustix::io::write(&door, b"0").map(drop).map_err(io::Error::from)
+    };
+    // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork;
+    // it allocates nothing and takes no lock (an errno becomes an io::Error without allocating).
+    unsafe { command.pre_exec(enter) };
+}
+
+fn limit_of(work: &Work) -> Duration {
+    let seconds = match work {
+        Work::Probe => 0.0,
+        Work::Scan(work) => work.seconds_max,
+        // Warming reads at 20 MB/s on the slowest of disks.
+        Work::Random(work) => work.seconds + work.warm_bytes as f64 / 20e6,
+    };
+    GRACE + Duration::from_secs_f64(seconds)
+}
+
+fn end(child: &Mutex<Option<Child>>) {
+    if let Some(child) = lock(child).as_mut() {
+        // Both fail only when the child has ended already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn lock(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The test binary is not the program, so what can be tested here is the frame around the child. The samples
+    // themselves are tested in `child`, and the whole by the program's own tests.
+    #[test]
+    fn ending_a_child_twice_is_harmless() {
+        let child = Command::new("sleep").arg("600").spawn().expect("sleep is everywhere");
+        let child = Mutex::new(Some(child));
+        end(&child);
+        end(&child);
+        let status = lock(&child).as_mut().expect("still there").wait().expect("remembered");
+        assert!(!status.success());
+    }
+}

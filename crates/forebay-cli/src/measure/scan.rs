@@ -1,0 +1,247 @@
+//! `measure scan`: a file read from beginning to end, in eight ways.
+
+use std::time::Instant;
+
+use clap::Args;
+
+use super::cold::Cold;
+use super::job::{ScanRow, ScanWork, Work};
+use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
+use super::sampler::{Outcome, Sampler};
+use super::subject::Subject;
+use super::units::{parse_bytes, show_bytes};
+use crate::context::Context;
+use crate::progress::Unit;
+use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+
+/// What can be chosen for a scan.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ScanOptions {
+    /// Memory that a sample may use, page cache included [default: 1GiB, with --quick 256MiB, less on small machines]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Size of the file, or how much is read of an existing one [default: 3 times the memory, with --quick 4 times]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) size: Option<u64>,
+    /// Samples of each row [default: 5, with --quick 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeats: Option<u32>,
+    /// A sample ends after so many seconds even when the file does not [default: 5, with --quick 1.5]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Only these rows: buffered, mmap, direct-4k, direct-read-ahead, direct-no-copy, direct-large, default, uncached
+    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
+    pub(crate) rows: Vec<String>,
+}
+
+/// Seconds as a positive number.
+///
+/// # Errors
+/// A sentence that quotes the text.
+pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
+    }
+}
+
+fn parse_row(text: &str) -> Result<String, String> {
+    let names = ScanRow::ALL.map(ScanRow::name);
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+/// Reads the file with every row in turn, again and again, each time in a fresh process.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or no row could be measured.
+pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Experiment> {
+    let sizes = Sizes::choose(context, options.memory, options.size)?;
+    let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
+    let (cold, mut notes) = Cold::choose(&subject, sizes.memory_bytes, &context.cleanup);
+    for note in &notes {
+        context.progress.say(note);
+    }
+    let rows: Vec<ScanRow> = ScanRow::ALL
+        .into_iter()
+        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
+        .collect();
+    let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
+    let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
+    let seconds_max = fit_seconds(wanted, rows.len(), context.remaining());
+    let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
+    let mut results: Vec<Result<Vec<Sample>, String>> = rows.iter().map(|_| Ok(Vec::new())).collect();
+
+    let step = context.progress.step("measure scan", (rows.len() * repeats) as u64, Unit::Count);
+    let begun = Instant::now();
+    let mut done = 0;
+    while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
+        for (position, index) in interleaved(done, rows.len()).enumerate() {
+            step.set((done * rows.len() + position) as u64);
+            step.message(rows[index].name());
+            let Ok(samples) = &mut results[index] else { continue };
+            let work = ScanWork { row: rows[index], bytes: subject.bytes, seconds_max };
+            match sampler.run(Work::Scan(work)) {
+                Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
+                Err(error) => results[index] = Err(format!("{error:#}")),
+            }
+        }
+        done += 1;
+    }
+    step.finish(&format!("{done} repeats of {} rows", rows.len()));
+
+    if results.iter().all(Result::is_err) {
+        let why = results.into_iter().find_map(Result::err).unwrap_or_default();
+        anyhow::bail!("no row of the scan could be measured on {}: {why}", subject.path.display());
+    }
+    notes.extend(general_notes(&subject, done, repeats));
+    let mut experiment = Experiment::new("scan", method(&cold, &sizes, seconds_max))
+        .parameter("file_bytes", subject.bytes)
+        .parameter("memory_limit_bytes", sizes.memory_bytes)
+        .parameter("cold", cold.name())
+        .parameter("repeats", done)
+        .parameter("seconds_max", seconds_max)
+        .parameter("file_system", subject.filesystem.as_str())
+        .parameter("own_file", subject.pattern.is_some())
+        .parameter("seed", context.seed);
+    experiment.notes = notes;
+    experiment.rows = rows.iter().zip(results).map(|(row, result)| build_row(*row, result, &cold)).collect();
+    Ok(experiment)
+}
+
+fn build_row(row: ScanRow, result: Result<Vec<Sample>, String>, cold: &Cold) -> Row {
+    let cache = if row.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
+    match result {
+        Ok(samples) => Row::from_samples(row.name(), samples),
+        Err(why) => Row::skipped(row.name(), why),
+    }
+    .describe(row.description())
+    .cache(cache)
+}
+
+fn metrics(outcome: &Outcome) -> Metrics {
+    let answer = &outcome.answer;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.seconds)
+        .set(metric::MB_PER_S, answer.bytes as f64 / 1e6 / answer.seconds)
+        .set(metric::CPU_S_PER_GB, answer.cpu_seconds * 1e9 / answer.bytes as f64);
+    let optional = [
+        (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::BUFFERS_PEAK_BYTES, answer.buffers_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+fn method(cold: &Cold, sizes: &Sizes, seconds_max: f64) -> String {
+    format!(
+        "{} Each sample is a fresh process that reads from the beginning to the end, or for {seconds_max:.1} s where that is \
+         shorter; rows take turns within a repeat, and a figure is the median of the repeats. The time runs from the \
+         first read to the last block; starting the process, opening the file and starting the engine are not in it. \
+         CPU is user and system time of all threads of the process in that time. Memory is the peak of {}. Requests in \
+         flight are the block device's own sum of request times divided by the wall time: what others do on the \
+         device counts too, and a large read counts as the requests it was split into. Every row looks at the first \
+         eight bytes of each page.",
+        cold.describe(sizes.memory_bytes),
+        memory_source(cold),
+    )
+}
+
+/// What the memory figures count.
+pub(super) fn memory_source(cold: &Cold) -> &'static str {
+    match cold {
+        Cold::Cgroup(_) => "the sample's cgroup: process, page cache and kernel memory, from start to end",
+        _ => {
+            "the process's resident memory, plus what the page cache holds of the file after the sample for rows that use it"
+        }
+    }
+}
+
+/// What a reader must know about the file and the repeats.
+pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    if subject.pattern.is_some() {
+        notes.push(format!(
+            "the {} read were written by this program before, do not compress, and were compared while they were read",
+            show_bytes(subject.bytes)
+        ));
+    } else {
+        notes.push(
+            "the file existed before and was only read: whether its contents compress, and whether it has holes that \
+             no device is asked for, is not known"
+                .to_owned(),
+        );
+    }
+    notes.push("a drive, a RAID controller or a virtual machine's host may hold the file in memory of its own; no row is spared that, none profits alone".to_owned());
+    if subject.device_stat.is_none() {
+        notes.push(format!(
+            "requests in flight are not known: {} has no block device that counts them",
+            subject.filesystem
+        ));
+    }
+    if done < wanted {
+        notes.push(format!("{done} of {wanted} repeats were run: the time given was over"));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Answer;
+    use super::*;
+
+    fn answer() -> Answer {
+        Answer {
+            seconds: 2.0,
+            cpu_seconds: 0.5,
+            context_switches: 7,
+            in_flight_avg: Some(4.5),
+            bytes: 2_000_000_000,
+            operations: 10,
+            p50_us: None,
+            p99_us: None,
+            p99_9_us: None,
+            buffers_peak_bytes: Some(4096),
+            resident_peak_bytes: None,
+            folded: 0,
+        }
+    }
+
+    #[test]
+    fn metrics_have_their_units() {
+        let outcome = Outcome { answer: answer(), memory_peak_bytes: Some(1 << 20) };
+        let metrics = metrics(&outcome);
+        assert_eq!(metrics.get(metric::MB_PER_S), Some(1000.0));
+        assert_eq!(metrics.get(metric::CPU_S_PER_GB), Some(0.25));
+        assert_eq!(metrics.get(metric::MEMORY_PEAK_BYTES), Some(1_048_576.0));
+        assert_eq!(metrics.get(metric::BUFFERS_PEAK_BYTES), Some(4096.0));
+        assert_eq!(metrics.get(metric::IN_FLIGHT_AVG), Some(4.5));
+    }
+
+    #[test]
+    fn a_row_that_failed_says_why_and_direct_rows_are_never_warm() {
+        let row = build_row(ScanRow::Uncached, Err("no".to_owned()), &Cold::Warm);
+        assert_eq!((row.skipped.as_deref(), row.cache), (Some("no"), Some(CacheState::Warm)));
+        let row = build_row(ScanRow::DirectLarge, Ok(Vec::new()), &Cold::Warm);
+        assert_eq!(row.cache, Some(CacheState::Direct));
+    }
+
+    #[test]
+    fn names_of_rows_and_times_are_checked() {
+        assert!(parse_row("mmap").is_ok());
+        assert!(parse_row("map").is_err_and(|sentence| sentence.contains("direct-no-copy")));
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        for wrong in ["0", "-1", "x", "inf", "NaN"] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Progress: bars on a terminal, plain lines otherwise. Always on standard error, so that standard output holds
+//! nothing but results.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often a plain line may repeat within one step: often enough to see life in a log, seldom enough to read it.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Where progress goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Bars that redraw themselves.
+    Bars,
+    /// One line when a step starts, one when it ends, and one every few seconds between.
+    Lines,
+    /// Nothing.
+    Silent,
+}
+
+impl Progress {
+    /// Bars when standard error is a terminal, lines otherwise; nothing when `quiet`.
+    pub(crate) fn detect(quiet: bool) -> Self {
+        if quiet {
+            Self::Silent
+        } else if std::io::stderr().is_terminal() {
+            Self::Bars
+        } else {
+            Self::Lines
+        }
+    }
+
+    /// A line that stands on its own ("memory is limited to 256 MiB by a cgroup").
+    pub(crate) fn say(&self, line: &str) {
+        if *self != Self::Silent {
+            eprintln!("{line}");
+        }
+    }
+
+    /// Starts a step that ends at `total` of what `unit` says.
+    pub(crate) fn step(&self, label: impl Into<String>, total: u64, unit: Unit) -> Step {
+        let label = label.into();
+        let bar = match self {
+            Self::Bars => {
+                let bar = ProgressBar::new(total);
+                if let Ok(style) = ProgressStyle::with_template(unit.template()) {
+                    bar.set_style(style.progress_chars("=> "));
+                }
+                bar.set_prefix(label.clone());
+                bar.enable_steady_tick(Duration::from_millis(200));
+                Some(bar)
+            }
+            Self::Lines => {
+                eprintln!("{label} ...");
+                None
+            }
+            Self::Silent => None,
+        };
+        Step { mode: *self, label, total, bar, said: Mutex::new(Instant::now()), started: Instant::now() }
+    }
+}
+
+/// What a step counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Repeats, cells, files: things.
+    Count,
+}
+
+impl Unit {
+    fn template(self) -> &'static str {
+        match self {
+            Self::Bytes => "{prefix:28!} [{bar:24}] {bytes:>10} of {total_bytes} {msg}",
+            Self::Count => "{prefix:28!} [{bar:24}] {pos:>4} of {len} {msg}",
+        }
+    }
+}
+
+/// One step in progress. Shared between threads by reference. Dropped without [`finish`](Step::finish) it
+/// disappears without a line of its own.
+#[derive(Debug)]
+pub(crate) struct Step {
+    mode: Progress,
+    label: String,
+    total: u64,
+    bar: Option<ProgressBar>,
+    said: Mutex<Instant>,
+    started: Instant,
+}
+
+impl Step {
+    /// How far the step is, in its unit.
+    pub(crate) fn set(&self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+        } else if self.mode == Progress::Lines {
+            // A thread that finds the lock taken has nothing to add: another one is writing the same line.
+            if let Ok(mut said) = self.said.try_lock()
+                && said.elapsed() >= PLAIN_INTERVAL
+            {
+                *said = Instant::now();
+                let percent = position.saturating_mul(100).checked_div(self.total).unwrap_or(100);
+                eprintln!("{}: {}%", self.label, percent.min(100));
+            }
+        }
+    }
+
+    /// A few words behind the bar, such as the row that is running.
+    pub(crate) fn message(&self, words: impl Into<String>) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(words.into());
+        }
+    }
+
+    /// Ends the step with its outcome ("1,540 MB/s").
+    pub(crate) fn finish(self, outcome: &str) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.mode != Progress::Silent {
+            let seconds = self.started.elapsed().as_secs_f64();
+            eprintln!("{}: {outcome} ({seconds:.1} s)", self.label);
+        }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_is_silent() {
+        assert_eq!(Progress::detect(true), Progress::Silent);
+    }
+
+    #[test]
+    fn every_template_is_accepted() {
+        for unit in [Unit::Bytes, Unit::Count] {
+            assert!(ProgressStyle::with_template(unit.template()).is_ok(), "{unit:?}");
+        }
+    }
+
+    #[test]
+    fn a_silent_step_takes_every_call() {
+        let step = Progress::Silent.step("read", 0, Unit::Bytes);
+        step.set(10);
+        step.message("direct");
+        step.finish("done");
+    }
+}

@@ -1,0 +1,8 @@
+//! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
+
+mod columns;
+pub(crate) mod html;
+mod sections;
+pub(crate) mod summary;
+mod svg;
+pub(crate) mod verdicts;

@@ -1,0 +1,136 @@
+//! The result as text for a terminal.
+
+use std::fmt::Write as _;
+
+use super::columns::{Column, groups, heading};
+use crate::doctor::Verdict;
+use crate::doctor::text::machine_line;
+use crate::doctor::units::number;
+use crate::result::{Experiment, Report, Row};
+
+/// Tables of all experiments, what the doctor found wanting, and the verdicts.
+pub(crate) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "forebay {} on {}", report.forebay, machine_line(&report.environment));
+    if let Some(path) = &report.environment.path {
+        let devices: Vec<&str> = path.layers.iter().map(|layer| layer.name.as_str()).collect();
+        let _ = writeln!(
+            text,
+            "{} ({}) on {}, {}",
+            path.path,
+            path.kind,
+            path.file_system.as_deref().unwrap_or("no file system"),
+            if devices.is_empty() { "no block device".to_owned() } else { devices.join(" on ") }
+        );
+    }
+    let wanting: Vec<_> =
+        report.environment.checks.iter().filter(|check| check.verdict != Verdict::Ok).collect();
+    if !wanting.is_empty() {
+        let names: Vec<&str> = wanting.iter().map(|check| check.name.as_str()).collect();
+        let _ =
+            writeln!(text, "works less well or not at all here: {} (see `forebay doctor`)", names.join(", "));
+    }
+    for group in groups(&report.experiments) {
+        text.push('\n');
+        table(&mut text, &group);
+    }
+    if !report.verdicts.is_empty() {
+        text.push_str("\nVerdicts\n");
+        for verdict in &report.verdicts {
+            let _ = writeln!(text, "  * {verdict}");
+        }
+    }
+    text
+}
+
+/// One table for experiments that belong together: one row for each depth and way.
+fn table(text: &mut String, group: &[&Experiment]) {
+    let several = group.len() > 1;
+    let _ = writeln!(text, "{}", heading(group));
+    let columns = Column::present(group);
+    let mut grid = vec![vec!["row".to_owned()]];
+    if several {
+        grid[0].push("depth".to_owned());
+    }
+    grid[0].extend(columns.iter().map(|column| column.heading.to_owned()));
+    grid[0].push("spread".to_owned());
+    grid[0].push("cache".to_owned());
+    for experiment in group {
+        for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
+            let mut cells = vec![row.name.clone()];
+            if several {
+                cells.push(experiment.number("depth").map_or_else(String::new, number));
+            }
+            cells.extend(columns.iter().map(|column| column.cell(row)));
+            cells.push(columns.first().map_or_else(String::new, |column| spread(column, row)));
+            cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
+            grid.push(cells);
+        }
+    }
+    let widths: Vec<usize> = (0..grid[0].len())
+        .map(|index| grid.iter().map(|cells| cells[index].chars().count()).max().unwrap_or(0))
+        .collect();
+    for cells in &grid {
+        let mut line = format!("  {:<width$}", cells[0], width = widths[0]);
+        for (cell, width) in cells.iter().zip(&widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let mut told = Vec::new();
+    for experiment in group {
+        for row in &experiment.rows {
+            if let Some(why) = &row.skipped {
+                told.push(format!("{}: not measured: {why}", row.name));
+            }
+        }
+        told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
+    }
+    let mut seen = Vec::new();
+    for line in told {
+        if !seen.contains(&line) {
+            let _ = writeln!(text, "  {line}");
+            seen.push(line);
+        }
+    }
+}
+
+/// How far the repeats of the first column lie apart, and how many there were.
+fn spread(column: &Column, row: &Row) -> String {
+    match column.spread(row) {
+        Some((low, high)) if row.samples.len() > 1 => {
+            format!("{}-{} ({})", number(low), number(high), row.samples.len())
+        }
+        _ => "once".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::result::{CacheState, Metrics, Sample, metric};
+
+    #[test]
+    fn a_table_has_headings_spread_and_the_state_of_the_cache() {
+        let samples = [1000.0, 1200.0, 1100.0]
+            .iter()
+            .enumerate()
+            .map(|(index, value)| {
+                let mut metrics = Metrics::default();
+                metrics.set(metric::MB_PER_S, *value);
+                Sample { repeat: index as u32, metrics }
+            })
+            .collect();
+        let mut experiment = Experiment::new("scan", "");
+        experiment.rows.push(Row::from_samples("buffered", samples).cache(CacheState::Warm));
+        experiment.rows.push(Row::skipped("uncached", "refused"));
+        let text = render(&Report::new(Environment::default(), vec![experiment]));
+        assert!(text.contains("MB/s"));
+        assert!(text.contains("1,100"));
+        assert!(text.contains("1,000-1,200 (3)"));
+        assert!(text.contains("warm"));
+        assert!(text.contains("uncached: not measured: refused"));
+    }
+}

@@ -1,0 +1,314 @@
+//! The result schema: what every command of the program prints with `--json`.
+//!
+//! One document, one shape, whoever wrote it; `docs/report-schema.md` explains every field to a reader of the
+//! JSON. Numbers live in [`Metrics`], whose names end in their unit.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+
+/// The version of the schema; raised when a field changes its meaning or goes away, not when one is added.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// A whole result document.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Always [`SCHEMA`].
+    pub(crate) schema: u32,
+    /// The version of the program that measured.
+    pub(crate) forebay: String,
+    /// Where it was measured, and what `doctor` found there.
+    pub(crate) environment: Environment,
+    /// What was measured; empty for `doctor`.
+    pub(crate) experiments: Vec<Experiment>,
+    /// Sentences computed from the numbers (the report only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) verdicts: Vec<String>,
+}
+
+impl Report {
+    /// A document of this program's version.
+    pub(crate) fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
+        Self {
+            schema: SCHEMA,
+            forebay: env!("CARGO_PKG_VERSION").to_owned(),
+            environment,
+            experiments,
+            verdicts: Vec::new(),
+        }
+    }
+
+    /// The document as indented JSON with a final newline.
+    ///
+    /// # Errors
+    /// Fails only when a metric is not a finite number.
+    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+}
+
+/// Several ways of doing the same work under the same conditions.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Experiment {
+    /// `scan` or `random`.
+    pub(crate) name: String,
+    /// What was held fixed: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names end in their unit.
+    pub(crate) parameters: BTreeMap<String, serde_json::Value>,
+    /// How each number was made and what it counts: one paragraph for a reader of the page.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) method: String,
+    /// What a reader must know before trusting the numbers ("the figures of `buffered` are warm: ...").
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
+    /// One row for each way.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Experiment {
+    /// An experiment without rows.
+    pub(crate) fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
+        Self { name: name.into(), method: method.into(), ..Self::default() }
+    }
+
+    /// Sets a parameter.
+    pub(crate) fn parameter(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.parameters.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The row called `name`.
+    pub(crate) fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// A parameter that is a number.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.parameters.get(name).and_then(serde_json::Value::as_f64)
+    }
+}
+
+/// One way of doing the work.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// A stable name such as `direct-large`.
+    pub(crate) name: String,
+    /// What this way does, in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) description: String,
+    /// What the page cache held when the samples began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheState>,
+    /// Why there are no figures, when there are none (`uncached` on a file system without RWF_DONTCACHE).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) skipped: Option<String>,
+    /// The median of each metric over the samples.
+    pub(crate) metrics: Metrics,
+    /// Every repeat, in the order in which it ran.
+    pub(crate) samples: Vec<Sample>,
+    /// Limits that a metric was held against; empty outside of checks.
+    pub(crate) gates: Vec<Gate>,
+}
+
+impl Row {
+    /// A row whose metrics are the medians of `samples`.
+    pub(crate) fn from_samples(name: impl Into<String>, samples: Vec<Sample>) -> Self {
+        let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for sample in &samples {
+            for (name, value) in &sample.metrics.0 {
+                values.entry(name).or_default().push(*value);
+            }
+        }
+        let metrics = values
+            .into_iter()
+            .filter_map(|(name, values)| Some((name.to_owned(), median(values)?)))
+            .collect();
+        Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
+    }
+
+    /// A row that could not be measured here, with the reason.
+    pub(crate) fn skipped(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), skipped: Some(why.into()), ..Self::default() }
+    }
+
+    /// Says in one sentence what this way does.
+    pub(crate) fn describe(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// Says what the page cache held.
+    pub(crate) fn cache(mut self, cache: CacheState) -> Self {
+        self.cache = Some(cache);
+        self
+    }
+
+    /// The smallest and the largest value of a metric over the samples.
+    pub(crate) fn spread(&self, metric: &str) -> Option<(f64, f64)> {
+        let mut values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
+        let first = values.next()?;
+        Some(values.fold((first, first), |(low, high), value| (low.min(value), high.max(value))))
+    }
+}
+
+/// What the page cache held of the file when a sample began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CacheState {
+    /// Direct I/O: the page cache plays no part.
+    Direct,
+    /// A cgroup limits the memory, page cache included, to less than the file.
+    MemoryLimited,
+    /// The caches of the whole system were dropped before each sample.
+    Dropped,
+    /// The file's own pages were evicted by fadvise, and mincore saw that they are gone.
+    Evicted,
+    /// The file may be cached wholly or in part: the figure says little about the device.
+    Warm,
+}
+
+impl CacheState {
+    /// The words a table uses.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::MemoryLimited => "memory limited",
+            Self::Dropped => "cold (caches dropped)",
+            Self::Evicted => "cold (evicted)",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// Numbers by name; a name ends in its unit. [`metric`] holds the names that the report knows how to show.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Metrics(pub(crate) BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Sets a metric. A value that is not finite is left out: JSON cannot hold it and it means nothing.
+    pub(crate) fn set(&mut self, name: &str, value: f64) -> &mut Self {
+        if value.is_finite() {
+            self.0.insert(name.to_owned(), value);
+        }
+        self
+    }
+
+    /// The value of a metric.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+}
+
+/// One repeat of one row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// The number of the repeat, from 0; rows of an experiment run in turn within a repeat.
+    pub(crate) repeat: u32,
+    /// What this repeat measured.
+    #[serde(flatten)]
+    pub(crate) metrics: Metrics,
+}
+
+/// A limit that a metric was held against.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Gate {
+    /// What the gate protects, in a few words.
+    pub(crate) name: String,
+    /// The metric or the ratio that is compared.
+    pub(crate) metric: String,
+    /// Its value.
+    pub(crate) value: f64,
+    /// The smallest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at_least: Option<f64>,
+    /// The largest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at_most: Option<f64>,
+    /// Whether the value is within the limits.
+    pub(crate) passed: bool,
+}
+
+/// The names of metrics, so that the experiments that fill them and the report that shows them agree.
+pub(crate) mod metric {
+    /// Useful bytes a second, in millions of bytes.
+    pub(crate) const MB_PER_S: &str = "mb_per_s";
+    /// CPU seconds (user and system, all threads of the process) for each 10^9 bytes read.
+    pub(crate) const CPU_S_PER_GB: &str = "cpu_s_per_gb";
+    /// The largest memory in use, page cache of the file included, in bytes.
+    pub(crate) const MEMORY_PEAK_BYTES: &str = "memory_peak_bytes";
+    /// The largest sum of buffers held at one time, in bytes.
+    pub(crate) const BUFFERS_PEAK_BYTES: &str = "buffers_peak_bytes";
+    /// Requests in flight at the block device, averaged over the sample's time.
+    pub(crate) const IN_FLIGHT_AVG: &str = "in_flight_avg";
+    /// Wall time of a sample.
+    pub(crate) const SECONDS: &str = "seconds";
+    /// Operations a second.
+    pub(crate) const IOPS: &str = "iops";
+    /// Latency percentiles as the caller saw them, in microseconds.
+    pub(crate) const P50_US: &str = "p50_us";
+    /// See [`P50_US`].
+    pub(crate) const P99_US: &str = "p99_us";
+    /// See [`P50_US`].
+    pub(crate) const P99_9_US: &str = "p99_9_us";
+    /// CPU microseconds (user and system, all threads of the process) for each operation.
+    pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
+    /// Voluntary and involuntary context switches of all threads for each operation.
+    pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
+}
+
+/// The median; the mean of the middle two when the number of values is even.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        Some(values[middle])
+    } else {
+        Some((values[middle - 1] + values[middle]) / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(repeat: u32, iops: f64) -> Sample {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::IOPS, iops);
+        Sample { repeat, metrics }
+    }
+
+    #[test]
+    fn metrics_of_a_row_are_medians_and_the_spread_is_kept() {
+        let row = Row::from_samples("direct", vec![sample(0, 3.0), sample(1, 1.0), sample(2, 2.0)]);
+        assert_eq!(row.metrics.get(metric::IOPS), Some(2.0));
+        assert_eq!(row.spread(metric::IOPS), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn an_even_number_of_values_has_the_mean_of_the_middle_two() {
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
+        assert_eq!(median(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_sample_is_flat_in_json() {
+        let text = serde_json::to_string(&sample(2, 10.0)).expect("finite");
+        assert_eq!(text, r#"{"repeat":2,"iops":10.0}"#);
+        let back: Sample = serde_json::from_str(&text).expect("the same shape");
+        assert_eq!(back, sample(2, 10.0));
+    }
+
+    #[test]
+    fn values_that_json_cannot_hold_are_left_out() {
+        let mut metrics = Metrics::default();
+        metrics.set("x", f64::NAN).set("y", 1.0);
+        assert_eq!(metrics.0.len(), 1);
+    }
+}

@@ -1,0 +1,120 @@
+//! `forebay doctor` as a program.
+
+mod support;
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+
+use support::{Directory, document, forebay, run};
+
+#[test]
+fn a_directory_is_examined_and_left_as_it_was() {
+    let directory = Directory::new("doctor");
+    let outcome = run(&["doctor", directory.text()]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    for name in
+        ["setup", "memlock", "direct", "dioalign", "rwf_dontcache", "write_cache", "poll_queues", "start"]
+    {
+        let line = outcome.out.lines().find(|line| line.split_whitespace().nth(1) == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no line about {name}:\n{}", outcome.out));
+        let verdict = line.split_whitespace().next();
+        assert!(matches!(verdict, Some("ok" | "degraded" | "unavailable")), "{line}");
+        assert_eq!(verdict == Some("ok"), !line.contains("remedy:"), "{line}");
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn json_is_the_documented_schema() {
+    let directory = Directory::new("doctor-json");
+    let value = document(&run(&["doctor", directory.text(), "--json"]));
+    assert_eq!(value["experiments"].as_array().map(Vec::len), Some(0));
+    assert_eq!(value["environment"]["path"]["kind"], "directory");
+    assert!(value["environment"]["engine"]["driver"].is_string());
+    let checks = value["environment"]["checks"].as_array().expect("there are checks");
+    assert!(checks.len() > 20, "{}", checks.len());
+    for check in checks {
+        assert!(
+            ["ok", "degraded", "unavailable"].contains(&check["verdict"].as_str().unwrap_or("")),
+            "{check}"
+        );
+        assert!(check["why"].as_str().is_some_and(|why| !why.is_empty()), "{check}");
+    }
+}
+
+#[test]
+fn a_file_is_only_read_and_its_directory_is_not_written() {
+    let directory = Directory::new("doctor-file");
+    let file = directory.file("data", 1 << 20);
+    let before = (fs::read(&file).expect("readable"), fs::metadata(&file).expect("there").modified().ok());
+    let folder_before = fs::metadata(directory.path()).expect("there").modified().ok();
+    let outcome = run(&["doctor", file.to_str().expect("readable name")]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert!(outcome.out.contains("not tried: this file was not created by the program"), "{}", outcome.out);
+    let after = (fs::read(&file).expect("readable"), fs::metadata(&file).expect("there").modified().ok());
+    assert!(before == after);
+    assert_eq!(folder_before, fs::metadata(directory.path()).expect("there").modified().ok());
+}
+
+#[test]
+fn a_file_without_direct_io_is_told_with_the_exit_code() {
+    // kernfs refuses O_DIRECT, and its files claim to hold a page.
+    let outcome = run(&["doctor", "/sys/devices/system/cpu/online"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.out);
+    let line = outcome.out.lines().find(|line| line.trim_start().starts_with("unavailable direct"));
+    assert!(line.is_some_and(|line| line.contains("remedy:")), "{}", outcome.out);
+    assert!(
+        outcome.err.contains("direct I/O cannot be used at /sys/devices/system/cpu/online"),
+        "{}",
+        outcome.err
+    );
+}
+
+#[test]
+fn a_directory_that_takes_no_files_is_told_with_the_exit_code() {
+    let outcome = run(&["doctor", "/proc"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.out);
+    assert!(outcome.out.contains("unavailable temp_file"), "{}", outcome.out);
+}
+
+#[test]
+fn a_seccomp_filter_against_io_uring_is_recognised() {
+    let directory = Directory::new("seccomp");
+    let mut command = forebay(&["doctor", directory.text(), "--json"]);
+    // SAFETY: the closure makes two system calls and touches only its own stack, as is allowed between fork and exec.
+    unsafe { command.pre_exec(refuse_io_uring) };
+    let outcome = support::outcome(&command.output().expect("the program starts"));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let checks = value["environment"]["checks"].as_array().expect("there are checks");
+    let setup = checks.iter().find(|check| check["name"] == "setup").expect("the ring was tried");
+    assert_eq!(setup["verdict"], "unavailable");
+    assert!(setup["why"].as_str().is_some_and(|why| why.contains("seccomp")), "{setup}");
+    assert_eq!(value["environment"]["engine"]["driver"], "threads");
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+/// Makes the kernel answer EPERM to every io_uring call of this process and of what it executes.
+fn refuse_io_uring() -> io::Result<()> {
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let first = libc::SYS_io_uring_setup as u32;
+    let last = libc::SYS_io_uring_register as u32;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(JUMP_AT_LEAST, 0, 2, first),
+        step(JUMP_AT_LEAST, 1, 0, last + 1),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: both calls take plain numbers and a pointer to `program`, which lives until they return.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
+    };
+    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,166 @@
+//! The experiments and the report from end to end, with small files: the figures mean nothing, their shape does.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Directory, check_document, document, forebay, run};
+
+const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "48MiB"];
+
+#[test]
+fn a_scan_has_every_row_and_leaves_nothing_behind() {
+    let directory = Directory::new("scan");
+    let mut arguments =
+        vec!["measure", "scan", directory.text(), "--json", "--quiet", "--repeats", "1", "--seed", "7"];
+    arguments.extend(SMALL);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let scan = &value["experiments"][0];
+    assert_eq!(scan["name"], "scan");
+    assert_eq!(scan["parameters"]["file_bytes"], 48 << 20);
+    let rows = scan["rows"].as_array().expect("rows");
+    for name in
+        ["buffered", "mmap", "direct-4k", "direct-read-ahead", "direct-no-copy", "direct-large", "uncached"]
+    {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name}"));
+        if name != "uncached" {
+            assert!(row["metrics"]["mb_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+            assert!(row["metrics"]["cpu_s_per_gb"].is_number(), "{row}");
+        }
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn random_reads_at_one_depth_make_a_table_for_each_span() {
+    let directory = Directory::new("random");
+    let mut arguments =
+        vec!["measure", "random", directory.text(), "--repeats", "1", "--seconds", "0.05", "--depth", "4"];
+    arguments.extend(SMALL);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert_eq!(outcome.out.matches("Random reads of 4 KiB over").count(), 2, "{}", outcome.out);
+    for heading in ["IOPS", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/IO", "switches/IO"] {
+        assert!(outcome.out.contains(heading), "{heading}: {}", outcome.out);
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn progress_is_plain_lines_without_a_terminal_and_never_on_standard_output() {
+    let directory = Directory::new("progress");
+    let mut arguments =
+        vec!["measure", "scan", directory.text(), "--json", "--repeats", "1", "--rows", "buffered"];
+    arguments.extend(SMALL);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    document(&outcome);
+    assert!(outcome.err.contains("measure scan ..."), "{}", outcome.err);
+    assert!(!outcome.err.contains('\x1b') && !outcome.err.contains('\r'), "{}", outcome.err);
+}
+
+#[test]
+fn a_file_is_overwritten_when_told_twice_and_keeps_its_length() {
+    let directory = Directory::new("overwrite");
+    let file = directory.file("data", 48 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    let outcome = run(&[
+        "measure",
+        "scan",
+        name,
+        "--overwrite",
+        "--destroy-data",
+        "--quiet",
+        "--repeats",
+        "1",
+        "--rows",
+        "buffered",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let after = fs::read(&file).expect("readable");
+    assert_eq!(before.len(), after.len());
+    assert!(before != after);
+}
+
+#[test]
+fn a_signal_removes_the_temp_file() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let directory = Directory::new("signal");
+        let mut child =
+            forebay(&["measure", "scan", directory.text(), "--memory", "64MiB", "--size", "256MiB"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the program starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        // The line that announces the writing comes when the file exists.
+        let announced = lines.by_ref().map_while(Result::ok).any(|line| line.contains("test data"));
+        assert!(announced, "no file was announced");
+        assert_eq!(directory.names().len(), 1);
+        let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
+        kill_process(id, signal).expect("it is our child");
+        // Reading to the end keeps the child from waiting for the pipe.
+        lines.for_each(drop);
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(128 + signal.as_raw()));
+        assert_eq!(directory.names(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_report_is_one_page_and_one_document() {
+    let directory = Directory::new("report");
+    let file = directory.file("data", 40 << 20);
+    let before = fs::read(&file).expect("readable");
+    let page = directory.path().join("page.html");
+    let numbers = directory.path().join("numbers.json");
+    let arguments = [
+        "report",
+        file.to_str().expect("readable name"),
+        "--quick",
+        "--out",
+        page.to_str().expect("readable name"),
+        "--json",
+        numbers.to_str().expect("readable name"),
+    ];
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert!(
+        outcome.out.contains("Verdicts") && outcome.out.contains("5 x 512 KiB in flight"),
+        "{}",
+        outcome.out
+    );
+    let html = fs::read_to_string(&page).expect("it was written");
+    for part in [
+        "<!DOCTYPE html>",
+        "<svg",
+        "prefers-color-scheme",
+        "What the numbers say",
+        "What works here",
+        "</html>",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    for outside in ["http://", "https://", "src=", "<link"] {
+        assert!(!html.contains(outside), "the page needs {outside}");
+    }
+    let text = fs::read_to_string(&numbers).expect("it was written");
+    let value = serde_json::from_str(&text).expect("JSON");
+    check_document(&value);
+    assert!(value["verdicts"].as_array().is_some_and(|verdicts| !verdicts.is_empty()));
+    let names: Vec<&str> = value["experiments"]
+        .as_array()
+        .expect("experiments")
+        .iter()
+        .filter_map(|experiment| experiment["name"].as_str())
+        .collect();
+    assert!(names.contains(&"scan") && names.contains(&"random"), "{names:?}");
+    assert!(before == fs::read(&file).expect("readable"), "a file that was only to be read has changed");
+    assert_eq!(directory.names(), ["data", "numbers.json", "page.html"]);
+}

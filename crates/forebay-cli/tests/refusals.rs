@@ -1,0 +1,137 @@
+//! What the program refuses, with which sentence and which exit code.
+
+mod support;
+
+use std::fs;
+
+use support::{Directory, run};
+
+/// Runs the program and checks that it refuses on standard error only, with `code` and every one of `words`.
+fn refused(arguments: &[&str], code: i32, words: &[&str]) {
+    let outcome = run(arguments);
+    assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
+    assert_eq!(outcome.out, "", "{arguments:?}");
+    for word in words {
+        assert!(outcome.err.contains(word), "{arguments:?}: {word:?} is not in {}", outcome.err);
+    }
+}
+
+#[test]
+fn wrong_usage() {
+    refused(&["frobnicate"], 2, &["frobnicate"]);
+    refused(&["measure", "scan", "--no-such-option"], 2, &["--no-such-option"]);
+    refused(&["measure", "random", "--depth", "many"], 2, &["many"]);
+    refused(&[], 2, &["Usage"]);
+}
+
+#[test]
+fn help_and_version_succeed() {
+    for arguments in
+        [&["--help"][..], &["doctor", "--help"], &["measure", "scan", "--help"], &["report", "--help"]]
+    {
+        let outcome = run(arguments);
+        assert_eq!(outcome.code, Some(0), "{arguments:?}");
+        assert!(outcome.out.contains("Usage: forebay"), "{}", outcome.out);
+        assert!(!outcome.out.contains("__measure-child"), "the hidden subcommand is shown: {}", outcome.out);
+    }
+    assert!(run(&["--version"]).out.contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_missing_path() {
+    let missing = "/no/such/path/for/forebay";
+    for command in [&["doctor", missing][..], &["measure", "scan", missing], &["measure", "random", missing]]
+    {
+        refused(command, 3, &[missing, "does not exist"]);
+    }
+    let directory = Directory::new("missing");
+    let page = directory.path().join("page.html");
+    refused(
+        &["report", missing, "--out", page.to_str().expect("readable name")],
+        3,
+        &[missing, "does not exist"],
+    );
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn things_that_are_neither_files_nor_directories() {
+    for command in
+        [&["doctor", "/dev/null"][..], &["measure", "scan", "/dev/null"], &["measure", "random", "/dev/zero"]]
+    {
+        refused(command, 3, &["/dev/", "neither a directory, a regular file nor a block device"]);
+    }
+}
+
+#[test]
+fn contents_are_replaced_only_when_told_twice() {
+    let directory = Directory::new("twice");
+    let file = directory.file("data", 1 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    for command in ["scan", "random"] {
+        for permission in ["--overwrite", "--destroy-data"] {
+            refused(&["measure", command, name, permission], 2, &["--overwrite", "--destroy-data", name]);
+        }
+    }
+    // A directory holds more than one file: no permission covers it.
+    refused(&["measure", "scan", directory.text(), "--overwrite", "--destroy-data"], 2, &["is a directory"]);
+    assert!(before == fs::read(&file).expect("readable"));
+    assert_eq!(directory.names(), ["data"]);
+}
+
+#[test]
+fn a_file_that_is_too_small() {
+    let directory = Directory::new("small");
+    let file = directory.file("data", 64 << 10);
+    for command in ["scan", "random"] {
+        refused(&["measure", command, file.to_str().expect("readable name")], 4, &["too small"]);
+    }
+    let empty = directory.file("empty", 0);
+    refused(&["measure", "scan", empty.to_str().expect("readable name")], 4, &["too small"]);
+}
+
+#[test]
+fn a_file_system_without_direct_io() {
+    // kernfs refuses O_DIRECT, and its files claim to hold a page.
+    for command in ["scan", "random"] {
+        refused(
+            &["measure", command, "/sys/devices/system/cpu/online"],
+            4,
+            &["direct I/O does not work", "sysfs"],
+        );
+    }
+}
+
+#[test]
+fn a_directory_that_takes_no_files() {
+    refused(&["measure", "scan", "/proc"], 3, &["/proc", "cannot be written"]);
+}
+
+#[test]
+fn a_directory_without_space() {
+    let directory = Directory::new("space");
+    refused(&["measure", "scan", directory.text(), "--size", "8000TiB"], 4, &["free", "8000 TiB"]);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_report_replaces_nothing_that_is_not_its_own() {
+    let directory = Directory::new("own");
+    let page = directory.path().join("diary.html");
+    fs::write(&page, "dear diary").expect("it is our directory");
+    let name = page.to_str().expect("readable name");
+    refused(
+        &["report", directory.text(), "--quick", "--out", name],
+        3,
+        &[name, "not written by this program"],
+    );
+    assert_eq!(fs::read_to_string(&page).expect("readable"), "dear diary");
+    let lost = directory.path().join("none/page.html");
+    refused(
+        &["report", directory.text(), "--quick", "--out", lost.to_str().expect("readable name")],
+        3,
+        &["does not exist"],
+    );
+    assert_eq!(directory.names(), ["diary.html"]);
+}

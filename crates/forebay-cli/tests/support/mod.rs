@@ -1,0 +1,127 @@
+//! What the tests of the program share: running it, and directories of their own.
+
+#![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of this module")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// The program, with nothing on standard input.
+pub fn forebay(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("NO_COLOR");
+    command
+}
+
+/// What the program did.
+pub struct Outcome {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs the program to its end.
+pub fn run(arguments: &[&str]) -> Outcome {
+    let output = forebay(arguments).output().expect("the program starts");
+    outcome(&output)
+}
+
+/// The texts of an output.
+pub fn outcome(output: &Output) -> Outcome {
+    Outcome {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The program's standard output as JSON, after checking what every document has.
+pub fn document(outcome: &Outcome) -> Value {
+    let value: Value = serde_json::from_str(&outcome.out)
+        .unwrap_or_else(|error| panic!("not JSON ({error}): {}\n{}", outcome.out, outcome.err));
+    check_document(&value);
+    value
+}
+
+/// What every document of the schema has.
+pub fn check_document(value: &Value) {
+    assert_eq!(value["schema"], 1);
+    assert_eq!(value["forebay"], env!("CARGO_PKG_VERSION"));
+    assert!(value["environment"]["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()));
+    assert!(value["environment"]["cpus_allowed"].as_u64().is_some_and(|count| count > 0));
+    for experiment in value["experiments"].as_array().expect("experiments is a list") {
+        assert!(experiment["parameters"].is_object());
+        for row in experiment["rows"].as_array().expect("rows is a list") {
+            assert!(row["name"].is_string() && row["gates"].is_array());
+            let samples = row["samples"].as_array().expect("samples is a list");
+            assert_eq!(samples.is_empty(), row["skipped"].is_string(), "{row}");
+            for name in row["metrics"].as_object().expect("metrics is an object").keys() {
+                assert!(samples.iter().any(|sample| sample[name].is_number()), "{name} has no sample: {row}");
+            }
+        }
+    }
+}
+
+/// A directory of the test's own on the disk that holds the build, removed at the end.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes one.
+    pub fn new(label: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("the build directory is writable");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where it is, as an argument.
+    pub fn text(&self) -> &str {
+        self.0.to_str().expect("the build directory has a readable name")
+    }
+
+    /// A file of `bytes` bytes that do not compress.
+    pub fn file(&self, name: &str, bytes: usize) -> PathBuf {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut data = Vec::with_capacity(bytes + 8);
+        while data.len() < bytes {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            data.extend_from_slice(&state.to_le_bytes());
+        }
+        data.truncate(bytes);
+        let path = self.0.join(name);
+        fs::write(&path, data).expect("it has space");
+        path
+    }
+
+    /// The names in it.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.0)
+            .expect("it exists")
+            .map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A test that failed has said enough.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

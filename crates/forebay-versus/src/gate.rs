@@ -1,0 +1,96 @@
+//! A gate: a figure that must be reached, with and without the tolerance that noise allows.
+
+use serde::Serialize;
+
+/// On which side of the target the figure must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    /// At least the target.
+    AtLeast,
+    /// At most the target.
+    AtMost,
+}
+
+/// One gate and its verdicts.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Gate {
+    name: String,
+    bound: Bound,
+    target: f64,
+    /// `None` when it could not be measured.
+    measured: Option<f64>,
+    /// The A-A spread of the cell, which the target is relaxed by; 0 where the gate is no ratio of the cell.
+    tolerance: f64,
+    met_strictly: bool,
+    met: bool,
+}
+
+impl Gate {
+    /// A gate on `measured`. `met` allows for `tolerance`, `met_strictly` does not. A figure that was not measured is not met.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        bound: Bound,
+        target: f64,
+        measured: f64,
+        tolerance: f64,
+    ) -> Self {
+        let reached = |slack: f64| match bound {
+            Bound::AtLeast => measured >= target - slack,
+            Bound::AtMost => measured <= target + slack,
+        };
+        Self {
+            name: name.into(),
+            bound,
+            target,
+            measured: measured.is_finite().then_some(measured),
+            tolerance,
+            met_strictly: reached(0.0),
+            met: reached(tolerance),
+        }
+    }
+
+    /// Whether it is met within the tolerance.
+    pub(crate) fn met(&self) -> bool {
+        self.met
+    }
+
+    /// Whether it is met without any tolerance.
+    pub(crate) fn met_strictly(&self) -> bool {
+        self.met_strictly
+    }
+
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        let sign = match self.bound {
+            Bound::AtLeast => ">=",
+            Bound::AtMost => "<=",
+        };
+        let verdict = match (self.met_strictly, self.met) {
+            (true, _) => "met     ",
+            (false, true) => "met (aa)",
+            (false, false) => "MISSED  ",
+        };
+        let measured = self.measured.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.3}"));
+        format!(
+            "{verdict} {}: {measured} {sign} {:.3} (A-A spread {:.3})",
+            self.name, self.target, self.tolerance
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tolerance_relaxes_the_target_and_an_unmeasured_gate_is_missed() {
+        let gate = Gate::new("a", Bound::AtLeast, 0.95, 0.93, 0.03);
+        assert!(gate.met() && !gate.met_strictly());
+        assert!(!Gate::new("a", Bound::AtLeast, 0.95, 0.91, 0.03).met());
+        assert!(Gate::new("a", Bound::AtMost, 1.10, 1.12, 0.03).met());
+        assert!(!Gate::new("a", Bound::AtMost, 1.10, 1.14, 0.03).met());
+        assert!(!Gate::new("a", Bound::AtLeast, 0.5, f64::NAN, 0.1).met());
+        assert!(!Gate::new("a", Bound::AtMost, 0.5, f64::NAN, 0.1).met());
+    }
+}

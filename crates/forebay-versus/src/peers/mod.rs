@@ -1,0 +1,39 @@
+//! The peers: one file each, all with the same two small functions, `random` and (where it makes sense) `scan`.
+
+pub(crate) mod bare;
+pub(crate) mod compio;
+pub(crate) mod forebay;
+pub(crate) mod glommio;
+pub(crate) mod monoio;
+pub(crate) mod std_threads;
+pub(crate) mod tokio_fs;
+pub(crate) mod tokio_spawn_blocking;
+pub(crate) mod tokio_uring;
+
+use anyhow::{Result, bail};
+
+use crate::random::RandomJob;
+use crate::sample::Sample;
+
+/// Measures one sample of random reads with the row that `job` names.
+///
+/// # Errors
+/// What the row failed with, or that there is no such row.
+pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
+    match job.row.as_str() {
+        "bare" | "bare-again" => bare::random(job, bare::Waiting::ForOne),
+        "bare-batched" => bare::random(job, bare::Waiting::ForSeveral),
+        "forebay-shard" => forebay::random_on_shard(job),
+        "forebay-tokio" => forebay::random_from_tokio(job, true),
+        "forebay-tokio-current" => forebay::random_from_tokio(job, false),
+        "forebay-read-many" => forebay::random_read_many(job),
+        "glommio" => glommio::random(job),
+        "compio" => compio::random(job),
+        "monoio" => monoio::random(job),
+        "tokio-uring" => tokio_uring::random(job),
+        "tokio-spawn-blocking" => tokio_spawn_blocking::random(job),
+        "tokio-fs" => tokio_fs::random(job),
+        "std-threads" => std_threads::random(job),
+        other => bail!("there is no row {other}"),
+    }
+}

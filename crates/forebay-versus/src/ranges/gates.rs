@@ -1,0 +1,47 @@
+//! The ratios and the gates of the batch.
+
+use super::{Cache, Shape};
+use crate::cell::Cell;
+use crate::gate::{Bound, Gate};
+use crate::report::Experiment;
+use crate::statistics::median;
+
+/// Sets the ratios of every row and, for a cold batch, the gates of `read_many`. Warm is shown, whoever wins.
+pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cache: Cache) {
+    for row in cell.rows().iter().map(|row| row.name.as_str()) {
+        let times: Vec<f64> = cell.values(row, "total_ms").into_iter().flatten().collect();
+        experiment.set_ratio(row, "total_ms", &times);
+        let faster = cell.ratios("tokio-fs-sequential", row, "total_ms");
+        experiment.set_ratio(row, "times_faster_than_sequential", &faster);
+    }
+    let spread = cell.spread("tokio-fs-sequential", "tokio-fs-sequential-again", "total_ms");
+    let cpu_spread = cell.spread("tokio-fs-sequential", "tokio-fs-sequential-again", "cpu_ms");
+    experiment.set("tokio-fs-sequential-again", "a_a_spread", spread);
+    let allocations = experiment.get("read_many", "allocations_per_range");
+    if allocations.is_finite() {
+        // A batch may allocate its own bookkeeping; a thousandth of an allocation a range is twenty for the whole batch.
+        let name = format!("{}: read_many allocations per range", shape.name());
+        experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.001, allocations, 0.0));
+    }
+    if cache == Cache::Warm {
+        return;
+    }
+    let mut targets = vec![("tokio-fs-sequential", 3.0), ("mmap", 1.0)];
+    match shape {
+        Shape::Uniform => targets.push(("tokio-fs-tasks", 1.2)),
+        Shape::Clustered => targets.push(("tokio-fs-tasks", 2.0)),
+        Shape::Mixed => {}
+    }
+    for (other, target) in targets {
+        if cell.has(&["read_many", other]) {
+            let measured = median(&cell.ratios(other, "read_many", "total_ms"));
+            let name = format!("cold {}: read_many, times faster than {other}", shape.name());
+            experiment.add_gate("read_many", Gate::new(name, Bound::AtLeast, target, measured, spread));
+        }
+    }
+    if cell.has(&["read_many", "tokio-fs-tasks"]) {
+        let measured = median(&cell.ratios("read_many", "tokio-fs-tasks", "cpu_ms"));
+        let name = format!("cold {}: read_many CPU / tokio-fs-tasks", shape.name());
+        experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.5, measured, cpu_spread));
+    }
+}

@@ -1,0 +1,68 @@
+//! Forebay's `read_many`, asked for from Tokio.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+use forebay::{Config, Engine, File};
+
+use super::{Batch, RangesJob, check};
+use crate::allocations;
+use crate::sample::Sample;
+
+/// How the file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// The batch as a stream: each range is looked at when it arrives, in any order, and its memory goes back.
+pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
+    let engine = Engine::start(Config::default())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+    runtime.block_on(async {
+        allocations::start_counting();
+        let asked = ranges.clone();
+        let batch = Batch::begin();
+        let file = open(&engine, job, Open::Direct).await?;
+        let mut stream = file.read_many(ranges).stream();
+        let mut seen = 0;
+        while let Some((index, block)) = stream.next().await {
+            check(&asked[index], &block?)?;
+            seen += 1;
+        }
+        ensure!(seen == asked.len(), "{seen} of {} ranges came back", asked.len());
+        Ok(batch.finish(seen))
+    })
+}
+
+/// The batch as a whole: all ranges are held together, in the order they were asked for.
+pub(crate) fn collect(job: &RangesJob, ranges: Vec<Range<u64>>, mode: Open) -> Result<Sample> {
+    let asked_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    // Blocks come in powers of two, and all of them are held at once.
+    let room = (asked_bytes as usize * 2 + (64 << 20)).next_multiple_of(2 << 20);
+    let engine = Engine::start(Config::default().arena_bytes_max(room).overflow_bytes_max(room))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+    runtime.block_on(async {
+        allocations::start_counting();
+        let asked = ranges.clone();
+        let batch = Batch::begin();
+        let file = open(&engine, job, mode).await?;
+        let blocks = file.read_many(ranges).await?;
+        ensure!(blocks.len() == asked.len(), "{} of {} ranges came back", blocks.len(), asked.len());
+        for (range, block) in asked.iter().zip(blocks) {
+            check(range, &block?)?;
+        }
+        Ok(batch.finish(asked.len()))
+    })
+}
+
+async fn open(engine: &Engine, job: &RangesJob, mode: Open) -> Result<File> {
+    let options = match mode {
+        Open::Direct => forebay::Open::read(),
+        Open::Buffered => forebay::Open::read().buffered(),
+    };
+    Ok(engine.open(&job.path, options).await?)
+}

@@ -1,0 +1,245 @@
+//! A shard's own buffers: lists that only its thread touches, last in first out, so that a buffer comes back while it
+//! is still in the processor's cache.
+
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::header::{CLASSES, Header};
+use super::returns::{Chain, Waiting};
+use super::{BUFFER_BYTES_MIN, Shared};
+
+thread_local! {
+    /// The caches of this thread, newest first. A plain pointer has no destructor, so it can be used until the
+    /// thread's very end, and costs one access. A thread that ends without `remove` leaks its cache.
+    static NEWEST: Cell<*const Cache> = const { Cell::new(ptr::null()) };
+}
+
+/// The cache of one shard. Cells instead of `&mut`: a drop inside a call-back may come back here.
+pub(super) struct Cache {
+    shared: Arc<Shared>,
+    /// The shared one again, a pointer nearer.
+    waiting: Arc<Waiting>,
+    shard: u16,
+    lists: [List; CLASSES],
+    older: *const Cache,
+}
+
+struct List {
+    top: Cell<*mut Header>,
+    count_max: u32,
+}
+
+/// How many buffers of each class a cache has: written by its thread only, without read-modify-write, and read by others
+/// for the statistics.
+#[derive(Default)]
+pub(super) struct CachedCounts {
+    buffers: [AtomicU32; CLASSES],
+    /// Whether a cache uses them: a second one for the same shard would break the first one's counts.
+    taken: AtomicBool,
+}
+
+impl CachedCounts {
+    #[inline]
+    fn get(&self, class: usize) -> u32 {
+        self.buffers[class].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set(&self, class: usize, count: u32) {
+        self.buffers[class].store(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        (0..CLASSES).map(|class| self.get(class) as usize * (BUFFER_BYTES_MIN << class)).sum()
+    }
+}
+
+/// A list is never longer than this, however small its buffers.
+const LIST_MAX: usize = 512;
+/// A list holds no more than this many bytes, nor than an eighth of the shard's share of the arena, but one buffer if
+/// that is at most half of the share: so that a shard always finds its last buffer again and others do not starve.
+const LIST_BYTES_MAX: usize = 8 << 20;
+
+impl Cache {
+    /// Makes a cache for `shard` the newest of this thread; false when the shard has one, here or elsewhere.
+    pub(super) fn install(shared: &Arc<Shared>, shard: u16) -> bool {
+        // Acquire and Release: the counts are as the cache before left them.
+        if shared.cached[usize::from(shard)].taken.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let share = shared.bytes_max / shared.shards();
+        let lists = std::array::from_fn(|class| {
+            let bytes = BUFFER_BYTES_MIN << class;
+            let fits = (share / 8).min(LIST_BYTES_MAX) / bytes;
+            let least = usize::from(bytes <= share / 2);
+            List { top: Cell::new(ptr::null_mut()), count_max: fits.clamp(least, LIST_MAX) as u32 }
+        });
+        let cache = Cache {
+            shared: Arc::clone(shared),
+            waiting: Arc::clone(&shared.waiting),
+            shard,
+            lists,
+            older: NEWEST.get(),
+        };
+        NEWEST.set(Box::into_raw(Box::new(cache)));
+        true
+    }
+
+    /// Takes this arena's newest cache off this thread, with everything in it; answers which shard's it was.
+    pub(super) fn remove(shared: &Arc<Shared>) -> Option<u16> {
+        let mut newer: *mut Cache = ptr::null_mut();
+        let mut found = NEWEST.get().cast_mut();
+        // SAFETY: the list holds live boxes of this thread; nothing here is called back while they are changed, and
+        // no reference to a cache lives across a call of this function.
+        unsafe {
+            while !found.is_null() && !ptr::eq(Arc::as_ptr(&(*found).shared), Arc::as_ptr(shared)) {
+                newer = found;
+                found = (*found).older.cast_mut();
+            }
+            if found.is_null() {
+                return None;
+            }
+            if newer.is_null() {
+                NEWEST.set((*found).older);
+            } else {
+                (*newer).older = (*found).older;
+            }
+            let cache = Box::from_raw(found);
+            for class in 0..CLASSES {
+                shared.give_back_chain(cache.cut(class, 0));
+            }
+            cache.counts().taken.store(false, Ordering::Release);
+            Some(cache.shard)
+        }
+    }
+
+    pub(super) fn shard(&self) -> u16 {
+        self.shard
+    }
+
+    #[inline]
+    pub(super) fn pop(&self, class: usize) -> Option<NonNull<Header>> {
+        let list = &self.lists[class];
+        let header = NonNull::new(list.top.get())?;
+        // SAFETY: what is in the list belongs to the cache.
+        unsafe {
+            list.top.set(header.as_ref().next());
+            header.as_ref().set_home(self.shard);
+        }
+        self.counts().set(class, self.counts().get(class) - 1);
+        Some(header)
+    }
+
+    /// How many more buffers of this class are worth fetching while the lock is held anyway.
+    pub(super) fn refill_count(&self, class: usize) -> u32 {
+        let wanted = match class {
+            0..=2 => 8,
+            3..=4 => 3,
+            _ => 0,
+        };
+        wanted.min(self.lists[class].count_max / 2)
+    }
+
+    /// Keeps a buffer whatever the limits say: the caller asked [`Cache::has_room`] or [`Cache::refill_count`].
+    #[inline]
+    pub(super) fn push(&self, header: NonNull<Header>) {
+        // SAFETY: the caller gives the buffer to the cache.
+        let class = unsafe { header.as_ref().class() };
+        let list = &self.lists[class];
+        // SAFETY: as above.
+        unsafe { header.as_ref().set_next(list.top.get()) };
+        list.top.set(header.as_ptr());
+        self.counts().set(class, self.counts().get(class) + 1);
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self, class: usize) -> bool {
+        self.counts().get(class) < self.lists[class].count_max
+    }
+
+    /// Takes all but the newest `keep` buffers of a class out.
+    pub(super) fn cut(&self, class: usize, keep: u32) -> Chain {
+        let list = &self.lists[class];
+        let count = self.counts().get(class);
+        if count <= keep {
+            return Chain(ptr::null_mut());
+        }
+        let rest = match keep {
+            0 => list.top.replace(ptr::null_mut()),
+            _ => {
+                let mut last = list.top.get();
+                // SAFETY: the list has more than `keep` buffers, and they belong to the cache.
+                unsafe {
+                    for _ in 1..keep {
+                        last = (*last).next();
+                    }
+                    let rest = (*last).next();
+                    (*last).set_next(ptr::null_mut());
+                    rest
+                }
+            }
+        };
+        self.counts().set(class, keep);
+        Chain(rest)
+    }
+
+    /// Gives the older half of a full list to all; false when there is too little of this class to make room.
+    #[cold]
+    fn spill(&self, class: usize) -> bool {
+        let count = self.counts().get(class);
+        if count < 2 {
+            return false;
+        }
+        self.shared.give_back_chain(self.cut(class, count / 2));
+        true
+    }
+
+    #[inline]
+    fn counts(&self) -> &CachedCounts {
+        &self.shared.cached[usize::from(self.shard)]
+    }
+}
+
+/// Calls `body` with this thread's cache for the arena, if it has one.
+#[inline]
+pub(super) fn with<T>(shared: *const Shared, body: impl FnOnce(Option<&Cache>) -> T) -> T {
+    let cache = find(shared);
+    // SAFETY: `find` answers null or a live box of this thread. Only `remove` frees it, which `body` does not call.
+    body(unsafe { cache.as_ref() })
+}
+
+/// Puts a buffer into this thread's cache; false when it has none for the buffer's arena, or when others need memory.
+///
+/// # Safety
+/// The caller owns the buffer and gives it away when the answer is true.
+#[inline]
+pub(super) unsafe fn put(header: NonNull<Header>) -> bool {
+    // SAFETY: the caller's buffer keeps its header.
+    with(unsafe { header.as_ref().arena() }, |cache| {
+        let Some(cache) = cache else { return false };
+        if cache.waiting.anyone() {
+            return false;
+        }
+        // SAFETY: the caller's buffer.
+        let class = unsafe { header.as_ref().class() };
+        if !cache.has_room(class) && !cache.spill(class) {
+            return false;
+        }
+        cache.push(header);
+        true
+    })
+}
+
+#[inline]
+fn find(shared: *const Shared) -> *const Cache {
+    let mut cache = NEWEST.get();
+    // SAFETY: the list holds live boxes of this thread.
+    unsafe {
+        while !cache.is_null() && !ptr::eq(Arc::as_ptr(&(*cache).shared), shared) {
+            cache = (*cache).older;
+        }
+    }
+    cache
+}

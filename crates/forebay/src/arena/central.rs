@@ -1,0 +1,99 @@
+//! What all threads share behind one lock: the free pages of every region.
+
+use std::ptr::NonNull;
+
+use super::BUFFER_BYTES_MIN;
+use super::buddy::Buddy;
+use super::header::Header;
+use super::region::Region;
+use super::returns::Chain;
+
+/// The regions and their free pages. Empty once the arena is closed.
+pub(super) struct Central {
+    spaces: Vec<Space>,
+    closed: bool,
+}
+
+struct Space {
+    region: NonNull<Region>,
+    buddy: Buddy,
+    /// Buffers that are not in `buddy`: held, cached or on a return stack.
+    live: i64,
+}
+
+// SAFETY: the pointers are to regions, which are `Send + Sync` and stay until `close` has handed them on.
+unsafe impl Send for Central {}
+
+impl Central {
+    pub(super) fn new() -> Central {
+        Central { spaces: Vec::new(), closed: false }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn regions(&self) -> usize {
+        self.spaces.len()
+    }
+
+    /// The region's index must be its place here.
+    pub(super) fn add(&mut self, region: NonNull<Region>) {
+        // SAFETY: just mapped, and it stays until `close`.
+        let (index, pages) = unsafe { (region.as_ref().index(), region.as_ref().pages()) };
+        debug_assert_eq!(usize::from(index), self.spaces.len());
+        self.spaces.push(Space { region, buddy: Buddy::new(pages), live: 0 });
+    }
+
+    /// A buffer out of the lowest region that has one: later regions stay empty when little is needed.
+    pub(super) fn take(&mut self, class: usize) -> Option<NonNull<Header>> {
+        for space in &mut self.spaces {
+            if let Some(page) = space.buddy.take(class) {
+                space.live += 1;
+                // SAFETY: regions stay until `close`, and the pages belong to nobody else now.
+                unsafe {
+                    let header = space.region.as_ref().header(page);
+                    header.as_ref().describe(space.region, page, class);
+                    return Some(header);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes back every buffer of a chain.
+    pub(super) fn absorb(&mut self, chain: Chain) {
+        for header in chain {
+            // SAFETY: the chain owned the buffer; nobody else knows it.
+            let (region, page, class) = unsafe {
+                let header = header.as_ref();
+                (header.region(), header.page(), header.class())
+            };
+            // SAFETY: regions stay while one of their buffers is out, and this one is.
+            let Some(index) = region.map(|region| usize::from(unsafe { region.as_ref().index() })) else {
+                continue;
+            };
+            if let Some(space) = self.spaces.get_mut(index) {
+                space.buddy.put(page, class);
+                space.live -= 1;
+            }
+        }
+    }
+
+    pub(super) fn free_bytes(&self) -> usize {
+        self.spaces.iter().map(|space| space.buddy.free_pages() as usize * BUFFER_BYTES_MIN).sum()
+    }
+
+    /// Whether any region has huge pages as far as one can tell.
+    pub(super) fn huge(&self) -> bool {
+        // SAFETY: regions stay until `close`.
+        self.spaces.iter().any(|space| unsafe { space.region.as_ref().huge() })
+    }
+
+    /// Nothing comes out any more; answers each region with the number of its buffers that are still out, and the
+    /// caller must call [`Region::close`] on each.
+    pub(super) fn close(&mut self) -> Vec<(NonNull<Region>, i64)> {
+        self.closed = true;
+        self.spaces.drain(..).map(|space| (space.region, space.live)).collect()
+    }
+}

@@ -1,0 +1,261 @@
+//! What a program may choose when it starts an engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::health::Degradation;
+
+/// How an engine talks to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverChoice {
+    /// io_uring, and threads where the kernel refuses it (told in [`Engine::health`](crate::Engine::health)).
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// A pool of threads that call pread and pwrite.
+    Threads,
+}
+
+type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
+
+/// The settings of an engine. Every setting has a default that suits a program with a few files.
+///
+/// ```
+/// use forebay::{Config, DriverChoice, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let config = Config::default()
+///     .shards(1)
+///     .driver(DriverChoice::Auto)
+///     .arena_bytes(16 << 20)
+///     .on_event(|degradation| eprintln!("storage: {degradation}"));
+/// let engine = Engine::start(config)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) shards: Option<usize>,
+    pub(crate) driver: DriverChoice,
+    pub(crate) arena_bytes: usize,
+    pub(crate) arena_bytes_max: Option<usize>,
+    pub(crate) overflow_bytes_max: usize,
+    pub(crate) queue_depth: u32,
+    pub(crate) inbox_depth: usize,
+    pub(crate) shutdown_deadline: Duration,
+    pub(crate) spin: Duration,
+    pub(crate) on_event: Option<EventHandler>,
+}
+
+impl Config {
+    /// The default settings.
+    pub fn new() -> Config {
+        Config {
+            shards: None,
+            driver: DriverChoice::Auto,
+            arena_bytes: 8 << 20,
+            arena_bytes_max: None,
+            overflow_bytes_max: 64 << 20,
+            queue_depth: 256,
+            inbox_depth: 4096,
+            shutdown_deadline: Duration::from_secs(5),
+            spin: Duration::ZERO,
+            on_event: None,
+        }
+    }
+
+    /// Number of shards (threads with a ring of their own), 1 to 64. Default: one up to four CPUs, then one per four.
+    pub fn shards(mut self, shards: usize) -> Config {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// The driver. Default: [`DriverChoice::Auto`].
+    pub fn driver(mut self, driver: DriverChoice) -> Config {
+        self.driver = driver;
+        self
+    }
+
+    /// I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a quarter of the memory
+    /// that this process may use.
+    pub fn arena_bytes(mut self, bytes: usize) -> Config {
+        self.arena_bytes = bytes;
+        self
+    }
+
+    /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. Default: a quarter of the
+    /// memory that this process may use, at most 1 GiB.
+    pub fn arena_bytes_max(mut self, bytes: usize) -> Config {
+        self.arena_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Ordinary memory that reads may use while the program holds the whole arena, in bytes; slower, and counted in
+    /// [`Stats`](crate::Stats). Past it reads fail with
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB.
+    pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
+        self.overflow_bytes_max = bytes;
+        self
+    }
+
+    /// The most operations that one shard has with the device at once, 1 to 4,096; further ones wait in the shard.
+    /// Default: 256.
+    pub fn queue_depth(mut self, operations: u32) -> Config {
+        self.queue_depth = operations;
+        self
+    }
+
+    /// Requests from other threads that a shard's inbox holds, at least 1; when it is full, callers wait. Default:
+    /// 4,096.
+    pub fn inbox_depth(mut self, requests: usize) -> Config {
+        self.inbox_depth = requests;
+        self
+    }
+
+    /// How long closing waits for operations that the device has not finished; what is left then is leaked, memory
+    /// and file, because the device may still write there. Default: 5 s.
+    pub fn shutdown_deadline(mut self, deadline: Duration) -> Config {
+        self.shutdown_deadline = deadline;
+        self
+    }
+
+    /// How long a shard with little in flight looks for news before it sleeps. Costs CPU time, saves wake-ups: at
+    /// 50 us a lone read from Tokio took 14 us less in a quarter of the time. It stops by itself while it does not
+    /// pay, and is off on one CPU. Default: zero.
+    pub fn spin(mut self, spin: Duration) -> Config {
+        self.spin = spin;
+        self
+    }
+
+    /// Called with every degradation when it is noticed, on the thread that noticed it, perhaps a shard's: it must not
+    /// block.
+    pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
+        self.on_event = Some(Arc::new(handler));
+        self
+    }
+
+    /// Shards to start: the setting, or one up to four CPUs that this process may use, then one per four.
+    pub(crate) fn shard_count(&self) -> usize {
+        let default = || std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 4).max(1));
+        self.shards.unwrap_or_else(default)
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if self.shards.is_some_and(|shards| shards == 0 || shards > 64) {
+            return Some("shards must be between 1 and 64");
+        }
+        if self.queue_depth == 0 || self.queue_depth > 4096 {
+            return Some("queue_depth must be between 1 and 4,096");
+        }
+        if self.inbox_depth == 0 {
+            return Some("inbox_depth must be at least 1");
+        }
+        if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes) {
+            return Some("arena_bytes_max must not be below arena_bytes");
+        }
+        None
+    }
+
+    /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
+    pub(crate) fn arena_limits(&self) -> (usize, usize) {
+        let quarter = memory_limit_bytes() / 4;
+        let max = self.arena_bytes_max.unwrap_or_else(|| quarter.min(1 << 30).max(self.arena_bytes.min(quarter)));
+        (self.arena_bytes.min(quarter).min(max), max)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::new()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("shards", &self.shards)
+            .field("driver", &self.driver)
+            .field("arena_bytes", &self.arena_bytes)
+            .field("arena_bytes_max", &self.arena_bytes_max)
+            .field("overflow_bytes_max", &self.overflow_bytes_max)
+            .field("queue_depth", &self.queue_depth)
+            .field("inbox_depth", &self.inbox_depth)
+            .field("shutdown_deadline", &self.shutdown_deadline)
+            .field("spin", &self.spin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2) says so.
+fn memory_limit_bytes() -> usize {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_bytes(&text));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = cgroup_limit_files(&groups).into_iter().filter_map(|path| {
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    });
+    limits.chain(machine).min().unwrap_or(1 << 30)
+}
+
+fn mem_total_bytes(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// Files that may hold a limit for a process whose /proc/self/cgroup reads like `text` (cgroups(7)): its own group's
+/// and every parent's, which bind it as well. Inside a container the group is often mounted as the root, so that is
+/// looked at too.
+fn cgroup_limit_files(text: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut group = group.trim_end_matches('/');
+        loop {
+            files.push(format!("{root}{group}/{file}"));
+            match group.rfind('/') {
+                Some(parent) => group = &group[..parent],
+                None => break,
+            }
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_limit_files_of_both_cgroup_versions() {
+        assert_eq!(cgroup_limit_files("0::/a/b\n"), [
+            "/sys/fs/cgroup/a/b/memory.max",
+            "/sys/fs/cgroup/a/memory.max",
+            "/sys/fs/cgroup/memory.max"
+        ]);
+        assert_eq!(cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"), [
+            "/sys/fs/cgroup/memory/y/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+        ]);
+        assert_eq!(mem_total_bytes("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24684084 * 1024));
+    }
+
+    #[test]
+    fn refuses_settings_that_cannot_work() {
+        assert!(Config::new().fault().is_none());
+        assert!(Config::new().shards(0).fault().is_some());
+        assert!(Config::new().queue_depth(0).fault().is_some());
+        assert!(Config::new().inbox_depth(0).fault().is_some());
+        assert!(Config::new().arena_bytes(2).arena_bytes_max(1).fault().is_some());
+    }
+}

@@ -1,0 +1,121 @@
+//! What direct I/O on a file must be aligned to.
+
+use std::os::fd::BorrowedFd;
+
+/// The least alignment of I/O memory, whatever the kernel reports.
+///
+/// statx(2) reports 512 on many devices, and a kernel (6.18, zram) was seen to take a direct read into memory aligned
+/// like that, answer success, and overwrite memory outside the buffer. Page-aligned memory was never affected.
+const MEMORY_MIN: u32 = 4096;
+
+/// What offset, length and memory of an operation on a file must be multiples of, in bytes.
+///
+/// Forebay reads at any offset: it reads the aligned range around what was asked for. Direct *writes* must be aligned by
+/// the caller, because writing the range around would overwrite bytes of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Alignment {
+    /// Start of the memory; never below 4096 for direct files.
+    pub memory: u32,
+    /// Offset and length of a write, and of a read too unless `read_offset` is smaller.
+    pub offset: u32,
+    /// Offset and length of a read; smaller than `offset` on file systems that write elsewhere than they read.
+    pub read_offset: u32,
+    /// Whether the kernel reported these figures. If not they are 4096, which suits every file system known.
+    pub reported: bool,
+    /// Whether I/O goes past the page cache. `false` for files opened buffered, and where the kernel reports that direct
+    /// I/O on this very file is not supported (encrypted, compressed or journaled data): it may then fall back silently.
+    pub direct: bool,
+}
+
+impl Alignment {
+    /// The alignment of an open file; `direct` tells how it was opened. Where nothing is reported it is 4096.
+    pub fn of_fd(fd: BorrowedFd<'_>, direct: bool) -> Alignment {
+        if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
+    }
+
+    /// The page cache takes anything.
+    pub(crate) const BUFFERED: Alignment =
+        Alignment { memory: 1, offset: 1, read_offset: 1, reported: true, direct: false };
+
+    fn from_report(report: Option<Report>) -> Alignment {
+        let fallback =
+            Alignment { memory: MEMORY_MIN, offset: 4096, read_offset: 4096, reported: false, direct: true };
+        match report {
+            // tmpfs reports nothing, though it opens files with O_DIRECT (and serves them from memory).
+            None => fallback,
+            // statx(2): both are 0 when direct I/O is not supported on this file.
+            Some(Report { offset: 0, .. }) => Alignment { reported: true, direct: false, ..fallback },
+            Some(Report { memory, offset, read_offset }) => Alignment {
+                memory: memory.max(MEMORY_MIN),
+                offset,
+                // statx(2): 0 means that stx_dio_offset_align goes for reads as well.
+                read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) },
+                reported: true,
+                direct: true,
+            },
+        }
+    }
+}
+
+/// The kernel's words.
+#[derive(Clone, Copy)]
+struct Report {
+    memory: u32,
+    offset: u32,
+    read_offset: u32,
+}
+
+#[cfg(target_os = "linux")]
+fn report(fd: BorrowedFd<'_>) -> Option<Report> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    // STATX_DIO_READ_ALIGN, Linux 6.14; rustix has the field but not the flag. Kernels ignore bits they do not know.
+    let read_align = StatxFlags::from_bits_retain(libc::STATX_DIO_READ_ALIGN);
+    let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN | read_align).ok()?;
+    // statx(2): a field means something only when its bit came back.
+    if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return None;
+    }
+    let has_read = found.stx_mask & read_align.bits() != 0;
+    Some(Report {
+        memory: found.stx_dio_mem_align,
+        offset: found.stx_dio_offset_align,
+        read_offset: if has_read { found.stx_dio_read_offset_align } else { 0 },
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn report(_: BorrowedFd<'_>) -> Option<Report> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(memory: u32, offset: u32, read_offset: u32) -> Alignment {
+        Alignment::from_report(Some(Report { memory, offset, read_offset }))
+    }
+
+    #[test]
+    fn memory_is_never_below_a_page() {
+        assert_eq!(
+            (of(4, 512, 0).memory, of(512, 512, 0).memory, of(16384, 512, 0).memory),
+            (4096, 4096, 16384)
+        );
+    }
+
+    #[test]
+    fn reads_may_have_smaller_offsets() {
+        assert_eq!((of(512, 4096, 512).offset, of(512, 4096, 512).read_offset), (4096, 512));
+        assert_eq!(of(512, 512, 0).read_offset, 512);
+    }
+
+    #[test]
+    fn unknown_and_unsupported_are_told_apart() {
+        let unknown = Alignment::from_report(None);
+        assert!(!unknown.reported && unknown.direct && unknown.offset == 4096);
+        let unsupported = of(0, 0, 0);
+        assert!(unsupported.reported && !unsupported.direct && unsupported.offset == 4096);
+    }
+}

@@ -1,0 +1,263 @@
+//! Calls about files rather than their bytes, as plain data, and how the operating system carries them out.
+//!
+//! A request says everything there is to know about a call, so another world (a simulator) can answer it as well.
+//! [`execute`] may block for as long as the file system likes: it belongs on a thread of the
+//! [`Pool`](super::pool::Pool), never on a shard.
+
+mod copy;
+mod file;
+mod names;
+mod open;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::dir::{DirEntry, Metadata};
+use crate::error::{Error, Result};
+
+/// An open file that lives at least as long as the request that names it.
+pub(crate) type FdOwner = Arc<dyn AsFd + Send + Sync>;
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OpenHow {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    /// Make the file when there is none.
+    pub(crate) create: bool,
+    /// Make the file, and fail when there is one. Implies `create`.
+    pub(crate) create_new: bool,
+    /// Set its length to zero.
+    pub(crate) truncate: bool,
+    /// Past the page cache (`O_DIRECT`).
+    pub(crate) direct: bool,
+    /// Permissions of a file that is made, before the process's umask.
+    pub(crate) mode: u32,
+}
+
+/// What a program expects to do with a range of a file; see [`File::advise`](crate::File::advise).
+///
+/// Advice concerns the page cache, so it matters for buffered files, and for direct ones only in what others cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing special: takes back earlier advice.
+    Normal,
+    /// Read from front to back: the kernel reads further ahead.
+    Sequential,
+    /// Read here and there: the kernel does not read ahead.
+    Random,
+    /// Needed soon: the kernel begins to read it into the page cache.
+    WillNeed,
+    /// Not needed soon: clean pages leave the page cache. Dirty ones stay; sync first.
+    DontNeed,
+    /// Read once only.
+    NoReuse,
+}
+
+/// How a file is locked; see [`File::try_lock`](crate::File::try_lock).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Lock {
+    /// Any number of holders, none of them exclusive.
+    Shared,
+    /// One holder.
+    Exclusive,
+}
+
+/// A call, as plain data.
+#[derive(Clone)]
+pub(crate) enum MetaRequest {
+    /// Answers [`MetaReply::Opened`].
+    Open {
+        path: PathBuf,
+        how: OpenHow,
+    },
+    /// A file without a name in `dir`, readable and writable; answers [`MetaReply::Opened`].
+    TempFile {
+        dir: PathBuf,
+        direct: bool,
+    },
+    /// Renames and syncs the directories of both names.
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    /// Gives the file `from` the second name `to`, and syncs the directory of `to`.
+    HardLink {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    RemoveFile {
+        path: PathBuf,
+    },
+    RemoveDir {
+        path: PathBuf,
+    },
+    CreateDir {
+        path: PathBuf,
+    },
+    CreateDirAll {
+        path: PathBuf,
+    },
+    SyncDir {
+        path: PathBuf,
+    },
+    /// Answers [`MetaReply::Entries`].
+    ReadDir {
+        path: PathBuf,
+    },
+    /// Follows symbolic links; answers [`MetaReply::Metadata`].
+    Metadata {
+        path: PathBuf,
+    },
+    /// Answers [`MetaReply::Metadata`].
+    FileMetadata {
+        file: FdOwner,
+    },
+    /// Gives the range space on the device; the file becomes longer where the range ends behind it.
+    Allocate {
+        file: FdOwner,
+        offset: u64,
+        len: u64,
+    },
+    /// Gives the range's space back; it reads as zeros, and the file's length stays.
+    PunchHole {
+        file: FdOwner,
+        offset: u64,
+        len: u64,
+    },
+    Truncate {
+        file: FdOwner,
+        len: u64,
+    },
+    /// `len` 0 means to the end of the file.
+    Advise {
+        file: FdOwner,
+        offset: u64,
+        len: u64,
+        advice: Advice,
+    },
+    /// Answers [`MetaReply::Copied`]: less than `len` when the source ends first.
+    CopyRange {
+        from: FdOwner,
+        offset: u64,
+        len: u64,
+        to: FdOwner,
+        to_offset: u64,
+    },
+    /// Never waits: [`ErrorKind::Locked`](crate::ErrorKind::Locked) when it cannot be had.
+    TryLock {
+        file: FdOwner,
+        lock: Lock,
+    },
+    Unlock {
+        file: FdOwner,
+    },
+}
+
+/// What a call answers when it worked.
+#[derive(Debug)]
+pub(crate) enum MetaReply {
+    Done,
+    Opened(OwnedFd),
+    Entries(Vec<DirEntry>),
+    Metadata(Metadata),
+    /// Bytes copied.
+    Copied(u64),
+}
+
+impl MetaRequest {
+    /// The word for this call in errors.
+    pub(crate) fn operation(&self) -> &'static str {
+        match self {
+            MetaRequest::Open { .. } => "open",
+            MetaRequest::TempFile { .. } => "temp_file",
+            MetaRequest::Rename { .. } => "rename",
+            MetaRequest::HardLink { .. } => "hard_link",
+            MetaRequest::RemoveFile { .. } => "remove_file",
+            MetaRequest::RemoveDir { .. } => "remove_dir",
+            MetaRequest::CreateDir { .. } => "create_dir",
+            MetaRequest::CreateDirAll { .. } => "create_dir_all",
+            MetaRequest::SyncDir { .. } => "sync_dir",
+            MetaRequest::ReadDir { .. } => "read_dir",
+            MetaRequest::Metadata { .. } | MetaRequest::FileMetadata { .. } => "metadata",
+            MetaRequest::Allocate { .. } => "allocate",
+            MetaRequest::PunchHole { .. } => "punch_hole",
+            MetaRequest::Truncate { .. } => "truncate",
+            MetaRequest::Advise { .. } => "advise",
+            MetaRequest::CopyRange { .. } => "copy_range",
+            MetaRequest::TryLock { .. } => "try_lock",
+            MetaRequest::Unlock { .. } => "unlock",
+        }
+    }
+}
+
+impl fmt::Debug for MetaRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetaRequest").field("operation", &self.operation()).finish_non_exhaustive()
+    }
+}
+
+/// Makes the call. Errors name the path where the request has one.
+pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
+    let operation = request.operation();
+    let done = |()| MetaReply::Done;
+    match request {
+        MetaRequest::Open { path, how } => open::open(path, how).map(MetaReply::Opened),
+        MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(MetaReply::Opened),
+        MetaRequest::Rename { from, to } => names::rename(from, to).map(done),
+        MetaRequest::HardLink { from, to } => names::hard_link(from, to).map(done),
+        MetaRequest::RemoveFile { path } => {
+            names::at_path(operation, path, std::fs::remove_file(path)).map(done)
+        }
+        MetaRequest::RemoveDir { path } => {
+            names::at_path(operation, path, std::fs::remove_dir(path)).map(done)
+        }
+        MetaRequest::CreateDir { path } => {
+            names::at_path(operation, path, std::fs::create_dir(path)).map(done)
+        }
+        MetaRequest::CreateDirAll { path } => {
+            names::at_path(operation, path, std::fs::create_dir_all(path)).map(done)
+        }
+        MetaRequest::SyncDir { path } => names::sync_dir(path).map(done),
+        MetaRequest::ReadDir { path } => names::read_dir(path).map(MetaReply::Entries),
+        MetaRequest::Metadata { path } => names::at_path(operation, path, std::fs::metadata(path))
+            .map(|found| MetaReply::Metadata(Metadata::from_std(&found))),
+        MetaRequest::FileMetadata { file } => file::metadata(fd(file)).map(MetaReply::Metadata),
+        MetaRequest::Allocate { file, offset, len } => file::allocate(fd(file), *offset, *len).map(done),
+        MetaRequest::PunchHole { file, offset, len } => file::punch_hole(fd(file), *offset, *len).map(done),
+        MetaRequest::Truncate { file, len } => file::truncate(fd(file), *len).map(done),
+        MetaRequest::Advise { file, offset, len, advice } => {
+            file::advise(fd(file), *offset, *len, *advice).map(done)
+        }
+        MetaRequest::CopyRange { from, offset, len, to, to_offset } => {
+            copy::copy_range(fd(from), *offset, *len, fd(to), *to_offset).map(MetaReply::Copied)
+        }
+        MetaRequest::TryLock { file, lock } => file::try_lock(fd(file), *lock).map(done),
+        MetaRequest::Unlock { file } => file::unlock(fd(file)).map(done),
+    }
+}
+
+fn fd(file: &FdOwner) -> BorrowedFd<'_> {
+    (**file).as_fd()
+}
+
+/// Repeats a call that a signal interrupted (signal(7)).
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn errno(operation: &'static str, cause: Errno) -> Error {
+    Error::io(operation, io::Error::from(cause))
+}

@@ -1,0 +1,156 @@
+//! Calls on an open file: its space, its length, its locks.
+
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::{Advice, Lock, errno, retry};
+use crate::dir::Metadata;
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
+    let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;
+    Ok(Metadata::from_std(&found))
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn allocate(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    // fallocate(2) with mode 0: space is reserved, the length grows, new bytes read as zeros; EINTR is possible.
+    retry(|| rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), offset, len))
+        .map_err(|cause| errno("allocate", cause).with_range(offset, len))
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn punch_hole(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    use rustix::fs::FallocateFlags as Flags;
+    // fallocate(2): FALLOC_FL_PUNCH_HOLE must be ORed with FALLOC_FL_KEEP_SIZE.
+    retry(|| rustix::fs::fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE, offset, len))
+        .map_err(|cause| errno("punch_hole", cause).with_range(offset, len))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn allocate(_: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    Err(errno("allocate", Errno::OPNOTSUPP).with_range(offset, len))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn punch_hole(_: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    Err(errno("punch_hole", Errno::OPNOTSUPP).with_range(offset, len))
+}
+
+pub(super) fn truncate(file: BorrowedFd<'_>, len: u64) -> Result<()> {
+    // ftruncate(2) may answer EINTR.
+    retry(|| rustix::fs::ftruncate(file, len))
+        .map_err(|cause| errno("truncate", cause).with_note(format!("to {len} bytes")))
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn advise(file: BorrowedFd<'_>, offset: u64, len: u64, advice: Advice) -> Result<()> {
+    use rustix::fs::Advice as Posix;
+    let advice = match advice {
+        Advice::Normal => Posix::Normal,
+        Advice::Sequential => Posix::Sequential,
+        Advice::Random => Posix::Random,
+        Advice::WillNeed => Posix::WillNeed,
+        Advice::DontNeed => Posix::DontNeed,
+        Advice::NoReuse => Posix::NoReuse,
+    };
+    // posix_fadvise(2): a length of 0 means "all bytes to the end of the file".
+    retry(|| rustix::fs::fadvise(file, offset, std::num::NonZeroU64::new(len), advice))
+        .map_err(|cause| errno("advise", cause).with_range(offset, len))
+}
+
+/// Advice may be ignored, so where there is no call for it, it is.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn advise(_: BorrowedFd<'_>, _: u64, _: u64, _: Advice) -> Result<()> {
+    Ok(())
+}
+
+pub(super) fn try_lock(file: BorrowedFd<'_>, lock: Lock) -> Result<()> {
+    let how = match lock {
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+        Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    match retry(|| rustix::fs::flock(file, how)) {
+        // flock(2): with LOCK_NB, EWOULDBLOCK tells of another holder. Changing the kind of a lock that is held is not
+        // atomic: the old one may be lost on the way.
+        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::Locked, "try_lock")),
+        other => other.map_err(|cause| errno("try_lock", cause)),
+    }
+}
+
+pub(super) fn unlock(file: BorrowedFd<'_>) -> Result<()> {
+    retry(|| rustix::fs::flock(file, FlockOperation::Unlock)).map_err(|cause| errno("unlock", cause))
+}
+
+/// Lends `fd` to a call that wants a `File`.
+fn with_file<T>(fd: BorrowedFd<'_>, call: impl FnOnce(&File) -> T) -> T {
+    // SAFETY: the descriptor is open for as long as it is borrowed, and `ManuallyDrop` keeps the `File` from closing
+    // what it does not own.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+    call(&file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::meta::{FdOwner, MetaReply, MetaRequest, execute};
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    fn owner(file: File) -> FdOwner {
+        Arc::new(file)
+    }
+
+    fn metadata(file: &FdOwner) -> Metadata {
+        match execute(&MetaRequest::FileMetadata { file: file.clone() }).unwrap() {
+            MetaReply::Metadata(metadata) => metadata,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn space_is_given_and_taken_back() {
+        let file = owner(tempfile::tempfile().unwrap());
+        execute(&MetaRequest::Allocate { file: file.clone(), offset: 0, len: 1 << 20 }).unwrap();
+        let full = metadata(&file);
+        assert_eq!(full.len(), 1 << 20);
+        assert!(full.blocks_bytes() >= 1 << 20);
+        execute(&MetaRequest::PunchHole { file: file.clone(), offset: 0, len: 1 << 19 }).unwrap();
+        let holed = metadata(&file);
+        assert_eq!(holed.len(), 1 << 20);
+        assert!(holed.blocks_bytes() <= full.blocks_bytes() - (1 << 19));
+        execute(&MetaRequest::Truncate { file: file.clone(), len: 5 }).unwrap();
+        assert_eq!(metadata(&file).len(), 5);
+        let advice = Advice::DontNeed;
+        execute(&MetaRequest::Advise { file: file.clone(), offset: 0, len: 0, advice }).unwrap();
+        let error = execute(&MetaRequest::Allocate { file, offset: 7, len: 0 }).unwrap_err();
+        assert_eq!((error.raw_os_error(), error.range()), (Some(libc::EINVAL), Some((7, 0))));
+    }
+
+    #[test]
+    fn locks_exclude_other_opens_of_the_file() {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let [one, two] = [(), ()].map(|()| owner(named.reopen().unwrap()));
+        let try_lock =
+            |file: &FdOwner, lock| execute(&MetaRequest::TryLock { file: file.clone(), lock }).map(|_| ());
+        try_lock(&one, Lock::Shared).unwrap();
+        try_lock(&two, Lock::Shared).unwrap();
+        assert_eq!(try_lock(&two, Lock::Exclusive).unwrap_err().kind(), ErrorKind::Locked);
+        execute(&MetaRequest::Unlock { file: one.clone() }).unwrap();
+        try_lock(&two, Lock::Exclusive).unwrap();
+        assert_eq!(try_lock(&one, Lock::Shared).unwrap_err().kind(), ErrorKind::Locked);
+        drop(two);
+        try_lock(&one, Lock::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn lending_a_descriptor_does_not_close_it() {
+        let file = tempfile::tempfile().unwrap();
+        with_file(file.as_fd(), |lent| lent.set_len(3)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,210 @@
+//! Opening files, named and unnamed.
+
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{OpenHow, errno, retry};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) fn open(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
+    const OPERATION: &str = "open";
+    let at = |error: Error| error.with_path(path);
+    if !how.read && !how.write {
+        return Err(at(Error::invalid(OPERATION, "a file is opened to read it, to write it, or both")));
+    }
+    if !how.write && (how.create || how.create_new || how.truncate) {
+        return Err(at(Error::invalid(
+            OPERATION,
+            "creating or truncating a file needs it opened for writing",
+        )));
+    }
+    refuse_special(path).map_err(at)?;
+    let mut flags = OFlags::CLOEXEC | access(how.read, how.write);
+    flags.set(OFlags::CREATE, how.create || how.create_new);
+    flags.set(OFlags::EXCL, how.create_new);
+    flags.set(OFlags::TRUNC, how.truncate);
+    open_with(path, flags, Mode::from_raw_mode(how.mode as _), how.direct)
+        .map_err(|cause| at(open_error(OPERATION, cause, how.direct)))
+}
+
+pub(super) fn temp_file(dir: &Path, direct: bool) -> Result<OwnedFd> {
+    const OPERATION: &str = "temp_file";
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::CLOEXEC | OFlags::RDWR;
+    let failed = |cause| open_error(OPERATION, cause, direct).with_path(dir);
+    #[cfg(target_os = "linux")]
+    match open_with(dir, flags | OFlags::TMPFILE, mode, direct) {
+        // open(2), O_TMPFILE: EOPNOTSUPP from file systems without it; EISDIR or ENOENT from kernels without it.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
+        other => return other.map_err(failed),
+    }
+    for _ in 0..16 {
+        // A fresh state has random keys: unpredictable enough for a name that O_EXCL guards.
+        let random = std::hash::RandomState::new().build_hasher().finish();
+        let path = dir.join(format!(".forebay-{random:016x}.tmp"));
+        match open_with(&path, flags | OFlags::CREATE | OFlags::EXCL, mode, direct) {
+            Err(Errno::EXIST) => {}
+            Err(cause) => {
+                if direct && cause == Errno::INVAL {
+                    // Such a file system may have made the file before it refused; nobody else has a file of this name.
+                    let _ = rustix::fs::unlink(&path);
+                }
+                return Err(failed(cause));
+            }
+            Ok(file) => {
+                rustix::fs::unlink(&path).map_err(failed)?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(failed(Errno::EXIST))
+}
+
+fn access(read: bool, write: bool) -> OFlags {
+    match (read, write) {
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        _ => OFlags::RDONLY,
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "freebsd"))]
+fn open_with(path: &Path, mut flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
+    flags.set(OFlags::DIRECT, direct);
+    // open(2) may answer EINTR on slow devices (NFS, FUSE).
+    retry(|| rustix::fs::openat(CWD, path, flags, mode))
+}
+
+#[cfg(target_vendor = "apple")]
+fn open_with(path: &Path, flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
+    let file = retry(|| rustix::fs::openat(CWD, path, flags, mode))?;
+    if direct {
+        // fcntl(2), F_NOCACHE: what there is in the place of O_DIRECT.
+        rustix::fs::fcntl_nocache(&file, true)?;
+    }
+    Ok(file)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple")))]
+fn open_with(path: &Path, flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
+    if direct {
+        return Err(Errno::OPNOTSUPP);
+    }
+    retry(|| rustix::fs::openat(CWD, path, flags, mode))
+}
+
+/// Refuses what has no bytes at offsets. Opening a FIFO would keep a thread of the pool until somebody opens its other
+/// end (fifo(7)), so this looks before it opens.
+fn refuse_special(path: &Path) -> Result<()> {
+    let Ok(found) = std::fs::metadata(path) else {
+        // Not there, or not to be looked at: the open itself tells.
+        return Ok(());
+    };
+    let kind = found.file_type();
+    let what = if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a character device"
+    };
+    Err(Error::invalid(
+        "open",
+        format!("it is {what}, but only regular files and block devices have offsets"),
+    ))
+}
+
+fn open_error(operation: &'static str, cause: Errno, direct: bool) -> Error {
+    // open(2): EINVAL when the file system does not support O_DIRECT.
+    if direct && (cause == Errno::INVAL || cause == Errno::OPNOTSUPP) {
+        return Error::new(ErrorKind::Unsupported, operation).with_note(
+            "this file system refuses direct I/O (O_DIRECT), open the file with Open::buffered()",
+        );
+    }
+    if cause == Errno::NAMETOOLONG {
+        return Error::io(operation, io::Error::from(cause)).with_note("a part of the path is too long");
+    }
+    errno(operation, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    const WRITE: OpenHow = OpenHow {
+        read: true,
+        write: true,
+        create: true,
+        create_new: false,
+        truncate: false,
+        direct: false,
+        mode: 0o640,
+    };
+
+    #[test]
+    fn creates_truncates_and_refuses_as_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let missing = open(&path, &OpenHow { create: false, ..WRITE }).unwrap_err();
+        assert_eq!((missing.raw_os_error(), missing.path()), (Some(libc::ENOENT), Some(path.as_path())));
+        open(&path, &WRITE).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777 & !0o640, 0);
+        fs::write(&path, b"abc").unwrap();
+        open(&path, &WRITE).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"abc");
+        let exists = open(&path, &OpenHow { create_new: true, ..WRITE }).unwrap_err();
+        assert_eq!(exists.raw_os_error(), Some(libc::EEXIST));
+        open(&path, &OpenHow { truncate: true, ..WRITE }).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        for wrong in [OpenHow::default(), OpenHow { read: true, create: true, ..OpenHow::default() }] {
+            assert_eq!(open(&path, &wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn what_has_no_offsets_is_refused_without_blocking() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let read = OpenHow { read: true, ..OpenHow::default() };
+        for (path, what) in
+            [(fifo.as_path(), "pipe"), (dir.path(), "directory"), (Path::new("/dev/null"), "character")]
+        {
+            let error = open(path, &read).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_temp_file_has_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fs::File::from(temp_file(dir.path(), false).unwrap());
+        std::os::unix::fs::FileExt::write_all_at(&file, b"abc", 0).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let missing = temp_file(&dir.path().join("none"), false).unwrap_err();
+        assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn no_direct_io_is_a_sentence_with_the_remedy() {
+        // procfs has no direct I/O anywhere.
+        let read = OpenHow { read: true, direct: true, ..OpenHow::default() };
+        let error = open(Path::new("/proc/self/status"), &read).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("Open::buffered()"), "{error}");
+    }
+}

@@ -1,0 +1,369 @@
+//! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite where there is
+//! no ring.
+
+mod room;
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pending::{Pending, Sender, channel};
+use room::Room;
+
+/// How long a thread without work stays before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Threads that run jobs in the order they came, at most `threads_max` at a time and `queue_max` waiting.
+///
+/// Threads start when there is more work than idle threads, and end after five idle seconds. When the last clone is
+/// dropped the pool closes: what is queued still runs, nobody is waited for, so a job may hold a clone.
+#[derive(Clone)]
+pub(crate) struct Pool {
+    handle: Arc<Handle>,
+}
+
+/// A call for the pool to make.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// Why a job was not taken.
+pub(crate) enum Refused {
+    /// As many jobs wait as may; here is the job, to try again when another has started.
+    Full(Job),
+    /// The pool was closed; here is the job.
+    Closed(Job),
+    /// The pool has no thread and the system gives none, for this reason; the job was dropped.
+    NoThread(std::io::Error),
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    threads_max: usize,
+    queue_max: usize,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+    /// Callers that wait for room, by ticket: whoever came first is woken first. Each belongs to a `Pending` that the
+    /// program holds, so this grows with the program's calls, never with the jobs behind them.
+    room: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+    ended: Vec<Sender<()>>,
+}
+
+impl Pool {
+    /// A pool without threads yet; `name` is what its threads are called.
+    pub(crate) fn new(name: &str, threads_max: usize, queue_max: usize) -> Pool {
+        let shared = Shared {
+            name: name.to_string(),
+            threads_max: threads_max.max(1),
+            queue_max: queue_max.max(1),
+            state: Mutex::default(),
+            work: Condvar::new(),
+        };
+        Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
+    }
+
+    /// Queues a job, or gives it back with the reason. A panic in a job is caught and ends that job only.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), Refused> {
+        Shared::submit(&self.handle.shared, job)
+    }
+
+    /// Runs `call` on a thread of the pool. A full queue makes the caller wait; a panic becomes
+    /// [`ErrorKind::TaskPanicked`]; after [`close`](Pool::close) the answer is [`ErrorKind::EngineClosed`].
+    pub(crate) fn run<T, F>(&self, operation: &'static str, call: F) -> Pending<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T> + Send + 'static,
+    {
+        let (sender, pending) = channel(operation);
+        let job: Job = Box::new(move || {
+            sender.send(
+                catch_unwind(AssertUnwindSafe(call))
+                    .unwrap_or_else(|panic| Err(panicked(operation, &*panic))),
+            );
+        });
+        match self.submit(job) {
+            Ok(()) => pending,
+            Err(Refused::Full(job)) => {
+                // Not a clone of the pool: a caller that waits for room must not keep a pool open.
+                let mut room = Room::new(self.handle.shared.clone(), job);
+                Pending::from_future(
+                    operation,
+                    Box::pin(async move {
+                        poll_fn(|context| room.poll(operation, context)).await?;
+                        pending.await
+                    }),
+                )
+            }
+            // Dropping the job drops its sender, which answers.
+            Err(Refused::Closed(job)) => {
+                drop(job);
+                pending
+            }
+            Err(Refused::NoThread(cause)) => Pending::ready(Err(no_thread(operation, cause))),
+        }
+    }
+
+    /// Takes no more jobs, lets the queued ones run, and answers when the last thread has ended. Waiting is optional.
+    pub(crate) fn close(&self) -> Pending<()> {
+        let (sender, pending) = channel("close");
+        let shared = &self.handle.shared;
+        shared.close();
+        let mut state = shared.lock();
+        if state.threads > 0 {
+            state.ended.push(sender);
+        } else {
+            drop(state);
+            sender.send(Ok(()));
+        }
+        pending
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("name", &self.handle.shared.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A forked child has none of the threads, and the lock may have been held by one of them at the fork.
+        if !crate::fork::in_child() {
+            self.shared.close();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(this: &Arc<Shared>, job: Job) -> Result<(), Refused> {
+        let mut state = this.lock();
+        if state.closed {
+            return Err(Refused::Closed(job));
+        }
+        if state.queue.len() >= this.queue_max {
+            return Err(Refused::Full(job));
+        }
+        if state.queue.len() >= state.idle && state.threads < this.threads_max {
+            let shared = this.clone();
+            match std::thread::Builder::new().name(this.name.clone()).spawn(move || shared.work()) {
+                Ok(_) => state.threads += 1,
+                // The threads there are will come to it. Without any, the queue is empty and must stay so.
+                Err(_) if state.threads > 0 => {}
+                Err(cause) => return Err(Refused::NoThread(cause)),
+            }
+        }
+        state.queue.push_back(job);
+        drop(state);
+        this.work.notify_one();
+        Ok(())
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                let waiter = state.room.pop_first();
+                drop(state);
+                // A waker is foreign code as much as a job is.
+                let _ = catch_unwind(move || waiter.map(|(_, waker)| waker.wake()));
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                state = self.lock();
+                continue;
+            }
+            if state.closed {
+                break;
+            }
+            state.idle += 1;
+            let (again, timeout) =
+                self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if timeout.timed_out() && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+        let ended = if state.threads == 0 { std::mem::take(&mut state.ended) } else { Vec::new() };
+        drop(state);
+        ended.into_iter().for_each(|sender| sender.send(Ok(())));
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let waiters = std::mem::take(&mut state.room);
+        drop(state);
+        self.work.notify_all();
+        // They ask again, and hear that the pool is closed.
+        waiters.into_values().for_each(Waker::wake);
+    }
+}
+
+fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
+    Error::io(operation, cause)
+        .with_note("no thread could be started for this call (see the limit of processes, ulimit -u)")
+}
+
+/// The error for a panic that was caught, with the panic's own words where it has some.
+pub(crate) fn panicked(operation: &'static str, panic: &(dyn Any + Send)) -> Error {
+    let words = panic.downcast_ref::<&str>().copied();
+    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error::new(ErrorKind::TaskPanicked, operation).with_note(format!("panicked: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::mpsc;
+    use std::task::Context;
+
+    /// A job that says when it has begun and ends when told.
+    fn blocker() -> (Job, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let (begun, has_begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let job = Box::new(move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+        (job, has_begun, release)
+    }
+
+    #[test]
+    fn runs_jobs_on_named_threads() {
+        let pool = Pool::new("forebay-pool", 4, 8);
+        let name = pool.run("test", || Ok(std::thread::current().name().map(str::to_string)));
+        assert_eq!(name.wait().unwrap().as_deref(), Some("forebay-pool"));
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_the_pool_goes_on() {
+        let pool = Pool::new("forebay-pool", 1, 8);
+        let error = pool
+            .run("test", || -> Result<()> { std::panic::panic_any("boom".to_string()) })
+            .wait()
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TaskPanicked);
+        assert!(error.to_string().contains("boom"));
+        assert!(pool.submit(Box::new(|| std::panic::panic_any(1))).is_ok());
+        assert_eq!(pool.run("test", || Ok(3)).wait().unwrap(), 3);
+        assert_eq!(pool.handle.shared.lock().threads, 1);
+    }
+
+    #[test]
+    fn never_more_threads_or_jobs_than_stated() {
+        let pool = Pool::new("forebay-pool", 2, 3);
+        let mut releases = Vec::new();
+        for _ in 0..2 {
+            let (job, begun, release) = blocker();
+            assert!(pool.submit(job).is_ok());
+            begun.recv().unwrap();
+            releases.push(release);
+        }
+        for _ in 0..3 {
+            assert!(pool.submit(Box::new(|| ())).is_ok());
+        }
+        assert!(matches!(pool.submit(Box::new(|| ())), Err(Refused::Full(_))));
+        assert_eq!(pool.handle.shared.lock().threads, 2);
+        drop(releases);
+        assert_eq!(pool.run("test", || Ok(1)).wait().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_full_queue_makes_callers_wait_and_all_are_served() {
+        let pool = Pool::new("forebay-pool", 1, 2);
+        let (job, begun, release) = blocker();
+        assert!(pool.submit(job).is_ok());
+        begun.recv().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let mut pending: Vec<_> = (0..100)
+            .map(|_| {
+                let count = count.clone();
+                pool.run("test", move || Ok(count.fetch_add(1, SeqCst)))
+            })
+            .collect();
+        assert_eq!(pool.handle.shared.lock().queue.len(), 2);
+        let threads: Vec<_> = pending
+            .drain(..)
+            .enumerate()
+            .map(|(index, mut pending)| {
+                std::thread::spawn(move || {
+                    // Some give up after their first look at a full queue; the others must not be lost by it.
+                    if index % 5 == 4 {
+                        let waker = Waker::noop();
+                        let _ = std::pin::Pin::new(&mut pending).poll(&mut Context::from_waker(waker));
+                        return None;
+                    }
+                    Some(pending.wait().unwrap())
+                })
+            })
+            .collect();
+        release.send(()).unwrap();
+        let answers = threads.into_iter().filter_map(|thread| thread.join().unwrap()).count();
+        assert_eq!(answers, 80);
+        assert!(count.load(SeqCst) >= 80);
+        assert!(pool.handle.shared.lock().room.is_empty());
+    }
+
+    #[test]
+    fn close_runs_what_is_queued_and_refuses_the_rest() {
+        let pool = Pool::new("forebay-pool", 1, 2);
+        let (job, begun, release) = blocker();
+        assert!(pool.submit(job).is_ok());
+        begun.recv().unwrap();
+        let queued = [pool.run("test", || Ok(1)), pool.run("test", || Ok(2))];
+        let mut waiting = pool.run("test", || Ok(3));
+        assert!(std::pin::Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let closed = pool.close();
+        assert_eq!(pool.run("late", || Ok(4)).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+        assert_eq!(waiting.wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+        release.send(()).unwrap();
+        closed.wait().unwrap();
+        assert_eq!(queued.map(|pending| pending.wait().unwrap()), [1, 2]);
+        assert_eq!(pool.handle.shared.lock().threads, 0);
+        pool.close().wait().unwrap();
+    }
+
+    #[test]
+    fn the_last_handle_may_be_dropped_by_a_job() {
+        let pool = Pool::new("forebay-pool", 1, 2);
+        let shared = Arc::downgrade(&pool.handle.shared);
+        let (ended, has_ended) = mpsc::channel::<()>();
+        let inner = pool.clone();
+        let (job, begun, release) = blocker();
+        let job: Job = Box::new(move || {
+            job();
+            drop(inner);
+            drop(ended);
+        });
+        assert!(pool.submit(job).is_ok());
+        begun.recv().unwrap();
+        drop(pool);
+        release.send(()).unwrap();
+        assert!(has_ended.recv().is_err());
+        // The thread ends by itself; its hold on the pool's state goes with it.
+        while shared.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The driver of threads: `pread` and `pwrite` on threads of its own, for kernels that refuse io_uring and for other
+//! systems.
+//!
+//! Its answers are those of a ring: short transfers, errors and end of file as the kernel tells them. A transfer that
+//! a thread has begun cannot be called back, so a cancel only reaches what still waits.
+
+mod completions;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod workers;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+pub(crate) use self::completions::CompletionQueue;
+use self::workers::{Queued, Spawn, Workers};
+use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
+use crate::health::Degradation;
+use crate::shard::optable::OpKey;
+
+/// Threads that one driver uses at most; past this they only wait for each other.
+const THREADS_MAX: u32 = 64;
+/// Room that is taken at once; deeper queues grow to what they need, once.
+const ROOM_AT_FIRST: u32 = 1024;
+
+/// Requests of one shard, carried out by threads that start when there is more to do than idle threads, and end after
+/// five idle seconds or with the driver.
+///
+/// Dropping it waits for nobody: what no thread has begun is forgotten and never touched, and a transfer that runs
+/// goes on in memory that its slot must therefore leave as it is.
+pub(crate) struct ThreadsDriver {
+    workers: Arc<Workers>,
+    completions: Arc<CompletionQueue>,
+    /// Submitted, for the next `complete` to hand over in one go.
+    buffered: Vec<Queued>,
+    /// What was taken out of the completion queue; empty between calls.
+    taken: Vec<(OpKey, i32)>,
+    depth: u32,
+    /// Requests that were taken and whose completion was not reported yet.
+    unreported: u32,
+    enters: u64,
+    degraded: Vec<Degradation>,
+    has_thread_refusal: bool,
+}
+
+impl ThreadsDriver {
+    /// A driver for `depth` requests at a time. No thread starts before there is a request, so this never fails;
+    /// the result is there because other drivers' can.
+    pub(crate) fn new(depth: u32) -> io::Result<ThreadsDriver> {
+        Ok(ThreadsDriver::with_threads(depth, depth.clamp(1, THREADS_MAX), workers::spawn))
+    }
+
+    fn with_threads(depth: u32, threads_max: u32, spawn: Spawn) -> ThreadsDriver {
+        let depth = depth.max(1);
+        let room = depth.min(ROOM_AT_FIRST) as usize;
+        let completions = Arc::new(CompletionQueue::new(room));
+        ThreadsDriver {
+            workers: Arc::new(Workers::new(threads_max as usize, room, completions.clone(), spawn)),
+            completions,
+            buffered: Vec::with_capacity(room),
+            taken: Vec::with_capacity(room),
+            depth,
+            unreported: 0,
+            enters: 0,
+            degraded: Vec::new(),
+            has_thread_refusal: false,
+        }
+    }
+
+    /// # Safety
+    /// As [`Driver::submit`](crate::driver::Driver::submit). If the driver is dropped first, the completion is never
+    /// reported, and memory and file must stay as they are for ever.
+    #[inline]
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+        if self.unreported >= self.depth {
+            return Err(QueueFull);
+        }
+        self.unreported += 1;
+        // SAFETY: the caller makes the promise that `Queued` asks for.
+        self.buffered.push(unsafe { Queued::new(*request) });
+        Ok(())
+    }
+
+    /// Ends a request that no thread has taken with `ECANCELED`; any other goes on to its own end.
+    pub(crate) fn cancel(&mut self, key: OpKey) {
+        let buffered = self.buffered.iter().position(|queued| queued.key() == key);
+        let taken_back = match buffered {
+            Some(place) => {
+                self.buffered.remove(place);
+                true
+            }
+            None => self.workers.take_back(key),
+        };
+        if taken_back {
+            self.completions.push(key, -libc::ECANCELED);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
+        let waits = matches!(wait, Wait::For { completions: 1.., .. });
+        self.enters += u64::from(waits || !self.buffered.is_empty());
+        if !self.buffered.is_empty()
+            && let Err(refusal) = Workers::hand_over(&self.workers, &mut self.buffered)
+        {
+            self.degrade(&refusal);
+        }
+        self.completions.take(wait, &mut self.taken);
+        self.unreported -= self.taken.len() as u32;
+        for (key, result) in self.taken.drain(..) {
+            report(key, result);
+        }
+        Ok(())
+    }
+
+    /// One refusal says it all; the next ones would repeat it for every request.
+    #[cold]
+    fn degrade(&mut self, refusal: &io::Error) {
+        if !std::mem::replace(&mut self.has_thread_refusal, true) {
+            self.degraded.push(Degradation::new(
+                "I/O threads",
+                format!("the system gave no further thread: {refusal}"),
+                "raise the limit of processes (ulimit -u, or pids.max of the control group)",
+            ));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_completions(&mut self) -> bool {
+        self.completions.is_ready()
+    }
+
+    pub(crate) fn wake_handle(&self) -> WakeHandle {
+        WakeHandle::Threads(self.completions.clone())
+    }
+
+    /// There is no table of files here: each goes by its descriptor.
+    pub(crate) fn register_file(&mut self, _index: u32, _fd: RawFd) -> bool {
+        false
+    }
+
+    pub(crate) fn unregister_file(&mut self, _index: u32) {}
+
+    /// Any memory is as good as any other for `pread` and `pwrite`.
+    pub(crate) fn register_region(&mut self, _index: u16, _start: *mut u8, _len: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Calls of `complete` that waited or handed requests over.
+    pub(crate) fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    pub(crate) fn degradations(&mut self) -> Vec<Degradation> {
+        std::mem::take(&mut self.degraded)
+    }
+}
+
+impl Drop for ThreadsDriver {
+    fn drop(&mut self) {
+        // A forked child has none of the threads, and one of them may have held the lock at the fork.
+        if !crate::fork::in_child() {
+            self.workers.close();
+        }
+    }
+}

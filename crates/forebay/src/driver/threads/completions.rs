@@ -1,0 +1,142 @@
+//! Where threads leave results, and where the shard waits for them.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::driver::Wait;
+use crate::shard::optable::OpKey;
+
+/// Results that were not taken yet, and the bell that ends a wait for them.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    state: Mutex<State>,
+    news: Condvar,
+    /// Length of `State::done`, for looks without the lock.
+    ready: AtomicUsize,
+    /// Set by [`wake`](Self::wake) and kept until a `take` has heeded it, so a wake that nobody waits for is not lost.
+    woken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    done: Vec<(OpKey, i32)>,
+    /// The waiting shard wants to run at this many results; 0 when it runs, or was told to already.
+    wanted: usize,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(room: usize) -> CompletionQueue {
+        CompletionQueue {
+            state: Mutex::new(State { done: Vec::with_capacity(room), wanted: 0 }),
+            news: Condvar::new(),
+            ready: AtomicUsize::new(0),
+            woken: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends the wait that there is, or the next one.
+    pub(crate) fn wake(&self) {
+        // In a forked child the lock may be held for ever, and there is no shard to wake.
+        if crate::fork::in_child() {
+            return;
+        }
+        self.woken.store(true, Ordering::Release);
+        // The waiter looks at the flag with the lock held and lets go of the lock only when it can be notified.
+        let waits = std::mem::take(&mut self.lock().wanted) > 0;
+        if waits {
+            self.news.notify_one();
+        }
+    }
+
+    /// Leaves a result: bytes, or a negative errno.
+    pub(super) fn push(&self, key: OpKey, result: i32) {
+        let mut state = self.lock();
+        state.done.push((key, result));
+        self.ready.store(state.done.len(), Ordering::Release);
+        let enough = state.wanted > 0 && state.done.len() >= state.wanted;
+        if enough {
+            // Told once: results that come before the waiter runs need no further call.
+            state.wanted = 0;
+        }
+        drop(state);
+        if enough {
+            self.news.notify_one();
+        }
+    }
+
+    /// True when there is a result to take.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits as told and moves all results into `taken`, which must be empty. Nothing is allocated: the two vectors
+    /// change places.
+    #[inline]
+    pub(super) fn take(&self, wait: Wait, taken: &mut Vec<(OpKey, i32)>) {
+        debug_assert!(taken.is_empty());
+        let mut state = match wait {
+            Wait::Poll => {
+                // Whoever woke us has said its word before, and the caller looks for it after this.
+                if self.woken.load(Ordering::Relaxed) {
+                    self.woken.swap(false, Ordering::AcqRel);
+                }
+                if !self.is_ready() {
+                    return;
+                }
+                self.lock()
+            }
+            Wait::For { completions, patience, limit } => self.wait(completions as usize, patience, limit),
+        };
+        std::mem::swap(&mut state.done, taken);
+        self.ready.store(0, Ordering::Release);
+    }
+
+    fn wait(
+        &self,
+        completions: usize,
+        patience: Option<Duration>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'_, State> {
+        let patience = patience.filter(|_| completions > 1);
+        let mut began = None;
+        let mut state = self.lock();
+        loop {
+            let woken = self.woken.swap(false, Ordering::AcqRel);
+            if woken || state.done.len() >= completions {
+                break;
+            }
+            let mut wanted = completions;
+            let mut longest = None;
+            if patience.is_some() || limit.is_some() {
+                let passed = began.get_or_insert_with(Instant::now).elapsed();
+                if limit.is_some_and(|limit| passed >= limit) {
+                    break;
+                }
+                longest = limit.map(|limit| limit - passed);
+                match patience.map(|patience| patience.saturating_sub(passed)) {
+                    Some(Duration::ZERO) => wanted = 1,
+                    Some(left) => longest = Some(longest.map_or(left, |longest| longest.min(left))),
+                    None => {}
+                }
+                if state.done.len() >= wanted {
+                    break;
+                }
+            }
+            state.wanted = wanted;
+            state = match longest {
+                Some(longest) => {
+                    self.news.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        state.wanted = 0;
+        state
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,171 @@
+//! The threads that carry requests out, and the queue they take them from.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::completions::CompletionQueue;
+use super::transfer;
+use crate::driver::IoRequest;
+use crate::shard::optable::OpKey;
+
+/// How long a thread without work stays before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How a thread that runs [`Workers::work`] is started.
+pub(super) type Spawn = fn(Arc<Workers>) -> io::Result<()>;
+
+/// Starts a thread that nobody joins: it may hang in the kernel for as long as a device does.
+pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
+    let started = std::thread::Builder::new().name("forebay-io".to_string()).spawn(move || workers.work());
+    started.map(drop)
+}
+
+/// A request on its way to a thread.
+pub(super) struct Queued(IoRequest);
+
+// SAFETY: the pointer is used by the one thread that takes the request out of the queue, and by its kernel call only;
+// the slot that owns the memory leaves it alone until that thread has reported the completion (`Queued::new`).
+unsafe impl Send for Queued {}
+
+impl Queued {
+    /// # Safety
+    /// The request's memory and file must stay valid, and the memory unused by others, until the completion of its key
+    /// was reported; for ever if it never is.
+    pub(super) unsafe fn new(request: IoRequest) -> Queued {
+        Queued(request)
+    }
+
+    pub(super) fn key(&self) -> OpKey {
+        self.0.key
+    }
+}
+
+/// What the driver and its threads share. Threads own it too, so it outlives a driver whose requests hang.
+pub(super) struct Workers {
+    threads_max: usize,
+    spawn: Spawn,
+    state: Mutex<State>,
+    work: Condvar,
+    completions: Arc<CompletionQueue>,
+}
+
+struct State {
+    queue: VecDeque<Queued>,
+    threads: usize,
+    /// Threads without a request, those included that have only been started.
+    idle: usize,
+    closed: bool,
+}
+
+impl Workers {
+    pub(super) fn new(
+        threads_max: usize,
+        room: usize,
+        completions: Arc<CompletionQueue>,
+        spawn: Spawn,
+    ) -> Workers {
+        let state = State { queue: VecDeque::with_capacity(room), threads: 0, idle: 0, closed: false };
+        Workers { threads_max, spawn, state: Mutex::new(state), work: Condvar::new(), completions }
+    }
+
+    /// Queues all of `requests` and starts threads for what the idle ones cannot take. The error is the system's
+    /// refusal of a thread; the requests go to the threads there are, or fail with its errno when there are none.
+    pub(super) fn hand_over(this: &Arc<Workers>, requests: &mut Vec<Queued>) -> io::Result<()> {
+        let mut state = this.lock();
+        let to_notify = requests.len().min(state.idle);
+        state.queue.extend(requests.drain(..));
+        let without_thread = state.queue.len().saturating_sub(state.idle);
+        let to_start = without_thread.min(this.threads_max - state.threads);
+        state.threads += to_start;
+        state.idle += to_start;
+        drop(state);
+        for _ in 0..to_notify {
+            this.work.notify_one();
+        }
+        for started in 0..to_start {
+            if let Err(refusal) = (this.spawn)(this.clone()) {
+                this.not_started(to_start - started, &refusal);
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_started(&self, count: usize, refusal: &io::Error) {
+        let mut state = self.lock();
+        state.threads -= count;
+        state.idle -= count;
+        if state.threads == 0 {
+            let errno = refusal.raw_os_error().unwrap_or(libc::EAGAIN);
+            for request in state.queue.drain(..) {
+                self.completions.push(request.key(), -errno);
+            }
+        }
+    }
+
+    /// Takes a request out of the queue; false when a thread has it already, or had.
+    pub(super) fn take_back(&self, key: OpKey) -> bool {
+        let mut state = self.lock();
+        let place = state.queue.iter().position(|request| request.key() == key);
+        place.and_then(|place| state.queue.remove(place)).is_some()
+    }
+
+    /// Forgets what no thread has begun, and lets the threads end.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.queue.clear();
+        drop(state);
+        self.work.notify_all();
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        state.idle -= 1;
+        loop {
+            if let Some(request) = state.queue.pop_front() {
+                drop(state);
+                // SAFETY: `Queued::new` was promised that memory and file stay until the push below was reported, and
+                // out of the queue the request is this thread's alone.
+                let result = unsafe { transfer::run(&request.0) };
+                self.completions.push(request.key(), result);
+                state = self.lock();
+                continue;
+            }
+            if state.closed {
+                break;
+            }
+            state.idle += 1;
+            let (again, timeout) =
+                self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if timeout.timed_out() && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> Counts {
+        let state = self.lock();
+        Counts { queued: state.queue.len(), threads: state.threads, room: state.queue.capacity() }
+    }
+}
+
+/// For tests: what is there at one moment.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) queued: usize,
+    pub(super) threads: usize,
+    pub(super) room: usize,
+}

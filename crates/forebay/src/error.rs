@@ -1,0 +1,288 @@
+//! What can go wrong, in one type that names the operation, the file, the place in it, the cause and the remedy.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of a Forebay operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of an operation: what was asked, of which file, where, and why it failed.
+///
+/// One pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands.
+/// [`Error::kind`] is for programs; the `Display` text is for people and names the remedy where there is one.
+///
+/// ```
+/// use forebay::{Config, Engine, ErrorKind, Open};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let error = engine.open("no/such/file", Open::read()).wait().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Io);
+/// assert_eq!(error.raw_os_error(), Some(2)); // ENOENT
+/// assert!(error.to_string().contains("no/such/file"));
+/// # Ok(()) }
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    operation: &'static str,
+    path: Option<PathBuf>,
+    range: Option<(u64, u64)>,
+    device: Option<String>,
+    note: Option<String>,
+    cause: Option<io::Error>,
+}
+
+/// What kind of failure an [`Error`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused; [`Error::raw_os_error`] has the number.
+    Io,
+    /// The file ends inside the range that was asked for exactly.
+    UnexpectedEof {
+        /// Bytes of the range that the file does have.
+        got: u64,
+    },
+    /// A direct write does not start or end at a multiple of what the device needs.
+    Misaligned {
+        /// The multiple, in bytes, that offset and length must have ([`File::alignment`](crate::File::alignment)).
+        needed: u32,
+    },
+    /// All I/O memory is in the program's hands, and the overflow allowance is used up too.
+    ArenaExhausted {
+        /// Bytes of I/O memory that live blocks hold.
+        held: u64,
+    },
+    /// One operation asked for more bytes than one buffer may hold.
+    TooLarge {
+        /// The most bytes one operation may move.
+        limit: u64,
+    },
+    /// The engine was closed, or its last handle dropped, before the operation could run.
+    EngineClosed,
+    /// The file was closed by [`File::close`](crate::File::close).
+    FileClosed,
+    /// The shard's thread died; its memory and files were leaked on purpose.
+    ShardLost,
+    /// The handle was inherited through `fork(2)`; only the parent process may use it.
+    Forked,
+    /// `.wait()` was called on a shard's thread, which would wait for itself.
+    WaitOnShard,
+    /// The call works only inside a task that runs on a shard.
+    NotOnShard,
+    /// An argument cannot be right (an empty name, a range that ends before it starts, ...).
+    InvalidInput,
+    /// The task panicked; the message is in the text.
+    TaskPanicked,
+    /// The task was cancelled before it finished.
+    TaskCancelled,
+    /// The operation was cancelled while it ran.
+    Cancelled,
+    /// The time given to [`shard::timeout`](crate::shard::timeout) passed.
+    Elapsed,
+    /// The file system, kernel or platform cannot do this.
+    Unsupported,
+    /// Someone else holds the lock that [`File::try_lock`](crate::File::try_lock) asked for.
+    Locked,
+}
+
+impl Error {
+    /// The kind of failure, for programs to match on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The operating system's error number, when the system is the cause.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.0.cause.as_ref().and_then(io::Error::raw_os_error)
+    }
+
+    /// The operation that failed, as a word such as `"read"` or `"open"`.
+    pub fn operation(&self) -> &'static str {
+        self.0.operation
+    }
+
+    /// The file's path as it was opened, when the failure concerns a file.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+
+    /// Offset and length in bytes of what was asked for, when the failure concerns a range.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        self.0.range
+    }
+
+    pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Error {
+        Error(Box::new(Inner { kind, operation, path: None, range: None, device: None, note: None, cause: None }))
+    }
+
+    /// An error of the operating system, from its number (positive).
+    pub(crate) fn os(operation: &'static str, errno: i32) -> Error {
+        Error::io(operation, io::Error::from_raw_os_error(errno))
+    }
+
+    pub(crate) fn io(operation: &'static str, cause: io::Error) -> Error {
+        let kind = match cause.raw_os_error() {
+            Some(libc::ECANCELED) => ErrorKind::Cancelled,
+            Some(libc::EOPNOTSUPP) | Some(libc::ENOSYS) => ErrorKind::Unsupported,
+            _ => ErrorKind::Io,
+        };
+        let mut error = Error::new(kind, operation);
+        error.0.cause = Some(cause);
+        error
+    }
+
+    pub(crate) fn invalid(operation: &'static str, note: impl Into<String>) -> Error {
+        Error::new(ErrorKind::InvalidInput, operation).with_note(note)
+    }
+
+    pub(crate) fn with_path(mut self, path: impl Into<PathBuf>) -> Error {
+        self.0.path = Some(path.into());
+        self
+    }
+
+    pub(crate) fn with_range(mut self, offset: u64, len: u64) -> Error {
+        self.0.range = Some((offset, len));
+        self
+    }
+
+    pub(crate) fn with_device(mut self, device: impl Into<String>) -> Error {
+        self.0.device = Some(device.into());
+        self
+    }
+
+    pub(crate) fn with_note(mut self, note: impl Into<String>) -> Error {
+        self.0.note = Some(note.into());
+        self
+    }
+
+    /// What to do about it, when there is something to do.
+    fn remedy(&self) -> Option<&'static str> {
+        Some(match self.0.kind {
+            ErrorKind::Misaligned { .. } => "write whole multiples, use File::append, or open the file buffered",
+            ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
+            ErrorKind::TooLarge { .. } => "split it, or use File::scan or File::append",
+            ErrorKind::EngineClosed => "keep an Engine handle alive while files are in use",
+            ErrorKind::FileClosed => "open the file again",
+            ErrorKind::ShardLost => "start a new Engine; a panic outside tasks is a bug worth reporting",
+            ErrorKind::Forked => "start a new Engine in the child process",
+            ErrorKind::WaitOnShard => "use .await in tasks that run on a shard",
+            ErrorKind::NotOnShard => "run it in a task given to Engine::spawn_on_shard",
+            ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
+            ErrorKind::Locked => "wait until the other holder has released the lock",
+            ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
+            _ => match self.raw_os_error()? {
+                libc::ENOSPC => "free space on the file system; nothing acknowledged before is lost",
+                libc::EDQUOT => "raise the quota or free space",
+                libc::EMFILE | libc::ENFILE => "close files, or raise the limit of open files (ulimit -n)",
+                libc::EACCES | libc::EPERM => "check the permissions of the file and its directories",
+                libc::ENOENT => "check the path",
+                libc::EROFS => "the file system is mounted read-only",
+                libc::EIO => "the device failed; what was written before the last good sync is what counts",
+                _ => return None,
+            },
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.operation)?;
+        if let Some(path) = &self.0.path {
+            write!(f, " {}", path.display())?;
+        }
+        if let Some((offset, len)) = self.0.range {
+            write!(f, " ({len} bytes at {offset})")?;
+        }
+        if let Some(device) = &self.0.device {
+            write!(f, " on {device}")?;
+        }
+        f.write_str(": ")?;
+        match self.0.kind {
+            ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::TaskPanicked => {}
+            ErrorKind::UnexpectedEof { got } => write!(f, "the file ends after {got} of these bytes")?,
+            ErrorKind::Misaligned { needed } => {
+                write!(f, "a direct write must start and end at a multiple of {needed} bytes")?;
+            }
+            ErrorKind::ArenaExhausted { held } => write!(f, "no I/O memory left: live blocks hold {held} bytes")?,
+            ErrorKind::TooLarge { limit } => write!(f, "one operation may move at most {limit} bytes")?,
+            ErrorKind::EngineClosed => f.write_str("the engine is closed")?,
+            ErrorKind::FileClosed => f.write_str("the file is closed")?,
+            ErrorKind::ShardLost => f.write_str("the shard's thread died")?,
+            ErrorKind::Forked => f.write_str("this handle belongs to the parent process")?,
+            ErrorKind::WaitOnShard => f.write_str("waiting on a shard's own thread would never end")?,
+            ErrorKind::NotOnShard => f.write_str("this works only in a task on a shard")?,
+            ErrorKind::TaskCancelled => f.write_str("the task was cancelled")?,
+            ErrorKind::Cancelled => f.write_str("the operation was cancelled")?,
+            ErrorKind::Elapsed => f.write_str("the time given has passed")?,
+            ErrorKind::Locked => f.write_str("another holder has the lock")?,
+        }
+        match (&self.0.note, &self.0.cause) {
+            (Some(note), Some(cause)) => write!(f, "{note}: {cause}")?,
+            (Some(note), None) => f.write_str(note)?,
+            (None, Some(cause)) if matches!(self.0.kind, ErrorKind::Io | ErrorKind::Unsupported) => {
+                write!(f, "{cause}")?;
+            }
+            (None, None) if self.0.kind == ErrorKind::Unsupported => f.write_str("not supported here")?,
+            _ => {}
+        }
+        match self.remedy() {
+            Some(remedy) => write!(f, " ({remedy})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+/// Keeps the meaning that `std::io` code matches on; the Forebay error stays reachable as the inner error.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error.kind() {
+            ErrorKind::UnexpectedEof { .. } => io::ErrorKind::UnexpectedEof,
+            ErrorKind::Misaligned { .. } | ErrorKind::InvalidInput | ErrorKind::TooLarge { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            ErrorKind::ArenaExhausted { .. } => io::ErrorKind::OutOfMemory,
+            ErrorKind::EngineClosed | ErrorKind::FileClosed | ErrorKind::ShardLost => io::ErrorKind::BrokenPipe,
+            ErrorKind::Elapsed => io::ErrorKind::TimedOut,
+            ErrorKind::Cancelled | ErrorKind::TaskCancelled => io::ErrorKind::Interrupted,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::Locked => io::ErrorKind::WouldBlock,
+            _ => error.0.cause.as_ref().map_or(io::ErrorKind::Other, io::Error::kind),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_operation_path_range_cause_and_remedy() {
+        let error = Error::os("write", libc::ENOSPC).with_path("/data/log").with_range(4096, 512).with_device("vda");
+        let text = error.to_string();
+        for part in ["write", "/data/log", "512 bytes at 4096", "vda", "No space left", "free space"] {
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        }
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn stays_one_pointer_wide() {
+        assert_eq!(size_of::<Result<(), Error>>(), size_of::<usize>());
+    }
+}

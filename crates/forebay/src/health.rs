@@ -1,0 +1,49 @@
+//! What works worse than it could, as values instead of log lines.
+
+/// One thing that works worse than it could, why, and what would help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Degradation {
+    /// The mechanism, such as `"registered buffers"`.
+    pub what: String,
+    /// Why it does not work here.
+    pub why: String,
+    /// What would make it work.
+    pub remedy: String,
+}
+
+impl Degradation {
+    pub(crate) fn new(what: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Degradation {
+        Degradation { what: what.into(), why: why.into(), remedy: remedy.into() }
+    }
+}
+
+impl std::fmt::Display for Degradation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} ({})", self.what, self.why, self.remedy)
+    }
+}
+
+/// How an engine runs: its driver, and everything that was degraded since it started.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let health = engine.health();
+/// println!("{} shards on {}", health.shards, health.driver);
+/// for degradation in &health.degraded {
+///     println!("{degradation}");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// `"uring"` or `"threads"`.
+    pub driver: &'static str,
+    /// Shards that run.
+    pub shards: usize,
+    /// Every degradation, in the order in which it was noticed; empty means that all works as designed.
+    pub degraded: Vec<Degradation>,
+}

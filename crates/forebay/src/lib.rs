@@ -1,0 +1,94 @@
+//! Storage I/O at the speed of the device.
+//!
+//! A forebay is the basin right in front of the turbine: the last water before the work. This crate is that basin between
+//! a storage device and a program: it keeps the device busy, keeps the program off the I/O path, and copies nothing.
+//!
+//! ```
+//! use forebay::{Config, Engine, Open};
+//!
+//! # fn main() -> forebay::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("points.bin");
+//! let engine = Engine::start(Config::default())?;
+//! let file = engine.open(&path, Open::create()).wait()?;
+//! file.write(0, vec![7u8; 8192]).wait()?; // .await in a task, .wait() on a plain thread
+//! let block = file.read(1_003..1_103).wait()?;
+//! assert_eq!(&block[..], &[7u8; 100]);
+//! # Ok(()) }
+//! ```
+//!
+//! - [`Engine`]: started once; owns the shards (threads with a ring each) and the I/O memory.
+//! - [`File`]: `Clone + Send + Sync`; read, write, [`read_many`](File::read_many), [`scan`](File::scan),
+//!   [`append`](File::append), sync and the rest, from Tokio, from any executor, from plain threads, from shards.
+//! - [`Block`] and [`BlockMut`]: the memory that I/O happens in; a read copies nothing.
+//! - [`Class`]: who is asking.
+//! - [`shard`]: what code that runs next to the device may call.
+//! - [`Device`](device::Device): what is below a file.
+//!
+//! # Features
+//! - `tokio`: `AsyncRead` for scans, `AsyncWrite` for appends.
+//! - `stream`: `futures_core::Stream` for scans and `read_many`.
+//! - `tracing`: events for degradations.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod append;
+mod arena;
+mod block;
+mod class;
+mod config;
+pub mod device;
+mod dir;
+mod driver;
+mod engine;
+mod error;
+mod file;
+mod fork;
+mod health;
+mod nop;
+mod op;
+mod open;
+mod pending;
+mod read;
+mod read_many;
+mod scan;
+pub mod shard;
+mod stats;
+mod submit;
+mod wait;
+mod write;
+
+pub use append::{Append, AppendBuilder};
+pub use block::{Block, BlockMut};
+pub use class::Class;
+pub use config::{Config, DriverChoice};
+pub use device::Alignment;
+pub use dir::{DirEntry, FileKind, Metadata};
+pub use driver::meta::{Advice, Lock};
+pub use engine::{CloseReport, Engine};
+pub use error::{Error, ErrorKind, Result};
+pub use file::File;
+pub use health::{Degradation, Health};
+pub use nop::Nop;
+pub use op::Durability;
+pub use open::{Mode, Open};
+pub use pending::Pending;
+pub use read::{Read, ReadFuture, ReadInto, ReadIntoFuture, ReadUpTo};
+pub use read_many::{ReadMany, ReadManyFuture, ReadManyStream};
+#[cfg(feature = "tokio")]
+pub use scan::ScanReader;
+pub use scan::{Scan, ScanBuilder};
+pub use stats::{FlowStats, Latency, MemoryStats, ShardStats, Stats};
+pub use write::{Sync, Write, WriteData, WriteFuture};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RootReadme;
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/getting-started.md")]
+struct GettingStarted;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/porting.md")]
+struct Porting;

@@ -1,0 +1,132 @@
+//! One operation in words: what is asked of a device, which memory it moves, and how it ended.
+
+use crate::arena::{AllocError, Buffer};
+use crate::block::{Block, BlockMut};
+use crate::class::Class;
+use crate::error::{Error, ErrorKind};
+use crate::file::FileCore;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    /// Travels the whole path and does nothing: a gauge.
+    Nop,
+    Read,
+    Write,
+    /// `fdatasync(2)`.
+    SyncData,
+    /// `fsync(2)`.
+    SyncAll,
+}
+
+/// How far a write must have come before its future resolves.
+///
+/// ```
+/// # use forebay::{Config, Durability, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
+/// file.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The kernel or the device's volatile cache has it; a power cut may lose it.
+    #[default]
+    None,
+    /// The bytes and what is needed to read them back survive a power cut: `fdatasync(2)`.
+    Data,
+    /// All metadata too (times, permissions): `fsync(2)`.
+    All,
+}
+
+impl Durability {
+    pub(crate) fn sync_kind(self) -> Option<OpKind> {
+        match self {
+            Durability::None => None,
+            Durability::Data => Some(OpKind::SyncData),
+            Durability::All => Some(OpKind::SyncAll),
+        }
+    }
+}
+
+/// The memory an operation moves; owned by its slot until the completion was seen.
+#[derive(Debug)]
+pub(crate) enum OpBuffer {
+    None,
+    /// A read that takes its buffer only when it is about to be submitted, so that memory held = I/O in flight.
+    Late,
+    Buffer(Buffer),
+    Mut(BlockMut),
+    Shared(Block),
+}
+
+/// What a future asks for; becomes the contents of a slot.
+#[derive(Debug)]
+pub(crate) struct OpRequest {
+    pub(crate) kind: OpKind,
+    pub(crate) class: Class,
+    /// For writes: the sync that follows in the same slot.
+    pub(crate) durability: Durability,
+    /// Place in the file and bytes to move, already widened to what the device needs.
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// Bytes the caller asked for, for the amplification figure.
+    pub(crate) asked: u32,
+    pub(crate) buffer: OpBuffer,
+}
+
+/// How an operation ended; carries the memory back in every case but loss.
+#[derive(Debug)]
+pub(crate) struct OpOutcome {
+    /// Bytes moved from the start of the widened range; less than asked only at the end of the file.
+    pub(crate) result: Result<u32, OpFailure>,
+    pub(crate) buffer: OpBuffer,
+}
+
+impl OpOutcome {
+    pub(crate) fn failed(failure: OpFailure) -> OpOutcome {
+        OpOutcome { result: Err(failure), buffer: OpBuffer::None }
+    }
+}
+
+/// Why an operation failed; small and without allocation, made into an [`Error`] where path and range are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpFailure {
+    Errno(i32),
+    NoMemory { held: u64 },
+    TooLarge { limit: u64 },
+    EngineClosed,
+    FileClosed,
+    ShardLost,
+    Forked,
+}
+
+impl OpFailure {
+    pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
+        let error = match self {
+            OpFailure::Errno(errno) => Error::os(operation, errno),
+            OpFailure::NoMemory { held } => Error::new(ErrorKind::ArenaExhausted { held }, operation),
+            OpFailure::TooLarge { limit } => Error::new(ErrorKind::TooLarge { limit }, operation),
+            OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
+            OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
+            OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
+            OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
+        };
+        match file {
+            Some(file) => file.describe(error),
+            None => error,
+        }
+    }
+}
+
+impl From<AllocError> for OpFailure {
+    fn from(error: AllocError) -> OpFailure {
+        match error {
+            AllocError::NoMemory { held } => OpFailure::NoMemory { held },
+            AllocError::TooLarge => OpFailure::TooLarge { limit: crate::arena::BUFFER_BYTES_MAX as u64 },
+        }
+    }
+}

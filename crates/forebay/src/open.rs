@@ -1,0 +1,205 @@
+//! How a file is opened.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use crate::device::Alignment;
+use crate::driver::meta::{MetaReply, MetaRequest, OpenHow};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::file::core::{FileCore, Opened};
+use crate::file::File;
+use crate::pending::Pending;
+
+/// How a file's bytes travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Past the page cache (`O_DIRECT`): the device's speed, memory of a few MB, nothing cached.
+    #[default]
+    Direct,
+    /// Through the page cache: right for what is read again and again and fits in memory.
+    Buffered,
+    /// Through the page cache, which forgets the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice after each
+    /// read): any alignment, no cache taken from others.
+    Uncached,
+}
+
+/// Access and mode of a file to open: `Open::read()`, then what differs from direct I/O on any shard.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let log = engine.open(dir.path().join("log"), Open::create().mode(0o600)).wait()?;
+/// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it describes a file to open; give it to Engine::open"]
+pub struct Open {
+    how: OpenHow,
+    mode: Mode,
+    shard: Option<usize>,
+}
+
+impl Open {
+    /// An existing file, to read.
+    pub fn read() -> Open {
+        let how = OpenHow { read: true, mode: 0o666, ..OpenHow::default() };
+        Open { how, mode: Mode::Direct, shard: None }
+    }
+
+    /// An existing file, to read and write.
+    pub fn write() -> Open {
+        let mut open = Open::read();
+        open.how.write = true;
+        open
+    }
+
+    /// A file to read and write, made when there is none. Its content stays when there is one.
+    pub fn create() -> Open {
+        let mut open = Open::write();
+        open.how.create = true;
+        open
+    }
+
+    /// A new file to read and write; an existing one is an error.
+    pub fn create_new() -> Open {
+        let mut open = Open::write();
+        open.how.create_new = true;
+        open
+    }
+
+    /// Past the page cache; the default.
+    pub fn direct(mut self) -> Open {
+        self.mode = Mode::Direct;
+        self
+    }
+
+    /// Through the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no hop.
+    pub fn buffered(mut self) -> Open {
+        self.mode = Mode::Buffered;
+        self
+    }
+
+    /// Through the page cache without leaving anything in it.
+    pub fn uncached(mut self) -> Open {
+        self.mode = Mode::Uncached;
+        self
+    }
+
+    /// Sets the file's length to zero while opening it. Needs write access.
+    pub fn truncate(mut self) -> Open {
+        self.how.truncate = true;
+        self
+    }
+
+    /// The shard that serves this file for everyone who is not on a shard. Default: the one with the fewest files. A
+    /// number that does not exist counts from the start again.
+    pub fn shard(mut self, shard: usize) -> Open {
+        self.shard = Some(shard);
+        self
+    }
+
+    /// Permissions of a file that is made, before the process's umask. Default: `0o666`.
+    pub fn mode(mut self, mode: u32) -> Open {
+        self.how.mode = mode;
+        self
+    }
+}
+
+pub(crate) fn open(engine: &Engine, path: PathBuf, open: Open) -> Pending<File> {
+    let how = OpenHow { direct: open.mode == Mode::Direct, ..open.how };
+    let request = MetaRequest::Open { path: path.clone(), how };
+    begin(engine, request, path, open)
+}
+
+pub(crate) fn temp_file(engine: &Engine, dir: PathBuf, open: Open) -> Pending<File> {
+    let request = MetaRequest::TempFile { dir: dir.clone(), direct: open.mode == Mode::Direct };
+    begin(engine, request, dir.join("(unnamed)"), open)
+}
+
+pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pending<File> {
+    if let Err(error) = engine.check() {
+        return Pending::ready(Err(error));
+    }
+    let engine = engine.clone();
+    let pool = engine.pool().clone();
+    pool.run("open", move || {
+        let fd = OwnedFd::from(file);
+        let mode = match (is_direct(&fd)?, open.mode) {
+            (true, _) => Mode::Direct,
+            (false, Mode::Uncached) => Mode::Uncached,
+            (false, _) => Mode::Buffered,
+        };
+        Ok(finish(&engine, fd, PathBuf::from("(given file)"), Open { mode, ..open }))
+    })
+}
+
+fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pending<File> {
+    if let Err(error) = engine.check() {
+        return Pending::ready(Err(error.with_path(path)));
+    }
+    // A handle of the engine travels along: an open that outlives all others must not find the engine gone.
+    let engine = engine.clone();
+    let pool = engine.pool().clone();
+    pool.run("open", move || match crate::driver::meta::execute(&request)? {
+        MetaReply::Opened(fd) => Ok(finish(&engine, fd, path, open)),
+        _ => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
+    })
+}
+
+/// Looks at what was opened; on the pool's thread, because statx and sysfs may block.
+fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
+    let shared = engine.shared();
+    let alignment = Alignment::of_fd(fd.as_fd(), open.mode == Mode::Direct);
+    let number = std::fs::File::from(fd);
+    let device_number = number.metadata().map_or(0, |metadata| std::os::unix::fs::MetadataExt::dev(&metadata));
+    let fd = OwnedFd::from(number);
+    let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
+    let mut rw_flags = 0;
+    if open.mode == Mode::Uncached {
+        rw_flags = dont_cache_flag(&fd);
+        if rw_flags == 0 {
+            shared.degrade_once(
+                "uncached",
+                "the kernel or file system has no RWF_DONTCACHE; pages are dropped by advice after use instead",
+                "use Linux 6.14 or later with ext4 or XFS",
+            );
+        }
+    }
+    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    let opened = Opened { fd, path, mode: open.mode, rw_flags, alignment, device, device_index, home };
+    File::new(FileCore::new(shared.clone(), opened))
+}
+
+/// `RWF_DONTCACHE` where this file takes it, found by calling: preadv2(2) answers EOPNOTSUPP otherwise.
+#[cfg(target_os = "linux")]
+fn dont_cache_flag(fd: &OwnedFd) -> i32 {
+    use std::os::fd::AsRawFd;
+    const RWF_DONTCACHE: i32 = 0x80;
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+    // SAFETY: one vector of one writable byte.
+    let read = unsafe { libc::preadv2(fd.as_raw_fd(), &part, 1, 0, RWF_DONTCACHE) };
+    if read >= 0 { RWF_DONTCACHE } else { 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn dont_cache_flag(_: &OwnedFd) -> i32 {
+    0
+}
+
+/// Whether a descriptor was opened with `O_DIRECT`: fcntl(2), `F_GETFL`.
+fn is_direct(fd: &OwnedFd) -> Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("open", error.raw_os_error()))?;
+    #[cfg(target_os = "linux")]
+    return Ok(flags.contains(rustix::fs::OFlags::DIRECT));
+    #[cfg(not(target_os = "linux"))]
+    Ok({
+        let _ = flags;
+        false
+    })
+}

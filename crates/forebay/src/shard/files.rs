@@ -1,0 +1,162 @@
+//! The shard's own table of files: a slot in flight holds its file through an entry here, which only this thread
+//! counts, and not through a count that all shards share.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use crate::driver::Driver;
+use crate::file::FileCore;
+use crate::op::OpFailure;
+
+/// Files that this shard has worked with and that are still open.
+pub(crate) struct FileTable {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+}
+
+struct Entry {
+    core: Arc<FileCore>,
+    fd: RawFd,
+    fixed: bool,
+    rw_flags: i32,
+    /// Slots that name this entry.
+    uses: u32,
+    /// The last handle is gone, or the file was closed: the entry goes with its last use.
+    closing: bool,
+}
+
+/// What a submission needs to know of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct FileTarget {
+    pub(crate) fd: RawFd,
+    pub(crate) fixed: bool,
+    pub(crate) rw_flags: i32,
+    /// A direct read ends off this grain only at the end of the file.
+    pub(crate) read_grain: u32,
+    pub(crate) device: u16,
+}
+
+impl FileTarget {
+    /// For operations without a file.
+    pub(crate) const fn none() -> FileTarget {
+        FileTarget { fd: -1, fixed: false, rw_flags: 0, read_grain: 1, device: 0 }
+    }
+}
+
+impl FileTable {
+    pub(crate) fn new() -> FileTable {
+        FileTable { entries: Vec::new(), free: Vec::new() }
+    }
+
+    /// Counts one more use of a file's entry, which is made on the file's first use here.
+    #[inline]
+    pub(crate) fn enter(
+        &mut self,
+        core: &Arc<FileCore>,
+        shard: usize,
+        register: impl FnOnce(u32, RawFd) -> bool,
+    ) -> Result<u32, OpFailure> {
+        let index = core.table_index(shard);
+        if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
+            if core.is_closed() {
+                return Err(OpFailure::FileClosed);
+            }
+            entry.uses += 1;
+            return Ok(index);
+        }
+        self.add(core, shard, register)
+    }
+
+    #[cold]
+    fn add(
+        &mut self,
+        core: &Arc<FileCore>,
+        shard: usize,
+        register: impl FnOnce(u32, RawFd) -> bool,
+    ) -> Result<u32, OpFailure> {
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        // In this order: whoever closes the file either sees the index and leaves word, or is seen here.
+        core.set_table_index(shard, index);
+        if core.is_closed() {
+            core.clear_table_index(shard);
+            if (index as usize) < self.entries.len() {
+                self.free.push(index);
+            }
+            return Err(OpFailure::FileClosed);
+        }
+        let fd = core.fd().as_raw_fd();
+        let entry = Entry {
+            fd,
+            fixed: register(index, fd),
+            rw_flags: core.rw_flags(),
+            uses: 1,
+            closing: core.has_no_handle(),
+            core: core.clone(),
+        };
+        match self.entries.get_mut(index as usize) {
+            Some(place) => *place = Some(entry),
+            None => self.entries.push(Some(entry)),
+        }
+        Ok(index)
+    }
+
+    #[inline]
+    pub(crate) fn target(&self, index: u32) -> Option<FileTarget> {
+        let entry = self.entries.get(index as usize)?.as_ref()?;
+        Some(FileTarget {
+            fd: entry.fd,
+            fixed: entry.fixed,
+            rw_flags: entry.rw_flags,
+            read_grain: entry.core.alignment().read_offset,
+            device: entry.core.device_index(),
+        })
+    }
+
+    /// One use less; true when the entry must go now.
+    #[inline]
+    pub(crate) fn leave(&mut self, index: u32) -> bool {
+        match self.entries.get_mut(index as usize) {
+            Some(Some(entry)) => {
+                debug_assert!(entry.uses > 0);
+                entry.uses -= 1;
+                entry.uses == 0 && entry.closing
+            }
+            _ => false,
+        }
+    }
+
+    /// Marks a file's entry as closing; true when it must go now.
+    pub(crate) fn close(&mut self, index: u32) -> bool {
+        match self.entries.get_mut(index as usize) {
+            Some(Some(entry)) => {
+                entry.closing = true;
+                entry.uses == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes an unused entry out of this table and the driver's; the caller drops the file outside all borrows.
+    pub(crate) fn remove(&mut self, index: u32, shard: usize, driver: &mut Driver) -> Option<Arc<FileCore>> {
+        let entry = self.entries.get_mut(index as usize)?.take()?;
+        debug_assert_eq!(entry.uses, 0);
+        if entry.fixed {
+            driver.unregister_file(index);
+        }
+        entry.core.clear_table_index(shard);
+        self.free.push(index);
+        Some(entry.core)
+    }
+
+    /// Everything, for the shard's end: (file, still in use).
+    pub(crate) fn drain(&mut self, shard: usize) -> Vec<(Arc<FileCore>, bool)> {
+        let entries = self.entries.drain(..).flatten();
+        let drained = entries.map(|entry| {
+            entry.core.clear_table_index(shard);
+            (entry.core, entry.uses > 0)
+        });
+        let drained = drained.collect();
+        self.free.clear();
+        drained
+    }
+}

@@ -1,0 +1,251 @@
+//! The door of a shard: what other threads may touch of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
+
+use crossbeam_queue::{ArrayQueue, SegQueue};
+use crossbeam_utils::CachePadded;
+
+use crate::driver::WakeHandle;
+use crate::op::OpFailure;
+use crate::read_many::Batch;
+use crate::shard::Shard;
+use crate::shard::executor::Runnable;
+use crate::shard::foreign::ForeignList;
+use crate::shard::optable::{OpKey, SLOTS_MAX};
+use crate::shard::remote::RemotePtr;
+
+/// Something for the shard to begin.
+pub(crate) enum Message {
+    Op(RemotePtr),
+    Batch(Arc<Batch>),
+    /// Rare things: start a task, tell the statistics, begin to close.
+    Call(Box<dyn FnOnce(&Shard) + Send>),
+}
+
+/// The part of a shard that is `Sync`: the inbox and the ways to leave word without waiting.
+pub(crate) struct Inbox {
+    /// Unique in the process, so that a future can tell its own shard from any other.
+    pub(crate) uid: u32,
+    /// Position among the engine's shards.
+    pub(crate) index: usize,
+    /// Submissions: bounded; senders wait for room.
+    messages: ArrayQueue<Message>,
+    /// Cancels, adoptions, closes: never full.
+    pub(crate) foreign: ForeignList,
+    /// Tasks woken by other threads; at most one entry a task.
+    runnables: SegQueue<Runnable>,
+    /// Slots whose local future was dropped on another thread: one bit a slot, so no memory is needed to say it.
+    dropped: Box<[AtomicU64]>,
+    dropped_any: AtomicBool,
+    sleeping: CachePadded<AtomicBool>,
+    ending: AtomicBool,
+    closed: AtomicBool,
+    lost: AtomicBool,
+    /// Files that call this shard home; new files go where the fewest are.
+    pub(crate) files: AtomicUsize,
+    pub(crate) kicks: AtomicU64,
+    room_waiters: AtomicUsize,
+    room: Mutex<Vec<Waker>>,
+    wake: OnceLock<WakeHandle>,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("uid", &self.uid).field("messages", &self.messages.len()).finish()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(index: usize, depth: usize) -> Inbox {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+        Inbox {
+            uid: NEXT.fetch_add(1, Ordering::Relaxed),
+            index,
+            messages: ArrayQueue::new(depth.max(1)),
+            foreign: ForeignList::new(),
+            runnables: SegQueue::new(),
+            // 128 KiB a shard: the price of a destructor that needs no memory.
+            dropped: (0..SLOTS_MAX.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            dropped_any: AtomicBool::new(false),
+            sleeping: CachePadded::new(AtomicBool::new(false)),
+            ending: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            files: AtomicUsize::new(0),
+            kicks: AtomicU64::new(0),
+            room_waiters: AtomicUsize::new(0),
+            room: Mutex::new(Vec::new()),
+            wake: OnceLock::new(),
+        }
+    }
+
+    /// Sends a message and wakes the shard if it sleeps. Full: the message comes back and `waker` is woken when
+    /// there is room. After the shard's end the message is answered here.
+    pub(crate) fn send(&self, message: Message, waker: Option<&Waker>) -> Result<(), Message> {
+        let message = match self.messages.push(message) {
+            Ok(()) => return self.sent(),
+            Err(message) => message,
+        };
+        if let Some(waker) = waker {
+            self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+            self.room_waiters.fetch_add(1, Ordering::SeqCst);
+        }
+        // The shard may have made room before it could see that someone waits.
+        match self.messages.push(message) {
+            Ok(()) => self.sent(),
+            Err(message) => {
+                self.kick();
+                Err(message)
+            }
+        }
+    }
+
+    fn sent(&self) -> Result<(), Message> {
+        // SeqCst on both sides: either the shard's last drain sees the message, or this sees that it is closed.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
+            self.refuse_all();
+        } else {
+            self.kick();
+        }
+        Ok(())
+    }
+
+    /// Takes the next message; for the shard.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<Message> {
+        self.messages.pop()
+    }
+
+    /// Wakes the senders that found the inbox full; for the shard, after it took messages.
+    #[inline]
+    pub(crate) fn tell_room(&self) {
+        if self.room_waiters.load(Ordering::SeqCst) != 0 {
+            let waiting = {
+                let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+                self.room_waiters.store(0, Ordering::SeqCst);
+                std::mem::take(&mut *room)
+            };
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Hands a task that another thread woke to its shard.
+    pub(crate) fn push_runnable(&self, runnable: Runnable) {
+        self.runnables.push(runnable);
+        self.kick();
+    }
+
+    #[inline]
+    pub(crate) fn pop_runnable(&self) -> Option<Runnable> {
+        self.runnables.pop()
+    }
+
+    /// Says that the future of a slot was dropped on a foreign thread. The slot stays as it is until the shard has
+    /// read this, so the bit can mean no other use of it.
+    pub(crate) fn drop_slot(&self, key: OpKey) {
+        if let Some(word) = self.dropped.get(key.index as usize / 64) {
+            word.fetch_or(1 << (key.index % 64), Ordering::Release);
+            self.dropped_any.store(true, Ordering::Release);
+        }
+    }
+
+    /// Slots named by [`drop_slot`](Self::drop_slot) since the last call, among the first `capacity`.
+    pub(crate) fn take_dropped(&self, capacity: u32, mut visit: impl FnMut(u32)) {
+        if !self.dropped_any.load(Ordering::Relaxed) || !self.dropped_any.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for (at, word) in self.dropped.iter().enumerate().take(capacity.div_ceil(64) as usize) {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                visit(at as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Is there anything a shard would do before it sleeps?
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.messages.is_empty() && self.runnables.is_empty() && self.foreign.is_empty() && !self.is_ending()
+    }
+
+    /// For the shard, before it sleeps: from now on senders kick. It must look at everything once more after this.
+    #[inline]
+    pub(crate) fn about_to_sleep(&self) {
+        // SeqCst, paired with the fence in `kick`: a sender that does not see the flag has pushed before our look.
+        self.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes the shard if it sleeps; once for all that is sent before it runs.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            self.kicks.fetch_add(1, Ordering::Relaxed);
+            if let Some(wake) = self.wake.get() {
+                wake.wake();
+            }
+        }
+    }
+
+    /// Tells the shard to come to its end.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.kick();
+    }
+
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_wake_handle(&self, wake: WakeHandle) {
+        let first = self.wake.set(wake);
+        debug_assert!(first.is_ok(), "a shard has one wake handle");
+    }
+
+    /// Refuses every later message and answers those that wait; for the shard's end.
+    pub(crate) fn close(&self, lost: bool) {
+        self.lost.store(lost, Ordering::SeqCst);
+        self.closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.refuse_all();
+        self.tell_room();
+    }
+
+    /// Why messages are refused, once they are.
+    pub(crate) fn failure(&self) -> Option<OpFailure> {
+        self.closed.load(Ordering::SeqCst).then(|| match self.lost.load(Ordering::SeqCst) {
+            true => OpFailure::ShardLost,
+            false => OpFailure::EngineClosed,
+        })
+    }
+
+    fn refuse_all(&self) {
+        let failure = self.failure().unwrap_or(OpFailure::EngineClosed);
+        while let Some(message) = self.messages.pop() {
+            match message {
+                Message::Op(cell) => {
+                    // SAFETY: the cell was popped from the inbox here, so this holds it as a message.
+                    drop(unsafe { cell.take_request() });
+                    cell.finish(crate::op::OpOutcome::failed(failure));
+                }
+                Message::Batch(batch) => batch.refuse(failure),
+                // What it captured answers for itself when dropped.
+                Message::Call(call) => drop(call),
+            }
+        }
+    }
+}

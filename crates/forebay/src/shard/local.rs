@@ -1,0 +1,39 @@
+//! Interior mutability for what only the shard's own thread touches.
+
+use std::cell::UnsafeCell;
+#[cfg(debug_assertions)]
+use std::cell::Cell;
+
+/// A value that one thread changes through a shared reference, in short closures that never nest.
+///
+/// A `RefCell` without the counter: the flag exists in debug builds only. The rule that makes it sound is kept by
+/// every caller in this crate: a closure given to [`LocalCell::with`] calls nothing that could come back here, so
+/// no waker, no future and no destructor of the program's runs inside one.
+pub(crate) struct LocalCell<T> {
+    value: UnsafeCell<T>,
+    #[cfg(debug_assertions)]
+    entered: Cell<bool>,
+}
+
+impl<T> LocalCell<T> {
+    pub(crate) const fn new(value: T) -> LocalCell<T> {
+        LocalCell {
+            value: UnsafeCell::new(value),
+            #[cfg(debug_assertions)]
+            entered: Cell::new(false),
+        }
+    }
+
+    /// Gives the value to `f`, which must not reach this cell again.
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        #[cfg(debug_assertions)]
+        assert!(!self.entered.replace(true), "a LocalCell was entered twice");
+        // SAFETY: `UnsafeCell` makes this type `!Sync`, so only one thread is here; the rule above (checked in
+        // debug builds) makes this the only reference while `f` runs.
+        let result = f(unsafe { &mut *self.value.get() });
+        #[cfg(debug_assertions)]
+        self.entered.set(false);
+        result
+    }
+}

@@ -1,0 +1,527 @@
+//! From request to completion: what a shard does with the slots of its op table.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use crate::arena::AllocError;
+use crate::driver::IoRequest;
+use crate::file::FileCore;
+use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
+use crate::read_many;
+use crate::shard::Shard;
+use crate::shard::files::FileTarget;
+use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, SlotQueue, SlotState};
+use crate::shard::remote::RemotePtr;
+
+/// The op table and its queues.
+pub(crate) struct Ops {
+    pub(crate) table: OpTable,
+    /// Ready to be submitted, in order of arrival.
+    staged: SlotQueue,
+    /// Reads that found no memory, in order of arrival.
+    starved: SlotQueue,
+    pub(crate) in_flight: u32,
+    /// Operations in flight whose memory comes back without the program doing anything.
+    returning: u32,
+    /// Counts operations, to sample one in eight.
+    started: u32,
+}
+
+/// One operation in so many has its times taken.
+const SAMPLE_EVERY: u32 = 8;
+/// Times an operation is tried again after EAGAIN or EINTR before it fails.
+const RETRIES_MAX: u8 = 100;
+
+/// What is left to do for a finished operation once no borrow is held.
+enum After {
+    Nothing(OpBuffer),
+    Wake(Waker, OpBuffer),
+    Remote(RemotePtr, OpOutcome),
+    Batch(u32, u32, OpOutcome),
+}
+
+/// What a completion means.
+enum Verdict {
+    Finished(Result<u32, OpFailure>),
+    Again,
+}
+
+impl Ops {
+    pub(crate) fn new() -> Ops {
+        Ops {
+            table: OpTable::new(),
+            staged: SlotQueue::new(),
+            starved: SlotQueue::new(),
+            in_flight: 0,
+            returning: 0,
+            started: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.live() >= SLOTS_MAX
+    }
+
+    /// Empties the queues after every staged operation was ended another way.
+    pub(crate) fn forget_staged(&mut self) {
+        self.staged = SlotQueue::new();
+        self.starved = SlotQueue::new();
+    }
+
+    /// Operations that wait for the queue depth or for memory.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.staged.len() + self.starved.len()
+    }
+}
+
+impl Shard {
+    /// The file's entry on this shard, with one more use; [`stage`](Self::stage) takes the use over.
+    #[inline]
+    pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> Result<u32, OpFailure> {
+        let register = |index, fd| self.driver.with(|driver| driver.register_file(index, fd));
+        self.files.with(|files| files.enter(core, self.index(), register))
+    }
+
+    /// Undoes [`enter_file`](Self::enter_file).
+    pub(crate) fn leave_file(&self, file: u32) {
+        if file != NO_FILE && self.files.with(|files| files.leave(file)) {
+            self.remove_file(file);
+        }
+    }
+
+    /// Puts an operation into a slot, from where this turn's end takes it to the device. `None`: the op table is
+    /// full, and everything comes back.
+    #[inline]
+    pub(crate) fn stage(
+        &self,
+        file: u32,
+        request: OpRequest,
+        continuation: Continuation,
+    ) -> Result<OpKey, (OpRequest, Continuation)> {
+        self.ops.with(|ops| {
+            let Some(key) = ops.table.take() else { return Err((request, continuation)) };
+            ops.started = ops.started.wrapping_add(1);
+            let sampled = ops.started % SAMPLE_EVERY == 0;
+            // Field by field: clearing the whole slot first would write each cache line twice.
+            let slot = ops.table.slot(key.index);
+            slot.state = SlotState::Staged;
+            slot.kind = request.kind;
+            slot.class = request.class;
+            slot.durability = request.durability;
+            slot.cancelling = false;
+            slot.sampled = sampled;
+            slot.retries = 0;
+            slot.file = file;
+            slot.offset = request.offset;
+            slot.len = request.len;
+            slot.asked = request.asked;
+            slot.done = 0;
+            slot.buffer = request.buffer;
+            slot.continuation = continuation;
+            if sampled {
+                slot.staged_at = self.clock.now();
+            }
+            ops.staged.push(&mut ops.table, key.index);
+            Ok(key)
+        })
+    }
+
+    /// For a local future: the outcome once, or a promise to wake `waker`.
+    #[inline]
+    pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker) -> Poll<OpOutcome> {
+        let (polled, old) = self.ops.with(|ops| {
+            let Some(slot) = ops.table.find(key) else {
+                // Cannot happen while its future lives; answered without a panic.
+                return (Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))), None);
+            };
+            if slot.state == SlotState::Done {
+                let outcome =
+                    OpOutcome { result: slot.result, buffer: std::mem::replace(&mut slot.buffer, OpBuffer::None) };
+                if slot.sampled {
+                    let handed_over = self.clock.now().wrapping_sub(slot.completed_at);
+                    let (class, device) = (slot.class.0, slot.asked as u16);
+                    self.flows.with(|flows| {
+                        flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
+                    });
+                }
+                ops.table.give_back(key.index);
+                return (Poll::Ready(outcome), None);
+            }
+            match &slot.continuation {
+                Continuation::Wake(known) if known.will_wake(waker) => (Poll::Pending, None),
+                _ => {
+                    let new = Continuation::Wake(waker.clone());
+                    (Poll::Pending, Some(std::mem::replace(&mut slot.continuation, new)))
+                }
+            }
+        });
+        // Dropping a waker may run code of the program's, so it happens here, where nothing is borrowed.
+        drop(old);
+        if polled.is_ready() {
+            self.tell_slot_room();
+        }
+        polled
+    }
+
+    /// The future of a slot is gone: nobody waits, and the slot keeps memory and file until the device is done.
+    pub(crate) fn drop_op(&self, key: OpKey) {
+        let mut cancel = false;
+        let dropped = self.ops.with(|ops| {
+            let slot = ops.table.find(key)?;
+            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+            let mut buffer = OpBuffer::None;
+            match slot.state {
+                SlotState::Done => {
+                    buffer = std::mem::replace(&mut slot.buffer, OpBuffer::None);
+                    ops.table.give_back(key.index);
+                }
+                SlotState::InFlight if !slot.cancelling => {
+                    slot.cancelling = true;
+                    cancel = true;
+                    if slot.kind != OpKind::Write {
+                        ops.returning += 1;
+                    }
+                }
+                // Still staged: freed when its turn comes. Already cancelling: nothing more to say.
+                _ => {}
+            }
+            Some((continuation, buffer))
+        });
+        drop(dropped);
+        if cancel {
+            self.driver.with(|driver| driver.cancel(key));
+        }
+        self.tell_slot_room();
+    }
+
+    /// A slot whose local future was dropped on another thread.
+    pub(crate) fn drop_op_at(&self, index: u32) {
+        let key = self.ops.with(|ops| OpKey { index, generation: ops.table.slot(index).generation });
+        self.drop_op(key);
+    }
+
+    /// Lets a cell on another thread speak for a slot from now on.
+    pub(crate) fn adopt(&self, cell: RemotePtr, key: OpKey) {
+        let (done, old) = self.ops.with(|ops| match ops.table.find(key) {
+            Some(slot) if slot.state == SlotState::Done => {
+                let outcome =
+                    OpOutcome { result: slot.result, buffer: std::mem::replace(&mut slot.buffer, OpBuffer::None) };
+                ops.table.give_back(key.index);
+                (Some((cell, outcome)), None)
+            }
+            Some(slot) => {
+                let old = std::mem::replace(&mut slot.continuation, Continuation::Remote(cell));
+                (None, Some(old))
+            }
+            None => (Some((cell, OpOutcome::failed(OpFailure::Errno(libc::ECANCELED)))), None),
+        });
+        drop(old);
+        if let Some((cell, outcome)) = done {
+            cell.finish(outcome);
+        }
+    }
+
+    /// Takes staged operations to the driver while the device has room. True when any was taken.
+    #[inline]
+    pub(crate) fn submit_staged(&self) {
+        if self.ops.with(|ops| ops.waiting() == 0) {
+            return;
+        }
+        self.register_new_regions();
+        let now = self.clock.now();
+        while let Some((index, failure)) = self.submit_until_failure(now) {
+            self.finish(index, Err(failure));
+        }
+    }
+
+    /// Submits until nothing is left or the depth is reached; hands back a slot that cannot be submitted.
+    fn submit_until_failure(&self, now: u64) -> Option<(u32, OpFailure)> {
+        self.ops.with(|ops| {
+            let mut starved_again = false;
+            while ops.in_flight < self.depth {
+                let retry = !starved_again && ops.starved.len() > 0;
+                let index = match retry {
+                    true => ops.starved.pop(&mut ops.table),
+                    false => ops.staged.pop(&mut ops.table),
+                };
+                let Some(index) = index else { break };
+                let slot = ops.table.slot(index);
+                if matches!(slot.continuation, Continuation::Orphan) {
+                    return Some((index, OpFailure::Errno(libc::ECANCELED)));
+                }
+                if matches!(slot.buffer, OpBuffer::Late) {
+                    if starved_again {
+                        // Who came later waits behind, or a large read would wait for ever beside small ones.
+                        ops.starved.push(&mut ops.table, index);
+                        continue;
+                    }
+                    let len = slot.len as usize;
+                    match self.take_memory(len, ops.returning > 0) {
+                        Ok(buffer) => ops.table.slot(index).buffer = OpBuffer::Buffer(buffer),
+                        Err(None) => {
+                            starved_again = true;
+                            self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
+                            match retry {
+                                true => ops.starved.push_front(&mut ops.table, index),
+                                false => ops.starved.push(&mut ops.table, index),
+                            }
+                            continue;
+                        }
+                        Err(Some(failure)) => return Some((index, failure)),
+                    }
+                }
+                let slot = ops.table.slot(index);
+                let target = match slot.file {
+                    NO_FILE => Some(FileTarget::none()),
+                    file => self.files.with(|files| files.target(file)),
+                };
+                let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
+                let (memory, region) = match slot.kind {
+                    OpKind::Read | OpKind::Write => match slot.memory() {
+                        Some((memory, region)) => (Some(memory), region),
+                        None => return Some((index, OpFailure::Errno(libc::EFAULT))),
+                    },
+                    _ => (None, None),
+                };
+                let request = IoRequest {
+                    key: OpKey { index, generation: slot.generation },
+                    kind: slot.kind,
+                    fd: target.fd,
+                    fixed_file: target.fixed.then_some(slot.file),
+                    memory,
+                    region,
+                    len: slot.len - slot.done,
+                    offset: slot.offset + u64::from(slot.done),
+                    rw_flags: target.rw_flags,
+                };
+                // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
+                // both stay until `complete` has reported this key, or are leaked at the shard's end.
+                let submitted = self.driver.with(|driver| unsafe { driver.submit(&request) });
+                if submitted.is_err() {
+                    ops.staged.push_front(&mut ops.table, index);
+                    break;
+                }
+                let slot = ops.table.slot(index);
+                slot.state = SlotState::InFlight;
+                if slot.sampled {
+                    slot.submitted_at = now;
+                }
+                ops.in_flight += 1;
+                if slot.kind == OpKind::Write {
+                    ops.returning += 1;
+                }
+            }
+            self.engine.arena.wait_for_memory(self.index(), ops.starved.len() > 0);
+            None
+        })
+    }
+
+    /// Memory for a read. `Err(None)`: wait, some comes back by itself.
+    fn take_memory(&self, len: usize, some_returns: bool) -> Result<crate::arena::Buffer, Option<OpFailure>> {
+        let arena = &self.engine.arena;
+        match arena.alloc_local(len) {
+            Ok(buffer) => return Ok(buffer),
+            Err(AllocError::TooLarge) => return Err(Some(AllocError::TooLarge.into())),
+            Err(AllocError::NoMemory { .. }) => {}
+        }
+        // A block returned between the first look and the flag is found by the second look.
+        arena.wait_for_memory(self.index(), true);
+        match arena.alloc_local(len) {
+            Ok(buffer) => Ok(buffer),
+            Err(_) if some_returns => Err(None),
+            Err(_) => arena.alloc_overflow(len).map_err(|error| Some(error.into())),
+        }
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn completed(&self, key: OpKey, result: i32, now: u64) {
+        let verdict = self.ops.with(|ops| {
+            let Some(slot) = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight) else {
+                return None;
+            };
+            let orphan = matches!(slot.continuation, Continuation::Orphan);
+            let returning = orphan || slot.kind == OpKind::Write;
+            if slot.sampled {
+                slot.completed_at = now;
+            }
+            let verdict = self.judge(slot, result, orphan);
+            if matches!(verdict, Verdict::Again) {
+                slot.state = SlotState::Staged;
+                ops.staged.push_front(&mut ops.table, key.index);
+            }
+            ops.in_flight -= 1;
+            ops.returning -= u32::from(returning);
+            Some(verdict)
+        });
+        match verdict {
+            Some(Verdict::Finished(result)) => self.finish(key.index, result),
+            Some(Verdict::Again) => {}
+            None => self.counters.strays.set(self.counters.strays.get() + 1),
+        }
+    }
+
+    /// Short is never success: the rest of a short transfer is asked for until the end of the file proves itself.
+    #[inline]
+    fn judge(&self, slot: &mut crate::shard::optable::Slot, result: i32, orphan: bool) -> Verdict {
+        if result < 0 {
+            let again = matches!(-result, libc::EAGAIN | libc::EINTR);
+            if again && !orphan && !slot.cancelling && slot.retries < RETRIES_MAX {
+                slot.retries += 1;
+                return Verdict::Again;
+            }
+            return Verdict::Finished(Err(OpFailure::Errno(-result)));
+        }
+        match slot.kind {
+            OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => Verdict::Finished(Ok(slot.done)),
+            OpKind::Read => {
+                slot.done += result as u32;
+                if slot.done >= slot.len || result == 0 || orphan {
+                    return Verdict::Finished(Ok(slot.done.min(slot.len)));
+                }
+                // A direct read ends off the device's grain only where the file ends.
+                let grain = self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
+                match slot.done % grain.max(1) {
+                    0 => Verdict::Again,
+                    _ => Verdict::Finished(Ok(slot.done)),
+                }
+            }
+            OpKind::Write => {
+                slot.done += result as u32;
+                if slot.done < slot.len {
+                    // A write that makes no progress would be asked for for ever.
+                    return match result {
+                        0 => Verdict::Finished(Err(OpFailure::Errno(libc::EIO))),
+                        _ => Verdict::Again,
+                    };
+                }
+                match slot.durability.sync_kind() {
+                    // The sync is the same operation's second half: same slot, same key, submitted with this turn.
+                    Some(sync) => {
+                        slot.kind = sync;
+                        Verdict::Again
+                    }
+                    None => Verdict::Finished(Ok(slot.done)),
+                }
+            }
+        }
+    }
+
+    /// Ends a staged operation that will not be submitted.
+    pub(crate) fn finish_with(&self, index: u32, failure: OpFailure) {
+        self.finish(index, Err(failure));
+    }
+
+    /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
+    fn finish(&self, index: u32, result: Result<u32, OpFailure>) {
+        let (after, file) = self.ops.with(|ops| {
+            let slot = ops.table.slot(index);
+            let file = std::mem::replace(&mut slot.file, NO_FILE);
+            let device = self.count(slot, file, result);
+            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+            let buffer = std::mem::replace(&mut slot.buffer, OpBuffer::None);
+            let after = match continuation {
+                Continuation::Wake(waker) => {
+                    slot.state = SlotState::Done;
+                    slot.result = result;
+                    // The op's size is counted; the place now tells whose histogram the hand-over goes to.
+                    slot.asked = u32::from(device);
+                    // A write's memory is the engine's to return; only reads carry theirs to the future.
+                    let is_write = !matches!(slot.kind, OpKind::Read);
+                    match is_write {
+                        true => After::Wake(waker, buffer),
+                        false => {
+                            slot.buffer = buffer;
+                            After::Wake(waker, OpBuffer::None)
+                        }
+                    }
+                }
+                other => {
+                    ops.table.give_back(index);
+                    let outcome = OpOutcome { result, buffer };
+                    match other {
+                        Continuation::Remote(cell) => After::Remote(cell, outcome),
+                        Continuation::Batch { batch, piece } => After::Batch(batch, piece, outcome),
+                        _ => After::Nothing(outcome.buffer),
+                    }
+                }
+            };
+            (after, file)
+        });
+        self.leave_file(file);
+        match after {
+            After::Nothing(buffer) => drop(buffer),
+            After::Wake(waker, buffer) => {
+                drop(buffer);
+                waker.wake();
+                return;
+            }
+            After::Remote(cell, outcome) => cell.finish(outcome),
+            After::Batch(batch, piece, outcome) => read_many::piece_done(self, batch, piece, outcome),
+        }
+        self.tell_slot_room();
+    }
+
+    /// Adds a finished operation to the statistics; returns the device's number.
+    fn count(&self, slot: &crate::shard::optable::Slot, file: u32, result: Result<u32, OpFailure>) -> u16 {
+        let device = match file {
+            NO_FILE => 0,
+            file => self.files.with(|files| files.target(file)).map_or(0, |target| target.device),
+        };
+        self.flows.with(|flows| {
+            let flow = flows.of(slot.class.0, device);
+            match (slot.kind, result) {
+                (_, Err(_)) => flow.failures += 1,
+                (OpKind::Read, Ok(bytes)) => {
+                    flow.reads += 1;
+                    flow.read_bytes += u64::from(bytes);
+                    flow.read_bytes_asked += u64::from(slot.asked.min(bytes));
+                }
+                (OpKind::Write, Ok(bytes)) => {
+                    flow.writes += 1;
+                    flow.write_bytes += u64::from(bytes);
+                }
+                (OpKind::SyncData | OpKind::SyncAll, Ok(bytes)) => {
+                    flow.syncs += 1;
+                    flow.writes += u64::from(bytes > 0);
+                    flow.write_bytes += u64::from(bytes);
+                }
+                (OpKind::Nop, Ok(_)) => {}
+            }
+            if slot.sampled && slot.submitted_at >= slot.staged_at && slot.completed_at >= slot.submitted_at {
+                flow.queued_ns.record(self.clock.ns(slot.submitted_at - slot.staged_at));
+                flow.device_ns.record(self.clock.ns(slot.completed_at - slot.submitted_at));
+            }
+        });
+        device
+    }
+
+    /// Registers arena regions that appeared since the last look; a refusal is told once and costs speed only.
+    #[inline]
+    fn register_new_regions(&self) {
+        let known = self.known_regions.get();
+        if known != self.engine.arena.regions() {
+            self.register_regions_from(known);
+        }
+    }
+
+    #[cold]
+    fn register_regions_from(&self, known: usize) {
+        let arena = &self.engine.arena;
+        let mut index = known;
+        while let Some((start, len)) = arena.region(index) {
+            let registered = self.driver.with(|driver| driver.register_region(index as u16, start, len));
+            if let Err(error) = registered {
+                self.engine.degrade_once(
+                    "registered buffers",
+                    &format!("the kernel refused to register {len} bytes: {error}"),
+                    "raise RLIMIT_MEMLOCK (ulimit -l), or lower Config::arena_bytes",
+                );
+            }
+            index += 1;
+        }
+        self.known_regions.set(index);
+    }
+}

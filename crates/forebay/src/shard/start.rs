@@ -1,0 +1,197 @@
+//! Starting the shards' threads, each with the driver that works here.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+
+use crate::class::Class;
+use crate::config::DriverChoice;
+use crate::driver::{Driver, threads::ThreadsDriver};
+use crate::engine::EngineShared;
+use crate::error::{Error, Result};
+use crate::health::Degradation;
+use crate::op::OpFailure;
+use crate::pending::Sender;
+use crate::read_many;
+use crate::shard::clock::Clock;
+use crate::shard::event_loop::Ended;
+use crate::shard::executor::Executor;
+use crate::shard::files::FileTable;
+use crate::shard::local::LocalCell;
+use crate::shard::ops::Ops;
+use crate::shard::timers::Timers;
+use crate::shard::{CURRENT, Counters, Shard};
+use crate::stats::Flows;
+
+/// Starts every shard of `engine`, and returns the driver's name when all run. `ends` get each shard's end.
+pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) -> Result<&'static str> {
+    let maker = DriverMaker::new(engine.config.driver, engine.config.queue_depth);
+    let (tell, told) = mpsc::channel::<Result<&'static str>>();
+    for (index, end) in ends.into_iter().enumerate() {
+        let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
+        let body = move || {
+            let driver = match maker.make(&engine) {
+                Ok(driver) => driver,
+                Err(error) => {
+                    engine.inboxes[index].close(false);
+                    engine.shard_ended();
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            };
+            run_shard(index, engine, driver, tell, end);
+        };
+        std::thread::Builder::new()
+            .name(format!("forebay-{index}"))
+            .spawn(body)
+            .map_err(|error| Error::io("start", error).with_note("no thread for a shard"))?;
+    }
+    drop(tell);
+    let mut name = "threads";
+    for _ in 0..engine.inboxes.len() {
+        name = told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")))?;
+    }
+    Ok(name)
+}
+
+/// Makes a driver on the thread that will use it.
+#[derive(Clone)]
+struct DriverMaker {
+    choice: DriverChoice,
+    depth: u32,
+    #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+    keeper: Arc<crate::driver::uring::Keeper>,
+}
+
+impl DriverMaker {
+    fn new(choice: DriverChoice, depth: u32) -> DriverMaker {
+        DriverMaker {
+            choice,
+            depth,
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            keeper: crate::driver::uring::Keeper::new(choice != DriverChoice::Threads),
+        }
+    }
+
+    #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+    fn make(&self, engine: &EngineShared) -> Result<Driver> {
+        if self.choice != DriverChoice::Threads {
+            match crate::driver::uring::UringDriver::new(self.depth, self.keeper.clone()) {
+                Ok(driver) => return Ok(Driver::Uring(driver)),
+                Err(error) if self.choice == DriverChoice::Uring => {
+                    return Err(Error::io("start", error).with_note("the kernel refused io_uring"));
+                }
+                Err(error) => {
+                    let remedy = match error.raw_os_error() {
+                        Some(libc::EPERM | libc::EACCES) => {
+                            "allow io_uring: sysctl kernel.io_uring_disabled=0, and a seccomp profile that permits it"
+                        }
+                        Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (ulimit -l), or free memory",
+                        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+                        _ => "use a kernel with io_uring (Linux 5.19 or later)",
+                    };
+                    engine.degrade_once("io_uring", &format!("the kernel refused it: {error}"), remedy);
+                }
+            }
+        }
+        self.make_threads()
+    }
+
+    #[cfg(not(all(target_os = "linux", not(forebay_no_uring))))]
+    fn make(&self, engine: &EngineShared) -> Result<Driver> {
+        match self.choice {
+            DriverChoice::Uring => {
+                Err(Error::new(crate::ErrorKind::Unsupported, "start").with_note("this build has no io_uring"))
+            }
+            DriverChoice::Auto => {
+                engine.degrade_once("io_uring", "this build has none", "use Linux");
+                self.make_threads()
+            }
+            DriverChoice::Threads => self.make_threads(),
+        }
+    }
+
+    fn make_threads(&self) -> Result<Driver> {
+        let driver = ThreadsDriver::new(self.depth).map_err(|error| Error::io("start", error))?;
+        Ok(Driver::Threads(driver))
+    }
+}
+
+fn run_shard(
+    index: usize,
+    engine: Arc<EngineShared>,
+    mut driver: Driver,
+    tell: mpsc::Sender<Result<&'static str>>,
+    end: Sender<Ended>,
+) {
+    let inbox = engine.inboxes[index].clone();
+    inbox.set_wake_handle(driver.wake_handle());
+    for Degradation { what, why, remedy } in driver.degradations() {
+        engine.degrade_once(&what, &why, &remedy);
+    }
+    let waker: Weak<_> = Arc::downgrade(&inbox);
+    engine.arena.set_memory_waker(index, Box::new(move || {
+        if let Some(inbox) = waker.upgrade() {
+            inbox.kick();
+        }
+    }));
+    engine.arena.install(index);
+    let name = driver.name();
+    let clock = Clock::system();
+    let shard = Box::new(Shard {
+        executor: Executor::new(&clock),
+        depth: engine.config.queue_depth,
+        inbox,
+        engine: engine.clone(),
+        clock,
+        ops: LocalCell::new(Ops::new()),
+        files: LocalCell::new(FileTable::new()),
+        driver: LocalCell::new(driver),
+        timers: LocalCell::new(Timers::default()),
+        flows: LocalCell::new(Flows::new()),
+        batches: LocalCell::new(read_many::Batches::default()),
+        slot_waiters: LocalCell::new(Vec::new()),
+        counters: Counters::default(),
+        turn_began: Cell::new(0),
+        class: Cell::new(Class::DEFAULT),
+        known_regions: Cell::new(0),
+        spin: Cell::default(),
+        completed: LocalCell::new(Vec::with_capacity(1024)),
+    });
+    CURRENT.with(|current| current.set(&*shard));
+    let _ = tell.send(Ok(name));
+    drop(tell);
+    match catch_unwind(AssertUnwindSafe(|| shard.run())) {
+        Ok(ended) => {
+            // Dropped while the thread still counts as the shard, so that what the destructors do stays local.
+            if ended.leaked > 0 {
+                // The ring goes, and with it its own hold on files and buffers; the memory was leaked slot by slot.
+                engine.degrade_once(
+                    "shutdown",
+                    &format!("{} operations did not end in time; their memory was leaked", ended.leaked),
+                    "raise Config::shutdown_deadline, or look after the device",
+                );
+            }
+            CURRENT.with(|current| current.set(ptr::null()));
+            drop(shard);
+            engine.arena.uninstall();
+            end.send(Ok(ended));
+        }
+        Err(panic) => {
+            // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
+            let shard = Box::leak(shard);
+            let error = crate::shard::executor::panicked("shard", panic.as_ref());
+            engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
+            shard.inbox.close(true);
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                shard.leak_in_flight(OpFailure::ShardLost);
+                read_many::refuse_all(shard, OpFailure::ShardLost);
+            }));
+            CURRENT.with(|current| current.set(ptr::null()));
+            end.send(Ok(Ended { leaked: usize::MAX }));
+        }
+    }
+    engine.shard_ended();
+}

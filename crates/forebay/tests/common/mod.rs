@@ -1,0 +1,40 @@
+//! What integration tests share: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files with known bytes.
+#![allow(dead_code, reason = "each test crate uses a part of it")]
+
+use forebay::{Config, DriverChoice, Engine};
+
+/// The default settings with the driver that this test run is about (`uring`, `threads`; anything else: automatic).
+pub(crate) fn config() -> Config {
+    let driver = match std::env::var("FOREBAY_TEST_DRIVER").as_deref() {
+        Ok("uring") => DriverChoice::Uring,
+        Ok("threads") => DriverChoice::Threads,
+        _ => DriverChoice::Auto,
+    };
+    Config::default().driver(driver)
+}
+
+/// An engine with [`config`].
+pub(crate) fn engine() -> Engine {
+    Engine::start(config()).expect("an engine")
+}
+
+/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+pub(crate) fn dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("forebay-test-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+/// The byte at a place of every test file: no two 4 KiB pages of a file are equal.
+pub(crate) fn byte_at(offset: u64) -> u8 {
+    let mixed = (offset / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> (8 * (offset % 8))) as u8
+}
+
+/// The bytes of a range of every test file.
+pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(byte_at).collect()
+}
+
+/// Writes a test file of that length.
+pub(crate) fn write_file(path: &std::path::Path, len: u64) {
+    std::fs::write(path, bytes_of(0..len)).expect("a test file");
+}

@@ -1,0 +1,184 @@
+//! The crate's public API, written down in `public-api.txt` and compared with what the sources say.
+//!
+//! A change of the API is then a change of that file, seen in review. After a wanted change:
+//! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
+//!
+//! The sources are parsed, not compiled, so the list holds the items of every feature and platform at once.
+//! Items that a macro would generate are not expanded: the macro's body and its uses are listed instead.
+
+mod foreign;
+mod impls;
+mod listing;
+mod render;
+mod tree;
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use listing::Listing;
+use tree::Krate;
+
+/// Crates whose types may appear in public signatures.
+const ALLOWED_TYPES: &[&str] = &["bytes"];
+
+/// Crates whose traits public types may implement, when a feature of the crate asks for it.
+const ALLOWED_TRAITS: &[&str] = &["tokio", "futures_core"];
+
+/// Public enums and structs with public fields that stay exhaustive, each with the reason.
+const EXHAUSTIVE: &[(&str, &str)] = &[];
+
+const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
+
+fn forebay() -> Krate {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Krate::load("forebay", &root.join("src/lib.rs"), &root.join("Cargo.toml")).unwrap()
+}
+
+#[test]
+fn the_public_api_is_the_recorded_one() {
+    let krate = forebay();
+    let listing = Listing::of(&krate);
+    assert!(
+        listing.lines.len() >= 50,
+        "only {} public items found: the test misreads lib.rs",
+        listing.lines.len()
+    );
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("public-api.txt");
+    let now = format!("{}\n", listing.lines.iter().cloned().collect::<Vec<_>>().join("\n"));
+    if std::env::var_os("FOREBAY_BLESS").is_some() {
+        fs::write(&path, now).unwrap();
+        return;
+    }
+    let recorded = fs::read_to_string(&path).unwrap_or_else(|error| {
+        panic!("{} cannot be read ({error}); write it with: {BLESS}", path.display())
+    });
+    let difference = difference(&recorded, &now);
+    assert!(
+        difference.is_empty(),
+        "the public API differs from public-api.txt (- recorded, + in the sources):\n{}\n\
+         If that is wanted, name it in CHANGELOG.md and run: {BLESS}",
+        difference.join("\n")
+    );
+}
+
+#[test]
+fn no_third_party_type_is_in_the_public_api() {
+    let krate = forebay();
+    let foreign = Listing::of(&krate).foreign;
+    assert!(
+        foreign.is_empty(),
+        "a new major version of these crates would be a breaking change of ours:\n{}",
+        foreign.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+#[test]
+fn enums_and_option_structs_can_grow() {
+    let krate = forebay();
+    let listing = Listing::of(&krate);
+    let missing: Vec<_> = listing
+        .exhaustive
+        .iter()
+        .filter(|path| !EXHAUSTIVE.iter().any(|(exempt, _)| exempt == *path))
+        .cloned()
+        .collect();
+    assert!(missing.is_empty(), "add #[non_exhaustive] to:\n{}", missing.join("\n"));
+    for (exempt, reason) in EXHAUSTIVE {
+        assert!(listing.exhaustive.contains(*exempt), "{exempt} ({reason}) needs no exemption any more");
+    }
+}
+
+/// Lines of one text only, marked with the side they are on, in order.
+fn difference(recorded: &str, now: &str) -> Vec<String> {
+    let before: BTreeSet<&str> = recorded.lines().collect();
+    let after: BTreeSet<&str> = now.lines().collect();
+    let mut lines: Vec<_> = before.symmetric_difference(&after).collect();
+    lines.sort();
+    lines
+        .into_iter()
+        .map(|line| format!("{} {line}", if before.contains(line) { '-' } else { '+' }))
+        .collect()
+}
+
+/// A crate made of the given files, with dependencies `bytes`, `rustix` and `tokio`.
+#[cfg(test)]
+fn listing_of(files: &[(&str, &str)]) -> (BTreeSet<String>, BTreeSet<String>, BTreeSet<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = "[dependencies]\nbytes = \"1\"\nrustix = { version = \"1\" }\n\n\
+                    [target.'cfg(unix)'.dependencies]\ntokio = \"1\"\n";
+    fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+    for (name, text) in files {
+        let path = folder.path().join("src").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let krate =
+        Krate::load("demo", &folder.path().join("src/lib.rs"), &folder.path().join("Cargo.toml")).unwrap();
+    let listing = Listing::of(&krate);
+    (listing.lines, listing.foreign, listing.exhaustive)
+}
+
+#[test]
+fn reexports_methods_and_variants_are_listed_under_the_shortest_path() {
+    let (lines, foreign, exhaustive) = listing_of(&[
+        (
+            "lib.rs",
+            "mod file; pub mod error; pub use file::{File, Open as Options}; pub use error::Error;\n\
+             #[cfg(test)] mod tests { pub fn unseen() {} }",
+        ),
+        (
+            "file.rs",
+            "use std::{fmt, ops::Range}; use crate::error::Error;\n\
+             #[derive(Clone)] pub struct File { pub(crate) fd: i32 }\n\
+             impl File { pub async fn read(&self, mut range: Range<u64>,) -> Result<Vec<u8>, Error> { loop {} }\n\
+             fn unseen(&self) {} }\n\
+             impl fmt::Debug for File { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { loop {} } }\n\
+             #[non_exhaustive] pub struct Open { pub mode: u32 }\n\
+             pub fn unseen() {}",
+        ),
+        ("error.rs", "pub enum Error { Eof { got: u64 }, Io(std::io::Error) }"),
+    ]);
+    let expected = [
+        "demo::Error  enum Error",
+        "demo::Error::Eof  variant Eof { got: u64 }",
+        "demo::Error::Io  variant Io(std::io::Error)",
+        "demo::File  impl Clone for File",
+        "demo::File  impl Debug for File",
+        "demo::File  struct File { .. }",
+        "demo::File::read  async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error>",
+        "demo::Options  #[non_exhaustive] struct Open { .. }",
+        "demo::Options::mode  field mode: u32",
+        "demo::error  mod error",
+        "demo::error::Error  is demo::Error",
+    ];
+    assert_eq!(lines.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert!(foreign.is_empty(), "{foreign:?}");
+    assert_eq!(exhaustive.into_iter().collect::<Vec<_>>(), ["demo::Error"]);
+}
+
+#[test]
+fn third_party_types_are_found_wherever_they_hide() {
+    let (_, foreign, _) = listing_of(&[
+        (
+            "lib.rs",
+            "mod sys; mod alias { pub use rustix::fs::Mode; } use alias::Mode;\n\
+             pub fn owned() -> bytes::Bytes { loop {} }\n\
+             pub fn direct(x: rustix::fd::OwnedFd) {}\n\
+             pub fn through_alias(x: Option<&Mode>) {}\n\
+             pub struct S { pub stat: sys::Statx, private: rustix::fs::Stat }\n\
+             impl From<rustix::io::Errno> for S { fn from(_: rustix::io::Errno) -> S { loop {} } }\n\
+             #[cfg(feature = \"tokio\")] impl tokio::io::AsyncRead for S {}\n\
+             impl tokio::io::AsyncWrite for S {}\n\
+             pub use rustix::fs::OFlags;",
+        ),
+        ("sys.rs", "pub(crate) use rustix::fs::*;"),
+    ]);
+    let expected = [
+        "demo::OFlags: rustix is re-exported",
+        "demo::S: rustix in its impl From<rustix::io::Errno> for S",
+        "demo::S: tokio in its impl AsyncWrite for S",
+        "demo::S::stat: rustix",
+        "demo::direct: rustix",
+        "demo::through_alias: rustix",
+    ];
+    assert_eq!(foreign.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}

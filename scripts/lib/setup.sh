@@ -1,0 +1,58 @@
+# Sourced by the scripts beside this folder: makes sure that a fresh Debian-like machine with only Rust can build.
+# shellcheck shell=bash
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Runs apt-get as root, through sudo, or says what a person has to run.
+install_packages() {
+    command -v apt-get >/dev/null \
+        || fail "this machine has no apt-get; install by hand: $* (names as on Debian)"
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+            as_root=(sudo)
+        else
+            fail "missing: $*. Neither root nor able to use sudo here. Ask an administrator to run: apt-get install $*"
+        fi
+    fi
+    say "installing with apt: $*"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null \
+        || { "${as_root[@]}" apt-get update >/dev/null \
+            && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null; } \
+        || fail "apt could not install: $*. Install it by hand, then run this again"
+}
+
+# Cargo, new enough for the workspace, and a linker. Asks apt only for what is really missing.
+require_rust() {
+    if ! command -v cargo >/dev/null && [ -f "${CARGO_HOME:-$HOME/.cargo}/env" ]; then
+        # shellcheck disable=SC1091
+        . "${CARGO_HOME:-$HOME/.cargo}/env"
+    fi
+    command -v cargo >/dev/null \
+        || fail "cargo is not on the PATH. Install Rust from https://rustup.rs, then run this again"
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    have=$(cargo --version | awk '{ print $2 }')
+    [ "$(printf '%s\n%s\n' "$wanted" "${have%%-*}" | sort -V | head -n 1)" = "$wanted" ] \
+        || fail "cargo $have is older than rust-version $wanted in Cargo.toml. Update with: rustup update stable"
+    command -v cc >/dev/null || install_packages gcc libc6-dev
+}
+
+# A cargo subcommand that comes with a component of the toolchain (rustfmt, clippy).
+require_component() {
+    cargo "$1" --version >/dev/null 2>&1 && return
+    command -v rustup >/dev/null \
+        || fail "cargo $1 is missing and there is no rustup to add it. Install the $2 package of your Rust distribution"
+    say "adding the component $2 to the toolchain"
+    timeout 120 rustup component add "$2" || fail "rustup could not add $2. Check the network, then run this again"
+}
+
+# The folder that cargo builds into, as an absolute path.
+target_dir() {
+    local dir=${CARGO_TARGET_DIR:-target}
+    case $dir in
+        /*) say "$dir" ;;
+        *) say "$PWD/$dir" ;;
+    esac
+}
