@@ -48,6 +48,7 @@ impl Cleanup {
                 while let Some((_, action)) = actions.pop_last() {
                     action();
                 }
+                #[allow(clippy::disallowed_methods, reason = "every undo action has just run")]
                 std::process::exit(128 + signal);
             }
         })?;

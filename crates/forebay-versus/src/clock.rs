@@ -50,10 +50,7 @@ impl Clock {
 #[inline]
 fn counter() -> u64 {
     // SAFETY: reading the time-stamp counter touches no memory; every x86_64 processor has it.
-    #[allow(unused_unsafe)]
-    unsafe {
-        std::arch::x86_64::_rdtsc()
-    }
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -127,6 +127,13 @@ impl Experiment {
             }
             println!("{}", row.failure.as_ref().map(|text| format!("  failed: {text}")).unwrap_or_default());
         }
+        let noise = self.rows.iter().filter_map(|row| row.metrics.get("a_a_spread"));
+        let noise = noise.copied().fold(0.0, f64::max);
+        if noise > 0.10 {
+            println!(
+                "  NOISE: the A-A spread is {noise:.2}; these figures decide nothing, run again on a machine at rest"
+            );
+        }
         for gate in self.rows.iter().flat_map(|row| &row.gates) {
             println!("  {}", gate.line());
         }
@@ -173,7 +180,10 @@ impl Document {
     }
 
     /// Prints how many gates were met and gives the number that were missed, rows that failed included.
-    pub(crate) fn summarise(&self) -> usize {
+    ///
+    /// # Errors
+    /// When no row gave a figure.
+    pub(crate) fn summarise(&self) -> Result<usize> {
         let rows = || self.experiments.iter().flat_map(|experiment| &experiment.rows);
         let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();
         let strictly = gates.iter().filter(|gate| gate.met_strictly()).count();
@@ -185,6 +195,7 @@ impl Document {
             met - strictly,
             gates.len() - met
         );
-        gates.len() - met + failed
+        anyhow::ensure!(rows().any(|row| !row.samples.is_empty()), "no row gave a figure");
+        Ok(gates.len() - met + failed)
     }
 }

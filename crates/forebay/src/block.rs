@@ -155,7 +155,8 @@ impl Block {
     }
 
     /// How many bytes of its buffer lie before this block.
-    pub(crate) fn start_offset_in_buffer(&self) -> usize {
+    #[cfg(test)]
+    fn start_offset_in_buffer(&self) -> usize {
         // SAFETY: a counted reference keeps the buffer.
         self.header.map_or(0, |header| self.data.addr().get() - unsafe { header.as_ref() }.data().addr())
     }

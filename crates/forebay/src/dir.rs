@@ -203,7 +203,7 @@ pub struct Metadata {
 
 impl Metadata {
     /// The file's length in bytes; 0 for a block device (see [`Device::size_bytes`](crate::device::Device::size_bytes)).
-    #[allow(clippy::len_without_is_empty)] // a file's length, not a collection's
+    #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
     pub fn len(&self) -> u64 {
         self.len
     }

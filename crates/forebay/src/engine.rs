@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::arena::{Arena, ArenaConfig};
+use crate::arena::{AllocError, Arena, ArenaConfig};
 use crate::block::BlockMut;
 use crate::class::{Class, ClassTable};
 use crate::config::Config;
@@ -377,7 +377,10 @@ impl EngineShared {
             Some(_) => self.arena.alloc_local(len).or_else(|_| self.arena.alloc_overflow(len)),
             None => self.arena.alloc(len),
         };
-        buffer.map_err(|error| OpFailure::from(error).into_error(operation, None))
+        buffer.map_err(|error| match error {
+            AllocError::NoMemory { held } => Error::new(ErrorKind::ArenaExhausted { held }, operation),
+            AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
+        })
     }
 
     /// I/O memory with a copy of `data`.
@@ -431,6 +434,12 @@ impl EngineShared {
             // The program's code: its panic must not take a shard with it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&degradation)));
         }
+    }
+
+    /// Bytes of I/O memory that live blocks and operations hold; for an error's text.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let counts = self.arena.counts();
+        (counts.bytes_held + counts.overflow_bytes) as u64
     }
 
     fn memory(&self) -> MemoryStats {

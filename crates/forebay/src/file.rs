@@ -69,6 +69,7 @@ impl File {
     /// assert_eq!(&block[..], b"package");
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn read(&self, range: Range<u64>) -> Read<'_> {
         Read::new(self, range)
     }
@@ -77,6 +78,7 @@ impl File {
     ///
     /// # Errors
     /// As [`File::read`], without [`ErrorKind::UnexpectedEof`].
+    #[inline]
     pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
         ReadUpTo::new(self, range)
     }
@@ -88,6 +90,7 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::Misaligned`], and those of [`File::read_up_to`].
+    #[inline]
     pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
         ReadInto::new(self, offset, block)
     }
@@ -101,6 +104,7 @@ impl File {
     /// # Errors
     /// [`ErrorKind::Misaligned`]; [`ErrorKind::ArenaExhausted`] when there is no memory for a copy; the device's and the
     /// file system's errors. After an error any part of the range may have been written.
+    #[inline]
     pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
         Write::new(self, offset, data.into())
     }
@@ -156,7 +160,6 @@ impl File {
     ///
     /// # Errors
     /// Those of fstat(2).
-    #[expect(clippy::len_without_is_empty, reason = "asks the file system, so it is no collection's length")]
     pub fn len(&self) -> Pending<u64> {
         self.metadata().map(|metadata| Ok(metadata.len()))
     }

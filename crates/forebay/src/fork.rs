@@ -1,27 +1,46 @@
 //! Telling a forked child from its parent without a system call.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// True in a process that inherited its memory from the one that first asked (the engine asks when it starts).
+/// The process in which something was made; what a child inherits through `fork(2)` is from elsewhere.
 ///
-/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds a one in the parent and reads as zero in a child.
-/// Where the advice is refused the answer is always `false`.
-pub(crate) fn in_child() -> bool {
-    match mark() {
-        // SAFETY: the page was mapped readable for the life of the process and is never unmapped.
-        Some(page) => unsafe { std::ptr::read_volatile(page as *const u8) == 0 },
-        None => false,
+/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that descend
+/// from each other by forking; in a child it reads as zero until the child makes something of its own, which then gets
+/// the next number. Where the advice is refused nothing ever counts as being from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(u64);
+
+impl Origin {
+    /// This process.
+    pub(crate) fn here() -> Origin {
+        // Inherited by children, unlike the page, so that no descendant uses a number twice.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Some(mark) = mark() else { return Origin(0) };
+        let known = mark.load(Ordering::Relaxed);
+        if known != 0 {
+            return Origin(known);
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Origin(mark.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| number))
+    }
+
+    /// Was it made before this process was forked?
+    #[inline]
+    pub(crate) fn is_elsewhere(self) -> bool {
+        mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != self.0)
     }
 }
 
-/// The page's address; made on first use.
-fn mark() -> Option<usize> {
-    static PAGE: OnceLock<Option<usize>> = OnceLock::new();
+/// The page's first word; mapped on first use and never unmapped.
+#[inline]
+fn mark() -> Option<&'static AtomicU64> {
+    static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
     *PAGE.get_or_init(map_page)
 }
 
 #[cfg(target_os = "linux")]
-fn map_page() -> Option<usize> {
+fn map_page() -> Option<&'static AtomicU64> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     let len = rustix::param::page_size();
     // SAFETY: a new anonymous mapping at an address of the kernel's choice overlaps nothing.
@@ -29,18 +48,18 @@ fn map_page() -> Option<usize> {
         mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: the mapping is ours, `len` bytes long, and nobody else knows it.
+    // SAFETY: the mapping is ours, `len` bytes long, and nobody else knows it. It is page-aligned, zero, never
+    // unmapped, and used as an atomic only; the kernel's wiping happens in a child, before anything runs there.
     unsafe {
         if madvise(page, len, Advice::LinuxWipeOnFork).is_err() {
             let _ = rustix::mm::munmap(page, len);
             return None;
         }
-        std::ptr::write_volatile(page.cast::<u8>(), 1);
+        Some(&*page.cast::<AtomicU64>())
     }
-    Some(page as usize)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn map_page() -> Option<usize> {
+fn map_page() -> Option<&'static AtomicU64> {
     None
 }

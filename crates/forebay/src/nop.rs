@@ -23,6 +23,7 @@ impl Engine {
     /// engine.nop().wait()?;
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn nop(&self) -> Nop<'_> {
         let request = OpRequest {
             kind: OpKind::Nop,
@@ -59,8 +60,8 @@ impl Future for Nop<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let polled = self.op.poll_outcome(context);
-        polled.map(|outcome| outcome.result.map(drop).map_err(|failure| failure.into_error("nop", None)))
+        let polled = self.op.poll_result(context);
+        polled.map(|result| result.map(drop).map_err(|failure| failure.into_error("nop", None)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One operation in words: what is asked of a device, which memory it moves, and how it ended.
 
-use crate::arena::{AllocError, Buffer};
+use crate::arena::{AllocError, BUFFER_BYTES_MAX, Buffer};
 use crate::block::{Block, BlockMut};
 use crate::class::Class;
 use crate::error::{Error, ErrorKind};
@@ -78,13 +78,48 @@ pub(crate) struct OpRequest {
     pub(crate) buffer: OpBuffer,
 }
 
+impl OpRequest {
+    /// The request with its buffer, which a slot or a cell now owns.
+    pub(crate) fn take(&mut self) -> OpRequest {
+        OpRequest { buffer: self.buffer.take(), ..*self }
+    }
+}
+
+impl OpBuffer {
+    /// As `*self = from.take()` onto something that holds no memory, tag by tag: a move of the whole enum right after its fields were written stalls the
+    /// processor for longer than the rest of the operation takes.
+    #[inline]
+    pub(crate) fn move_from(&mut self, from: &mut OpBuffer) {
+        debug_assert!(matches!(self, OpBuffer::None | OpBuffer::Late), "nothing is dropped here");
+        let old = match from {
+            OpBuffer::None => std::mem::replace(self, OpBuffer::None),
+            OpBuffer::Late => std::mem::replace(self, OpBuffer::Late),
+            _ => std::mem::replace(self, std::mem::replace(from, OpBuffer::None)),
+        };
+        std::mem::forget(old);
+    }
+
+    /// Leaves nothing behind. Most operations carry no memory at this point, and then only a tag is written.
+    #[inline]
+    pub(crate) fn take(&mut self) -> OpBuffer {
+        match self {
+            OpBuffer::None => OpBuffer::None,
+            OpBuffer::Late => OpBuffer::Late,
+            _ => std::mem::replace(self, OpBuffer::None),
+        }
+    }
+}
+
 /// How an operation ended; carries the memory back in every case but loss.
 #[derive(Debug)]
 pub(crate) struct OpOutcome {
     /// Bytes moved from the start of the widened range; less than asked only at the end of the file.
-    pub(crate) result: Result<u32, OpFailure>,
+    pub(crate) result: OpResult,
     pub(crate) buffer: OpBuffer,
 }
+
+/// Bytes moved, or why not; small enough for two registers.
+pub(crate) type OpResult = Result<u32, OpFailure>;
 
 impl OpOutcome {
     pub(crate) fn failed(failure: OpFailure) -> OpOutcome {
@@ -96,8 +131,8 @@ impl OpOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpFailure {
     Errno(i32),
-    NoMemory { held: u64 },
-    TooLarge { limit: u64 },
+    NoMemory,
+    TooLarge,
     EngineClosed,
     FileClosed,
     ShardLost,
@@ -108,8 +143,12 @@ impl OpFailure {
     pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
         let error = match self {
             OpFailure::Errno(errno) => Error::os(operation, errno),
-            OpFailure::NoMemory { held } => Error::new(ErrorKind::ArenaExhausted { held }, operation),
-            OpFailure::TooLarge { limit } => Error::new(ErrorKind::TooLarge { limit }, operation),
+            OpFailure::NoMemory => {
+                // Counted now, not when it failed: the figure is for people.
+                let held = file.map_or(0, |file| file.engine().held_bytes());
+                Error::new(ErrorKind::ArenaExhausted { held }, operation)
+            }
+            OpFailure::TooLarge => Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation),
             OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
             OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
             OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
@@ -125,8 +164,8 @@ impl OpFailure {
 impl From<AllocError> for OpFailure {
     fn from(error: AllocError) -> OpFailure {
         match error {
-            AllocError::NoMemory { held } => OpFailure::NoMemory { held },
-            AllocError::TooLarge => OpFailure::TooLarge { limit: crate::arena::BUFFER_BYTES_MAX as u64 },
+            AllocError::NoMemory { .. } => OpFailure::NoMemory,
+            AllocError::TooLarge => OpFailure::TooLarge,
         }
     }
 }

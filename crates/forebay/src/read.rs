@@ -12,7 +12,7 @@ use crate::block::{Block, BlockMut};
 use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileCore};
-use crate::op::{Durability, OpBuffer, OpKind, OpOutcome, OpRequest};
+use crate::op::{Durability, OpBuffer, OpKind, OpRequest, OpResult};
 use crate::open::Mode;
 use crate::shard;
 use crate::submit::{OpFuture, Target};
@@ -68,6 +68,7 @@ operation!(ReadUpTo);
 operation!(ReadInto);
 
 impl<'f> Read<'f> {
+    #[inline]
     pub(crate) fn new(file: &'f File, range: Range<u64>) -> Read<'f> {
         Read { file, range, class: None }
     }
@@ -195,6 +196,7 @@ enum Stage<'f> {
 }
 
 impl<'f> RangeRead<'f> {
+    #[inline]
     pub(crate) fn new(file: &'f File, range: Range<u64>, class: Option<Class>, exact: bool) -> RangeRead<'f> {
         RangeRead::of_core(Held::Borrowed(file.core()), range, class, exact)
     }
@@ -243,7 +245,9 @@ impl<'f> RangeRead<'f> {
         loop {
             match &mut self.stage {
                 Stage::Op(op) => {
-                    return op.poll_outcome(context).map(|outcome| self.finish(outcome));
+                    let result = std::task::ready!(op.poll_result(context));
+                    let buffer = op.take_buffer();
+                    return Poll::Ready(self.finish(result, buffer));
                 }
                 Stage::Cached(request) => {
                     let Some(request) = request.take() else { return Poll::Ready(Err(self.again())) };
@@ -261,15 +265,16 @@ impl<'f> RangeRead<'f> {
         }
     }
 
-    fn finish(&self, outcome: OpOutcome) -> Result<Block> {
+    #[inline]
+    fn finish(&self, result: OpResult, buffer: OpBuffer) -> Result<Block> {
         let describe = |error: Error| {
             self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
         };
-        let bytes = match outcome.result {
+        let bytes = match result {
             Ok(bytes) => bytes,
-            Err(failure) => return Err(describe(failure.into_error("read", None))),
+            Err(failure) => return Err(describe(failure.into_error("read", Some(&self.core)))),
         };
-        let OpBuffer::Buffer(buffer) = outcome.buffer else {
+        let OpBuffer::Buffer(buffer) = buffer else {
             return Err(describe(Error::os("read", libc::EIO)));
         };
         cut(buffer, bytes, &self.range, self.core.alignment().read_offset, self.exact).map_err(describe)
@@ -410,23 +415,20 @@ impl Future for ReadIntoFuture<'_> {
         let describe = |error: Error| {
             this.file.core().describe(error).with_range(this.range.start, this.range.end - this.range.start)
         };
-        let outcome = match &mut this.state {
+        let (result, buffer) = match &mut this.state {
             IntoState::Known(known) => {
                 return Poll::Ready(known.take().unwrap_or_else(|| {
                     let error = Error::invalid("read", "this read was polled again after it had answered");
                     (Err(error), BlockMut::default())
                 }));
             }
-            IntoState::Op(op) => match op.poll_outcome(context) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => return Poll::Pending,
-            },
+            IntoState::Op(op) => (std::task::ready!(op.poll_result(context)), op.take_buffer()),
         };
-        let result = match outcome.result {
+        let result = match result {
             Ok(bytes) => Ok(bytes as usize),
-            Err(failure) => Err(describe(failure.into_error("read", None))),
+            Err(failure) => Err(describe(failure.into_error("read", Some(this.file.core())))),
         };
-        Poll::Ready(match outcome.buffer {
+        Poll::Ready(match buffer {
             OpBuffer::Mut(block) => (result, block),
             // Lost with its shard.
             _ => (result, BlockMut::default()),

@@ -180,11 +180,11 @@ impl Scan {
         if self.over {
             return Poll::Ready(Ok(None));
         }
-        if !self.asked_length {
-            if let Err(error) = std::task::ready!(self.poll_length(context)) {
-                self.over = true;
-                return Poll::Ready(Err(error));
-            }
+        if !self.asked_length
+            && let Err(error) = std::task::ready!(self.poll_length(context))
+        {
+            self.over = true;
+            return Poll::Ready(Err(error));
         }
         self.fill();
         let Some(first) = self.in_flight.front_mut() else {

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
-/// Counts are exact. Times are of one operation in eight (sampled), in nanoseconds, in histograms with two significant
+/// Counts are exact. Times are of one operation in 32 (sampled), in nanoseconds, in histograms with two significant
 /// digits from 1 ns to 60 s; longer times count as 60 s.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

@@ -4,14 +4,12 @@
 //! sends a cell through the home shard's inbox. **A future remembers where its slot lives**: polled or dropped on any
 //! other thread it never touches the slot, but sends word to the owner.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::engine::EngineShared;
 use crate::file::FileCore;
-use crate::op::{OpFailure, OpOutcome, OpRequest};
+use crate::op::{OpBuffer, OpFailure, OpOutcome, OpRequest, OpResult};
 use crate::shard::inbox::{Inbox, Message};
 use crate::shard::optable::{Continuation, NO_FILE, OpKey};
 use crate::shard::remote::{RemoteCell, RemotePtr};
@@ -50,14 +48,18 @@ impl Target<'_> {
 }
 
 /// One operation on its way; see the module's text.
+///
+/// The request stays where it is until its fields go into a slot one by one: moving it as a whole, from hand to hand,
+/// cost more than everything else that happens to an operation before the kernel sees it.
 pub(crate) struct OpFuture<'f> {
     target: Target<'f>,
+    request: OpRequest,
     state: State,
 }
 
 enum State {
     /// Not polled yet, or no room was found.
-    New(OpRequest),
+    New,
     /// In a slot of the shard with this number.
     Local { shard: u32, key: OpKey },
     /// A cell speaks for it; the number is the shard that has, or will have, the slot.
@@ -68,88 +70,127 @@ enum State {
 impl<'f> OpFuture<'f> {
     #[inline]
     pub(crate) fn new(target: Target<'f>, request: OpRequest) -> OpFuture<'f> {
-        OpFuture { target, state: State::New(request) }
+        OpFuture { target, request, state: State::New }
     }
 
-    pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
-        let polled = match &self.state {
-            State::Local { shard, key } => {
-                let (uid, key) = (*shard, *key);
-                let here = with_current(|shard| (shard.uid() == uid).then(|| shard.poll_op(key, context.waker())));
-                match here.flatten() {
-                    Some(polled) => polled,
-                    None => return self.adopt(uid, key, context),
+    /// The result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
+    #[inline]
+    pub(crate) fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        match self.state {
+            State::New => self.begin(context),
+            State::Local { shard: uid, key } => {
+                let buffer = &mut self.request.buffer;
+                let here = with_current(|shard| match shard.uid() == uid {
+                    true => Some(shard.poll_op(key, context.waker(), buffer)),
+                    false => None,
+                });
+                match here {
+                    Some(Some(Poll::Ready(result))) => {
+                        self.state = State::Over;
+                        Poll::Ready(result)
+                    }
+                    Some(Some(Poll::Pending)) => Poll::Pending,
+                    _ => self.adopt(uid, key, context),
                 }
             }
-            State::Remote { cell, .. } => cell.poll(context.waker()),
-            State::New(_) => return self.begin(context),
-            State::Over => Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))),
-        };
-        if polled.is_ready() {
-            self.state = State::Over;
+            _ => self.poll_cell(context),
         }
-        polled
+    }
+
+    /// The memory of an operation that is over.
+    #[inline]
+    pub(crate) fn take_buffer(&mut self) -> OpBuffer {
+        self.request.buffer.take()
+    }
+
+    /// Result and memory at once, where a move more does not matter.
+    pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
+        let result = std::task::ready!(self.poll_result(context));
+        Poll::Ready(OpOutcome { result, buffer: self.take_buffer() })
+    }
+
+    #[cold]
+    fn poll_cell(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        let State::Remote { cell, .. } = &self.state else {
+            // Polled again after it was over: a contract error of the caller, answered without a panic.
+            return Poll::Ready(Err(OpFailure::Errno(libc::ECANCELED)));
+        };
+        let OpOutcome { result, buffer } = std::task::ready!(cell.poll(context.waker()));
+        self.request.buffer = buffer;
+        self.state = State::Over;
+        Poll::Ready(result)
     }
 
     #[inline]
-    fn begin(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
-        let State::New(request) = std::mem::replace(&mut self.state, State::Over) else {
-            return Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED)));
-        };
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
         if let Some(failure) = self.target.engine().failure() {
-            return Poll::Ready(OpOutcome { result: Err(failure), buffer: request.buffer });
+            return self.fail(failure);
         }
-        let mut request = Some(request);
         let engine = Arc::as_ptr(self.target.engine());
-        let local = with_current(|shard| {
+        let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
+            true => self.begin_on(shard, context),
             // A shard of another engine is "elsewhere" too.
-            if Arc::as_ptr(shard.engine()) != engine {
-                return None;
-            }
-            Some(self.target.begin_on(shard, &mut request, context))
+            false => Begun::Elsewhere,
         });
-        match local.flatten() {
-            Some(Begun::Slot(shard, key)) => {
-                self.state = State::Local { shard, key };
-                Poll::Pending
-            }
-            Some(Begun::Failed(outcome)) => Poll::Ready(outcome),
-            Some(Begun::NoRoom) => {
-                if let Some(request) = request {
-                    self.state = State::New(request);
-                }
-                Poll::Pending
-            }
-            None => match request {
-                Some(request) => self.send(request, context),
-                None => Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))),
-            },
+        match begun {
+            Some(Begun::Waiting) => Poll::Pending,
+            Some(Begun::Failed(failure)) => self.fail(failure),
+            Some(Begun::Elsewhere) | None => self.send(context),
         }
     }
 
-    fn send(&mut self, request: OpRequest, context: &mut Context<'_>) -> Poll<OpOutcome> {
-        let cell = RemoteCell::request(self.target.file().cloned(), request);
+    #[inline]
+    fn begin_on(&mut self, shard: &Shard, context: &mut Context<'_>) -> Begun {
+        if !shard.has_slot_room(context.waker()) {
+            return Begun::Waiting;
+        }
+        let file = match self.target.file() {
+            None => NO_FILE,
+            Some(core) => match shard.enter_file(core) {
+                Ok(file) => file,
+                Err(failure) => return Begun::Failed(failure),
+            },
+        };
+        // Cloned before anything is borrowed: it may run code of the program's.
+        let waker = context.waker().clone();
+        match shard.stage(file, &mut self.request, || Continuation::Wake(waker)) {
+            Some(key) => self.state = State::Local { shard: shard.uid(), key },
+            None => {
+                // Room was seen above; only the clone of a strange waker can have taken it.
+                shard.leave_file(file);
+                return Begun::Failed(OpFailure::Errno(libc::EAGAIN));
+            }
+        }
+        Begun::Waiting
+    }
+
+    /// Over before it began; the memory stays here to be taken.
+    #[cold]
+    fn fail(&mut self, failure: OpFailure) -> Poll<OpResult> {
+        self.state = State::Over;
+        Poll::Ready(Err(failure))
+    }
+
+    fn send(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        let cell = RemoteCell::request(self.target.file().cloned(), self.request.take());
         // The waker is in place before the shard can see the cell, so the first poll is the only one needed.
         let first = cell.poll(context.waker());
         debug_assert!(first.is_pending());
         match self.target.home().send(Message::Op(cell.clone()), Some(context.waker())) {
-            Ok(()) => {
-                self.state = State::Remote { shard: self.target.home().uid, cell };
-                Poll::Pending
-            }
+            Ok(()) => self.state = State::Remote { shard: self.target.home().uid, cell },
             Err(_) => {
                 // SAFETY: the message came back, so nobody else has the cell.
                 if let Some(sent) = unsafe { cell.take_request() } {
-                    self.state = State::New(sent.request);
+                    self.request = sent.request;
                 }
-                Poll::Pending
             }
         }
+        Poll::Pending
     }
 
     /// Polled on another thread than the slot's: a cell takes over, and the owner is told.
     #[cold]
-    fn adopt(&mut self, uid: u32, key: OpKey, context: &mut Context<'_>) -> Poll<OpOutcome> {
+    fn adopt(&mut self, uid: u32, key: OpKey, context: &mut Context<'_>) -> Poll<OpResult> {
         let cell = RemoteCell::adopt(key);
         let first = cell.poll(context.waker());
         debug_assert!(first.is_pending());
@@ -172,9 +213,8 @@ impl<'f> OpFuture<'f> {
         }
     }
 
-    fn refused(&mut self, failure: Option<OpFailure>) -> Poll<OpOutcome> {
-        self.state = State::Over;
-        Poll::Ready(OpOutcome::failed(failure.unwrap_or(OpFailure::EngineClosed)))
+    fn refused(&mut self, failure: Option<OpFailure>) -> Poll<OpResult> {
+        self.fail(failure.unwrap_or(OpFailure::EngineClosed))
     }
 
     fn owner(&self, uid: u32) -> Option<&Arc<Inbox>> {
@@ -182,52 +222,28 @@ impl<'f> OpFuture<'f> {
     }
 }
 
+/// What became of an attempt to begin on the thread at hand.
 enum Begun {
-    Slot(u32, OpKey),
-    Failed(OpOutcome),
-    NoRoom,
-}
-
-impl Target<'_> {
-    #[inline]
-    fn begin_on(&self, shard: &Shard, request: &mut Option<OpRequest>, context: &mut Context<'_>) -> Begun {
-        if !shard.has_slot_room(context.waker()) {
-            return Begun::NoRoom;
-        }
-        let file = match self.file() {
-            None => NO_FILE,
-            Some(core) => match shard.enter_file(core) {
-                Ok(file) => file,
-                Err(failure) => {
-                    let buffer = request.take().map_or(crate::op::OpBuffer::None, |request| request.buffer);
-                    return Begun::Failed(OpOutcome { result: Err(failure), buffer });
-                }
-            },
-        };
-        let Some(taken) = request.take() else { return Begun::NoRoom };
-        match shard.stage(file, taken, Continuation::Wake(context.waker().clone())) {
-            Ok(key) => Begun::Slot(shard.uid(), key),
-            Err((refused, continuation)) => {
-                *request = Some(refused);
-                drop(continuation);
-                shard.leave_file(file);
-                Begun::NoRoom
-            }
-        }
-    }
-}
-
-impl Future for OpFuture<'_> {
-    type Output = OpOutcome;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<OpOutcome> {
-        self.poll_outcome(context)
-    }
+    /// In a slot, or waiting for one; the waker is registered either way.
+    Waiting,
+    Failed(OpFailure),
+    Elsewhere,
 }
 
 impl Drop for OpFuture<'_> {
+    #[inline]
     fn drop(&mut self) {
+        if matches!(self.state, State::Over | State::New) {
+            return;
+        }
+        self.give_up();
+    }
+}
+
+impl OpFuture<'_> {
+    /// Dropped before the outcome was taken.
+    #[cold]
+    fn give_up(&mut self) {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Local { shard: uid, key } => {
                 let here = with_current(|shard| {
@@ -237,10 +253,10 @@ impl Drop for OpFuture<'_> {
                     }
                     here
                 });
-                if here != Some(true) {
-                    if let Some(inbox) = self.owner(uid) {
-                        inbox.drop_slot(key);
-                    }
+                if here != Some(true)
+                    && let Some(inbox) = self.owner(uid)
+                {
+                    inbox.drop_slot(key);
                 }
             }
             State::Remote { shard, cell } => {
@@ -248,7 +264,7 @@ impl Drop for OpFuture<'_> {
                     drop_remote(inbox, cell);
                 }
             }
-            State::New(_) | State::Over => {}
+            State::New | State::Over => {}
         }
     }
 }

@@ -150,7 +150,7 @@ fn check(file: &File, offset: u64, len: u64) -> Result<()> {
         Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "write")
     } else if offset > i64::MAX as u64 - len {
         Error::invalid("write", format!("offset {offset} is beyond what a file can have"))
-    } else if offset % u64::from(grain) != 0 || len % u64::from(grain) != 0 {
+    } else if !offset.is_multiple_of(u64::from(grain)) || !len.is_multiple_of(u64::from(grain)) {
         Error::new(ErrorKind::Misaligned { needed: grain }, "write")
     } else {
         return Ok(());
@@ -227,17 +227,19 @@ impl Future for WriteFuture<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = &mut *self;
-        let outcome = match &mut this.state {
-            WriteState::Op(op) => match op.poll_outcome(context) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => return Poll::Pending,
-            },
+        let result = match &mut this.state {
+            WriteState::Op(op) => {
+                let result = std::task::ready!(op.poll_result(context));
+                // What an operation that failed early gives back is the engine's again.
+                drop(op.take_buffer());
+                result
+            }
             WriteState::Fault(error) => {
                 let again = || Error::invalid(this.operation, "polled again after it had answered");
                 return Poll::Ready(Err(error.take().unwrap_or_else(again)));
             }
         };
-        Poll::Ready(outcome.result.map(drop).map_err(|failure| {
+        Poll::Ready(result.map(drop).map_err(|failure| {
             let error = failure.into_error(this.operation, Some(this.file.core()));
             match this.place {
                 Some((offset, len)) => error.with_range(offset, len),

@@ -98,11 +98,13 @@ pub(crate) fn lines(x_axis: &str, x_labels: &[String], y_axis: &str, lines: &[Li
             text.title x=(n((left + right) / 2.0)) y=(n(bottom + 36.0)) text-anchor="middle" { (x_axis) }
             @for (index, line) in lines.iter().enumerate() {
                 @let class = format!("s{}", index % 8);
+                // Beside each other, so that no whisker hides another one.
+                @let at = |place: usize| at(place) + 5.0 * (index as f64 - (lines.len() - 1) as f64 / 2.0);
                 @let path: Vec<String> = line.points.iter()
                     .map(|(x, whisker)| format!("{},{}", n(at(*x)), n(scale.at(whisker.value)))).collect();
                 polyline class=(format!("curve {class}")) points=(path.join(" ")) {}
                 @for (x, whisker) in &line.points {
-                    g.whisker {
+                    g class=(format!("spread {class}")) {
                         line x1=(n(at(*x))) x2=(n(at(*x))) y1=(n(scale.at(whisker.low))) y2=(n(scale.at(whisker.high))) {}
                     }
                     circle class=(format!("series {class}")) cx=(n(at(*x))) cy=(n(scale.at(whisker.value))) r="3.5" {

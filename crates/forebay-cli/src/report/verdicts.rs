@@ -124,7 +124,7 @@ fn random_of_span(group: &[&Experiment], sentences: &mut Vec<String>) {
     }
     if let Some(threads) = measured(fastest, "direct-pread") {
         let subject = format!("Forebay over {} at depth {}", span(fastest), depth(fastest));
-        let other = "as many threads that wait in pread with O_DIRECT";
+        let other = "one thread for each read, waiting in pread with O_DIRECT";
         push(sentences, compare(&subject, &direct, other, &threads, metric::IOPS, ""));
         push(sentences, cpu(&subject, &direct, other, &threads, metric::CPU_US_PER_IO, "CPU µs per read"));
     }

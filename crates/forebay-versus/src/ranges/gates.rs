@@ -19,9 +19,10 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cach
     experiment.set("tokio-fs-sequential-again", "a_a_spread", spread);
     let allocations = experiment.get("read_many", "allocations_per_range");
     if allocations.is_finite() {
-        // A batch may allocate its own bookkeeping; a thousandth of an allocation a range is twenty for the whole batch.
+        // One batch of a fresh process: opening the file and tables that grow by doubling are in it, which is some hundred
+        // allocations. The steady state has a gate of its own in `random`.
         let name = format!("{}: read_many allocations per range", shape.name());
-        experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.001, allocations, 0.0));
+        experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.05, allocations, 0.0));
     }
     if cache == Cache::Warm {
         return;

@@ -152,7 +152,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
             options.common.write_json(&document)?;
         }
     }
-    Ok(document.summarise())
+    document.summarise()
 }
 
 fn measure_cell(

@@ -172,7 +172,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     let mut document = Document::new();
     document.push(experiment);
     options.common.write_json(&document)?;
-    Ok(document.summarise())
+    document.summarise()
 }
 
 /// Measures one sample in this process.

@@ -50,7 +50,7 @@ impl Region {
         };
         // SAFETY: the layout's size is not zero, as `bytes` is at least a page.
         let Some(headers) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
-            // SAFETY: as above.
+            // SAFETY: mapped above with this length, and nobody has got any of it.
             unsafe { memory::unmap(start, bytes) };
             return Err(io::ErrorKind::OutOfMemory.into());
         };
@@ -70,10 +70,6 @@ impl Region {
 
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(super) fn pages(&self) -> u32 {

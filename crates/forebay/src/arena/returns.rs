@@ -176,7 +176,7 @@ mod tests {
         let stack = ReturnStack::new(Arc::new(Waiting::new(1)));
         let all = headers(3);
         for header in &all {
-            // SAFETY: ours.
+            // SAFETY: made by `headers` above, and on no other stack.
             assert!(unsafe { stack.push(*header, *header) });
         }
         let taken: Vec<_> = stack.take_all().collect();

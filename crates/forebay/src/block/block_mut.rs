@@ -54,7 +54,8 @@ impl BlockMut {
     }
 
     /// The buffer, with the number of bytes that are initialised and the program's own.
-    pub(crate) fn into_buffer(self) -> (Option<Buffer>, usize) {
+    #[cfg(test)]
+    pub(super) fn into_buffer(self) -> (Option<Buffer>, usize) {
         (self.buffer, self.len)
     }
 

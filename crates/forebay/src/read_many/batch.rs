@@ -203,13 +203,13 @@ impl Batch {
                 Some(_) => false,
             };
             if vacant {
-                let error = failure.into_error("read_many", None);
+                let error = failure.into_error("read_many", Some(&self.file));
                 self.put(number, Err(range_error(self, error, &self.plan.ranges[number])));
             }
         }
         if let Some(queue) = &self.queue {
             // A stream tells the failure once and ends.
-            let error = self.file.describe(failure.into_error("read_many", None));
+            let error = failure.into_error("read_many", Some(&self.file));
             let _ = queue.force_push((0, Err(error)));
         }
         self.end();
@@ -365,7 +365,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let Some(place) = batch.place_of(piece) else { return };
     let bytes = match (outcome.result, members.len()) {
         (Ok(bytes), _) => bytes,
-        (Err(OpFailure::Errno(_) | OpFailure::NoMemory { .. } | OpFailure::TooLarge { .. }), 2..) => {
+        (Err(OpFailure::Errno(_) | OpFailure::NoMemory | OpFailure::TooLarge), 2..) => {
             let first = batch.plan.pieces[piece as usize].first;
             // SAFETY: on the batch's shard; no other reference to its progress is live here.
             let split = unsafe { &mut (*batch.progress.get()).split };
@@ -374,7 +374,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
         }
         (Err(failure), _) => {
             for &number in members {
-                let error = failure.into_error("read_many", None);
+                let error = failure.into_error("read_many", Some(&batch.file));
                 batch.put(number as usize, Err(range_error(batch, error, &batch.plan.ranges[number as usize])));
             }
             return;
@@ -479,7 +479,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         Ok(file) => file,
         Err(failure) => {
             for &number in batch.members(piece) {
-                let error = failure.into_error("read_many", None);
+                let error = failure.into_error("read_many", Some(&batch.file));
                 batch.put(number as usize, Err(range_error(batch, error, &batch.plan.ranges[number as usize])));
             }
             return true;
@@ -491,7 +491,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         .map(|&number| &batch.plan.ranges[number as usize])
         .map(|range| range.end - range.start)
         .sum();
-    let request = OpRequest {
+    let mut request = OpRequest {
         kind: OpKind::Read,
         class: batch.class,
         durability: Durability::None,
@@ -502,13 +502,13 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     };
     // SAFETY: on the batch's shard; the copy ends the reference.
     let continuation = Continuation::Batch { batch: unsafe { (*batch.progress.get()).place }, piece };
-    match shard.stage(file, request, continuation) {
-        Ok(_) => {
+    match shard.stage(file, &mut request, || continuation) {
+        Some(_) => {
             // SAFETY: on the batch's shard; the reference ends here.
             unsafe { (*batch.progress.get()).in_flight += 1 };
             true
         }
-        Err(_) => {
+        None => {
             shard.leave_file(file);
             false
         }

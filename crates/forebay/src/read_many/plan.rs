@@ -65,10 +65,10 @@ impl Plan {
         let mut open: Option<Open> = None;
         for at in 0..self.order.len() as u32 {
             let range = self.ranges[self.order[at as usize] as usize].clone();
-            if let Some(piece) = open.as_mut() {
-                if piece.takes(&range, limits, self.grain) {
-                    continue;
-                }
+            if let Some(piece) = open.as_mut()
+                && piece.takes(&range, limits, self.grain)
+            {
+                continue;
             }
             if let Some(piece) = open.replace(Open::new(&range, at, self.grain)) {
                 self.pieces.extend(piece.close(self.grain));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::Wait;
 use crate::file::CloseNode;
-use crate::op::{OpBuffer, OpFailure, OpOutcome};
+use crate::op::{OpFailure, OpOutcome};
 use crate::pending::Sender;
 use crate::read_many::{self, Batch};
 use crate::shard::Shard;
@@ -132,9 +132,11 @@ impl Shard {
                 return cell.finish(OpOutcome { result: Err(failure), buffer: sent.request.buffer });
             }
         };
-        match self.stage(file, sent.request, Continuation::Remote(cell.clone())) {
-            Ok(key) => cell.set_key(key),
-            Err((request, _)) => {
+        let mut request = sent.request;
+        let kept = cell.clone();
+        match self.stage(file, &mut request, || Continuation::Remote(kept)) {
+            Some(key) => cell.set_key(key),
+            None => {
                 // `take_messages` looked for room first, so this is for a table that filled up in between.
                 self.leave_file(file);
                 let result = Err(OpFailure::Errno(libc::EAGAIN));
@@ -316,7 +318,7 @@ impl Shard {
         for key in keys {
             let (in_flight, buffer, continuation) = self.ops.with(|ops| {
                 let slot = ops.table.slot(key.index);
-                let buffer = std::mem::replace(&mut slot.buffer, OpBuffer::None);
+                let buffer = slot.buffer.take();
                 let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
                 (slot.state == SlotState::InFlight, buffer, continuation)
             });

@@ -263,10 +263,10 @@ pub(crate) fn panicked(operation: &'static str, payload: &(dyn std::any::Any + S
 fn schedule(inbox: &Arc<Inbox>, runnable: Runnable) {
     let mut runnable = Some(runnable);
     shard::with_current(|shard| {
-        if shard.uid() == inbox.uid {
-            if let Some(runnable) = runnable.take() {
-                shard.executor().push(runnable);
-            }
+        if shard.uid() == inbox.uid
+            && let Some(runnable) = runnable.take()
+        {
+            shard.executor().push(runnable);
         }
     });
     if let Some(runnable) = runnable {

@@ -6,11 +6,11 @@ use std::task::{Poll, Waker};
 use crate::arena::AllocError;
 use crate::driver::IoRequest;
 use crate::file::FileCore;
-use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
+use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::read_many;
 use crate::shard::Shard;
 use crate::shard::files::FileTarget;
-use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, SlotQueue, SlotState};
+use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotQueue, SlotState};
 use crate::shard::remote::RemotePtr;
 
 /// The op table and its queues.
@@ -23,26 +23,18 @@ pub(crate) struct Ops {
     pub(crate) in_flight: u32,
     /// Operations in flight whose memory comes back without the program doing anything.
     returning: u32,
-    /// Counts operations, to sample one in eight.
+    /// Counts operations, to sample one in 32.
     started: u32,
 }
 
 /// One operation in so many has its times taken.
-const SAMPLE_EVERY: u32 = 8;
+const SAMPLE_EVERY: u32 = 32;
 /// Times an operation is tried again after EAGAIN or EINTR before it fails.
 const RETRIES_MAX: u8 = 100;
 
-/// What is left to do for a finished operation once no borrow is held.
-enum After {
-    Nothing(OpBuffer),
-    Wake(Waker, OpBuffer),
-    Remote(RemotePtr, OpOutcome),
-    Batch(u32, u32, OpOutcome),
-}
-
 /// What a completion means.
 enum Verdict {
-    Finished(Result<u32, OpFailure>),
+    Finished(OpResult),
     Again,
 }
 
@@ -79,7 +71,7 @@ impl Ops {
 impl Shard {
     /// The file's entry on this shard, with one more use; [`stage`](Self::stage) takes the use over.
     #[inline]
-    pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> Result<u32, OpFailure> {
+    pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
         let register = |index, fd| self.driver.with(|driver| driver.register_file(index, fd));
         self.files.with(|files| files.enter(core, self.index(), register))
     }
@@ -92,16 +84,16 @@ impl Shard {
     }
 
     /// Puts an operation into a slot, from where this turn's end takes it to the device. `None`: the op table is
-    /// full, and everything comes back.
+    /// full, and everything stays with the caller.
     #[inline]
     pub(crate) fn stage(
         &self,
         file: u32,
-        request: OpRequest,
-        continuation: Continuation,
-    ) -> Result<OpKey, (OpRequest, Continuation)> {
+        request: &mut OpRequest,
+        continuation: impl FnOnce() -> Continuation,
+    ) -> Option<OpKey> {
         self.ops.with(|ops| {
-            let Some(key) = ops.table.take() else { return Err((request, continuation)) };
+            let key = ops.table.take()?;
             ops.started = ops.started.wrapping_add(1);
             let sampled = ops.started % SAMPLE_EVERY == 0;
             // Field by field: clearing the whole slot first would write each cache line twice.
@@ -118,51 +110,67 @@ impl Shard {
             slot.len = request.len;
             slot.asked = request.asked;
             slot.done = 0;
-            slot.buffer = request.buffer;
-            slot.continuation = continuation;
+            slot.buffer.move_from(&mut request.buffer);
+            slot.continue_with(continuation());
             if sampled {
                 slot.staged_at = self.clock.now();
             }
             ops.staged.push(&mut ops.table, key.index);
-            Ok(key)
+            Some(key)
         })
     }
 
-    /// For a local future: the outcome once, or a promise to wake `waker`.
+    /// For a local future: the result once, with the memory moved into `buffer`, or a promise to wake `waker`.
     #[inline]
-    pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker) -> Poll<OpOutcome> {
-        let (polled, old) = self.ops.with(|ops| {
+    pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker, buffer: &mut OpBuffer) -> Poll<OpResult> {
+        let polled = self.ops.with(|ops| {
             let Some(slot) = ops.table.find(key) else {
                 // Cannot happen while its future lives; answered without a panic.
-                return (Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))), None);
+                return Some(Err(OpFailure::Errno(libc::ECANCELED)));
             };
-            if slot.state == SlotState::Done {
-                let outcome =
-                    OpOutcome { result: slot.result, buffer: std::mem::replace(&mut slot.buffer, OpBuffer::None) };
-                if slot.sampled {
-                    let handed_over = self.clock.now().wrapping_sub(slot.completed_at);
-                    let (class, device) = (slot.class.0, slot.asked as u16);
-                    self.flows.with(|flows| {
-                        flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
-                    });
-                }
-                ops.table.give_back(key.index);
-                return (Poll::Ready(outcome), None);
+            if slot.state != SlotState::Done {
+                return None;
             }
-            match &slot.continuation {
-                Continuation::Wake(known) if known.will_wake(waker) => (Poll::Pending, None),
-                _ => {
-                    let new = Continuation::Wake(waker.clone());
-                    (Poll::Pending, Some(std::mem::replace(&mut slot.continuation, new)))
-                }
+            let result = slot.result;
+            buffer.move_from(&mut slot.buffer);
+            if slot.sampled {
+                let handed_over = self.clock.now().wrapping_sub(slot.completed_at);
+                let (class, device) = (slot.class.0, slot.device);
+                self.flows.with(|flows| {
+                    flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
+                });
             }
+            ops.table.give_back(key.index);
+            Some(result)
         });
-        // Dropping a waker may run code of the program's, so it happens here, where nothing is borrowed.
-        drop(old);
-        if polled.is_ready() {
-            self.tell_slot_room();
+        match polled {
+            Some(result) => {
+                self.tell_slot_room();
+                Poll::Ready(result)
+            }
+            None => {
+                self.renew_waker(key, waker);
+                Poll::Pending
+            }
         }
-        polled
+    }
+
+    /// A slot's future was polled again before the end, perhaps by another task.
+    #[cold]
+    fn renew_waker(&self, key: OpKey, waker: &Waker) {
+        let known = self.ops.with(|ops| match ops.table.find(key).map(|slot| &slot.continuation) {
+            Some(Continuation::Wake(known)) => known.will_wake(waker),
+            _ => false,
+        });
+        if known {
+            return;
+        }
+        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        let new = Continuation::Wake(waker.clone());
+        let old = self.ops.with(|ops| {
+            ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, new))
+        });
+        drop(old);
     }
 
     /// The future of a slot is gone: nobody waits, and the slot keeps memory and file until the device is done.
@@ -174,7 +182,7 @@ impl Shard {
             let mut buffer = OpBuffer::None;
             match slot.state {
                 SlotState::Done => {
-                    buffer = std::mem::replace(&mut slot.buffer, OpBuffer::None);
+                    buffer = slot.buffer.take();
                     ops.table.give_back(key.index);
                 }
                 SlotState::InFlight if !slot.cancelling => {
@@ -207,7 +215,7 @@ impl Shard {
         let (done, old) = self.ops.with(|ops| match ops.table.find(key) {
             Some(slot) if slot.state == SlotState::Done => {
                 let outcome =
-                    OpOutcome { result: slot.result, buffer: std::mem::replace(&mut slot.buffer, OpBuffer::None) };
+                    OpOutcome { result: slot.result, buffer: slot.buffer.take() };
                 ops.table.give_back(key.index);
                 (Some((cell, outcome)), None)
             }
@@ -305,6 +313,7 @@ impl Shard {
                 }
                 let slot = ops.table.slot(index);
                 slot.state = SlotState::InFlight;
+                slot.device = target.device;
                 if slot.sampled {
                     slot.submitted_at = now;
                 }
@@ -339,9 +348,7 @@ impl Shard {
     #[inline]
     pub(crate) fn completed(&self, key: OpKey, result: i32, now: u64) {
         let verdict = self.ops.with(|ops| {
-            let Some(slot) = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight) else {
-                return None;
-            };
+            let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
             let orphan = matches!(slot.continuation, Continuation::Orphan);
             let returning = orphan || slot.kind == OpKind::Write;
             if slot.sampled {
@@ -365,7 +372,7 @@ impl Shard {
 
     /// Short is never success: the rest of a short transfer is asked for until the end of the file proves itself.
     #[inline]
-    fn judge(&self, slot: &mut crate::shard::optable::Slot, result: i32, orphan: bool) -> Verdict {
+    fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
         if result < 0 {
             let again = matches!(-result, libc::EAGAIN | libc::EINTR);
             if again && !orphan && !slot.cancelling && slot.retries < RETRIES_MAX {
@@ -415,63 +422,47 @@ impl Shard {
     }
 
     /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
-    fn finish(&self, index: u32, result: Result<u32, OpFailure>) {
-        let (after, file) = self.ops.with(|ops| {
+    #[inline]
+    fn finish(&self, index: u32, result: OpResult) {
+        let (waker, file) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             let file = std::mem::replace(&mut slot.file, NO_FILE);
-            let device = self.count(slot, file, result);
-            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
-            let buffer = std::mem::replace(&mut slot.buffer, OpBuffer::None);
-            let after = match continuation {
-                Continuation::Wake(waker) => {
-                    slot.state = SlotState::Done;
-                    slot.result = result;
-                    // The op's size is counted; the place now tells whose histogram the hand-over goes to.
-                    slot.asked = u32::from(device);
-                    // A write's memory is the engine's to return; only reads carry theirs to the future.
-                    let is_write = !matches!(slot.kind, OpKind::Read);
-                    match is_write {
-                        true => After::Wake(waker, buffer),
-                        false => {
-                            slot.buffer = buffer;
-                            After::Wake(waker, OpBuffer::None)
-                        }
-                    }
-                }
-                other => {
-                    ops.table.give_back(index);
-                    let outcome = OpOutcome { result, buffer };
-                    match other {
-                        Continuation::Remote(cell) => After::Remote(cell, outcome),
-                        Continuation::Batch { batch, piece } => After::Batch(batch, piece, outcome),
-                        _ => After::Nothing(outcome.buffer),
-                    }
-                }
-            };
-            (after, file)
+            self.count(slot, result);
+            slot.result = result;
+            slot.state = SlotState::Done;
+            (slot.take_waker(), file)
         });
         self.leave_file(file);
-        match after {
-            After::Nothing(buffer) => drop(buffer),
-            After::Wake(waker, buffer) => {
-                drop(buffer);
-                waker.wake();
-                return;
+        match waker {
+            Some(waker) => waker.wake(),
+            None => self.finish_elsewhere(index, result),
+        }
+    }
+
+    /// The rest of [`finish`](Self::finish) for operations that no future on this shard waits for.
+    fn finish_elsewhere(&self, index: u32, result: OpResult) {
+        let (continuation, buffer) = self.ops.with(|ops| {
+            let slot = ops.table.slot(index);
+            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+            let buffer = slot.buffer.take();
+            ops.table.give_back(index);
+            (continuation, buffer)
+        });
+        match continuation {
+            Continuation::Remote(cell) => cell.finish(OpOutcome { result, buffer }),
+            Continuation::Batch { batch, piece } => {
+                read_many::piece_done(self, batch, piece, OpOutcome { result, buffer });
             }
-            After::Remote(cell, outcome) => cell.finish(outcome),
-            After::Batch(batch, piece, outcome) => read_many::piece_done(self, batch, piece, outcome),
+            Continuation::Orphan | Continuation::Wake(_) => drop(buffer),
         }
         self.tell_slot_room();
     }
 
-    /// Adds a finished operation to the statistics; returns the device's number.
-    fn count(&self, slot: &crate::shard::optable::Slot, file: u32, result: Result<u32, OpFailure>) -> u16 {
-        let device = match file {
-            NO_FILE => 0,
-            file => self.files.with(|files| files.target(file)).map_or(0, |target| target.device),
-        };
+    /// Adds a finished operation to the statistics.
+    #[inline]
+    fn count(&self, slot: &Slot, result: OpResult) {
         self.flows.with(|flows| {
-            let flow = flows.of(slot.class.0, device);
+            let flow = flows.of(slot.class.0, slot.device);
             match (slot.kind, result) {
                 (_, Err(_)) => flow.failures += 1,
                 (OpKind::Read, Ok(bytes)) => {
@@ -495,7 +486,6 @@ impl Shard {
                 flow.device_ns.record(self.clock.ns(slot.completed_at - slot.submitted_at));
             }
         });
-        device
     }
 
     /// Registers arena regions that appeared since the last look; a refusal is told once and costs speed only.

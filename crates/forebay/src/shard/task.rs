@@ -100,11 +100,11 @@ impl Future for Sending {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(message) = self.message.take() {
-            if let Err(message) = self.inbox.send(message, Some(context.waker())) {
-                self.message = Some(message);
-                return Poll::Pending;
-            }
+        if let Some(message) = self.message.take()
+            && let Err(message) = self.inbox.send(message, Some(context.waker()))
+        {
+            self.message = Some(message);
+            return Poll::Pending;
         }
         Poll::Ready(())
     }
@@ -292,11 +292,11 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<F::Output>> {
-        if let Some(future) = &mut self.future {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                self.future = None;
-                return Poll::Ready(Ok(output));
-            }
+        if let Some(future) = &mut self.future
+            && let Poll::Ready(output) = future.as_mut().poll(context)
+        {
+            self.future = None;
+            return Poll::Ready(Ok(output));
         }
         match Pin::new(&mut self.sleep).poll(context) {
             Poll::Pending => Poll::Pending,

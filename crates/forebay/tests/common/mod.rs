@@ -20,7 +20,10 @@ pub(crate) fn engine() -> Engine {
 
 /// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("forebay-test-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+    tempfile::Builder::new()
+        .prefix("forebay-test-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a directory")
 }
 
 /// The byte at a place of every test file: no two 4 KiB pages of a file are equal.

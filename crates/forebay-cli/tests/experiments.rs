@@ -1,0 +1,120 @@
+//! What the experiments promise about their samples: the memory limit, the metrics, and files that are only read.
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{Directory, document, run};
+
+fn metric(row: &Value, name: &str) -> f64 {
+    row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
+}
+
+fn rows(experiment: &Value) -> &[Value] {
+    experiment["rows"].as_array().expect("rows is a list")
+}
+
+#[test]
+fn no_row_of_a_scan_exceeds_the_memory_it_may_use() {
+    let directory = Directory::new("limit");
+    let outcome = run(&[
+        "measure",
+        "scan",
+        directory.text(),
+        "--json",
+        "--quiet",
+        "--repeats",
+        "2",
+        "--seconds",
+        "0.3",
+        "--memory",
+        "32MiB",
+        "--size",
+        "64MiB",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let scan = &value["experiments"][0];
+    let cold = scan["parameters"]["cold"].as_str().expect("a word");
+    assert!(["cgroup", "dropped", "fadvise", "warm"].contains(&cold), "{cold}");
+    for row in rows(scan) {
+        assert_eq!(row["skipped"], Value::Null, "{row}");
+        assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+        let peak = metric(row, "memory_peak_bytes");
+        assert!(peak > 0.0, "{row}");
+        // Without a cgroup nothing limits the page cache, and the notes say so.
+        if cold == "cgroup" {
+            assert!(peak <= f64::from(32 << 20), "{row}");
+        }
+    }
+    let limited = scan["notes"].to_string().contains("could not be limited");
+    assert_eq!(limited, cold != "cgroup", "{scan}");
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn random_reads_have_ordered_percentiles_for_every_span_and_depth() {
+    let directory = Directory::new("percentiles");
+    let outcome = run(&[
+        "measure",
+        "random",
+        directory.text(),
+        "--json",
+        "--quiet",
+        "--repeats",
+        "1",
+        "--seconds",
+        "0.1",
+        "--memory",
+        "32MiB",
+        "--size",
+        "64MiB",
+        "--depth",
+        "1,4",
+        "--threads",
+        "2",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("experiments is a list");
+    assert_eq!(experiments.len(), 4);
+    for experiment in experiments {
+        let whole = experiment["parameters"]["span_bytes"] == experiment["parameters"]["file_bytes"];
+        assert_eq!(rows(experiment).len(), if whole { 4 } else { 2 }, "{experiment}");
+        for row in rows(experiment) {
+            assert_eq!(row["skipped"], Value::Null, "{row}");
+            assert!(metric(row, "iops") > 0.0 && metric(row, "cpu_us_per_io") > 0.0, "{row}");
+            assert!(metric(row, "p50_us") <= metric(row, "p99_us"), "{row}");
+            assert!(metric(row, "p99_us") <= metric(row, "p99_9_us"), "{row}");
+            assert!(metric(row, "context_switches_per_io") >= 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn an_existing_file_is_only_read() {
+    let directory = Directory::new("existing");
+    let file = directory.file("mine", 40 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    let outcome = run(&[
+        "measure",
+        "scan",
+        name,
+        "--json",
+        "--quiet",
+        "--repeats",
+        "1",
+        "--rows",
+        "buffered,direct-large",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let scan = &value["experiments"][0];
+    assert_eq!(scan["parameters"]["file_bytes"], 40 << 20);
+    assert_eq!(scan["parameters"]["own_file"], false);
+    assert_eq!(rows(scan).len(), 2);
+    assert!(fs::read(&file).expect("readable") == before, "the file was changed");
+    assert_eq!(directory.names(), ["mine"]);
+}

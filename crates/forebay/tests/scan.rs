@@ -1,0 +1,335 @@
+//! Shows: a scan gives the bytes of its range in order, in blocks without gaps, with bounded memory, wherever it runs.
+//! How: files of all awkward lengths, fixed and adaptive paces, files that change under the scan, and early drops.
+
+mod common;
+
+use common::{byte_at, bytes_of, dir, engine, write_file};
+use forebay::{Block, Class, Engine, ErrorKind, File, Open, Scan, ScanBuilder};
+
+const MIB: u64 = 1 << 20;
+
+/// Is the block what the file has at `at`?
+fn check(block: &Block, at: u64) {
+    let wrong = block.iter().zip(at..).find(|&(&byte, offset)| byte != byte_at(offset));
+    assert!(wrong.is_none(), "block at {at}: wrong byte at {:?}", wrong.map(|(_, offset)| offset));
+    assert!(!block.is_empty(), "an empty block at {at}");
+}
+
+/// Reads to the end; where that was, and the peak in flight.
+async fn drain(mut scan: Scan, start: u64) -> (u64, u64) {
+    let mut at = start;
+    while let Some(block) = scan.next().await.unwrap() {
+        check(&block, at);
+        at += block.len() as u64;
+    }
+    assert!(scan.next().await.unwrap().is_none(), "the end stays the end");
+    (at, scan.in_flight_bytes_peak())
+}
+
+/// The paces that every case runs with; each with the most bytes it may have in flight.
+fn paces(file: &File) -> Vec<(ScanBuilder, u64)> {
+    vec![
+        (file.scan(), 8 * MIB),
+        (file.scan().buffer(4096).depth(1), 4096),
+        (file.scan().buffer(4096).depth(7), 7 * 4096),
+        (file.scan().buffer(5000).depth(3), 3 * 8192),
+        (file.scan().buffer(64 << 10), 8 * (64 << 10)),
+        (file.scan().depth(2), MIB),
+        (file.scan().buffer(0).depth(0), 4096),
+        (file.scan().buffer(1 << 20).depth(8), 8 * MIB),
+    ]
+}
+
+#[test]
+fn all_lengths_at_all_paces_in_all_modes() {
+    let (engine, dir) = (engine(), dir());
+    for len in [0u64, 1, 511, 4095, 4096, 4097, 128 << 10, (128 << 10) + 1, 3 * MIB, 3 * MIB - 1] {
+        let path = dir.path().join(len.to_string());
+        write_file(&path, len);
+        for open in [Open::read(), Open::read().buffered(), Open::read().uncached()] {
+            let file = engine.open(&path, open).wait().unwrap();
+            for (builder, limit) in paces(&file) {
+                let (end, peak) = futures::executor::block_on(drain(builder.clone().start(), 0));
+                assert_eq!(end, len, "{builder:?}");
+                assert!(peak <= limit, "{peak} bytes in flight: {builder:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranges_begin_and_end_anywhere() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    let len = 700_001;
+    write_file(&path, len);
+    for open in [Open::read(), Open::read().buffered()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        for (start, end) in [(0, 1), (1, 2), (5, 5), (4095, 4097), (1, 700_001), (511, 300_000), (8192, 65_536), (699_999, u64::MAX),
+            (700_001, u64::MAX), (900_000, 1_000_000), (u64::MAX, u64::MAX), (1 << 63, u64::MAX)]
+        {
+            for (builder, limit) in paces(&file) {
+                let scan = builder.range(start..end).start();
+                let (at, peak) = futures::executor::block_on(drain(scan, start));
+                assert_eq!(at, end.min(len).max(start), "{start}..{end}");
+                assert!(peak <= limit);
+            }
+        }
+        let backwards = std::ops::Range { start: 9, end: 3 };
+        let mut scan = file.scan().range(backwards).start();
+        assert_eq!(scan.next_wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(scan.next_wait().unwrap().is_none(), "over after an error");
+    }
+}
+
+#[test]
+fn the_default_ramps_up_and_stays_within_its_bounds() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 24 * MIB);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let mut scan = file.scan().start();
+    let first = scan.next_wait().unwrap().unwrap();
+    assert_eq!(first.len(), 128 << 10, "small at first, so that a short scan reads little in vain");
+    check(&first, 0);
+    let (end, peak) = futures::executor::block_on(drain(scan, 128 << 10));
+    assert_eq!((end, peak), (24 * MIB, 4 * MIB), "eight requests of 512 KiB");
+}
+
+#[test]
+fn a_consumer_that_stalls_and_recovers_never_gets_more_than_the_bounds() {
+    // Story: after depth had been given back, growing again doubled 7 to 14 requests, past the eight that are promised.
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 32 * MIB);
+    // Cached, so that blocks wait for the consumer from the first one on.
+    std::fs::read(&path).unwrap();
+    for open in [Open::read().buffered(), Open::read()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        for _ in 0..4 {
+            let (end, peak) = futures::executor::block_on(drain(file.scan().start(), 0));
+            assert_eq!(end, 32 * MIB);
+            assert!(peak <= 4 * MIB, "{peak} bytes in flight");
+            // The second half must come from the device again, so the pace changes in the middle.
+            file.advise(16 * MIB..32 * MIB, forebay::Advice::DontNeed).wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_grows_ends_where_it_ended_at_the_start() {
+    use std::io::Write;
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 2 * MIB);
+    for open in [Open::read(), Open::read().buffered()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        let len = file.len().wait().unwrap();
+        let mut scan = file.scan().buffer(64 << 10).depth(2).start();
+        let first = scan.next_wait().unwrap().unwrap();
+        check(&first, 0);
+        let mut more = std::fs::File::options().append(true).open(&path).unwrap();
+        more.write_all(&bytes_of(len..len + MIB)).unwrap();
+        let (end, _) = futures::executor::block_on(drain(scan, first.len() as u64));
+        assert_eq!(end, len);
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_ends_early_and_without_an_error() {
+    let (engine, dir) = (engine(), dir());
+    for (number, open) in [Open::write(), Open::write().buffered()].into_iter().enumerate() {
+        for (cut, depth) in [(0u64, 1), (MIB, 1), (MIB + 777, 2), (MIB + 4096, 8), (64 << 10, 4)] {
+            let path = dir.path().join(format!("{number}-{cut}"));
+            write_file(&path, 4 * MIB);
+            let file = engine.open(&path, open).wait().unwrap();
+            let mut scan = file.scan().buffer(64 << 10).depth(depth).start();
+            let first = scan.next_wait().unwrap().unwrap();
+            check(&first, 0);
+            file.truncate(cut).wait().unwrap();
+            // What was in flight may still have old bytes; what comes is a prefix, and right.
+            let (end, _) = futures::executor::block_on(drain(scan, first.len() as u64));
+            let in_flight = (1 + depth as u64) * (64 << 10);
+            assert!(end >= cut.min(end) && end <= cut.max(in_flight), "ended at {end}, cut at {cut}");
+            if cut > in_flight {
+                assert_eq!(end, cut);
+            }
+        }
+    }
+}
+
+#[test]
+fn dropped_at_any_point_it_gives_everything_back() {
+    use std::task::{Context, Waker};
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 8 * MIB);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    for taken in [0usize, 1, 2, 5, 20] {
+        let mut scan = file.scan().buffer(256 << 10).depth(8).start();
+        for n in 0..taken {
+            check(&scan.next_wait().unwrap().unwrap(), n as u64 * (256 << 10));
+        }
+        // In the middle of waiting too.
+        let mut next = Box::pin(scan.next());
+        let _ = next.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        drop(next);
+        drop(scan);
+    }
+    // A next() that was dropped loses no block.
+    let mut scan = file.scan().buffer(256 << 10).depth(4).start();
+    let mut at = 0;
+    for _ in 0..32 {
+        let mut next = Box::pin(scan.next());
+        let block = match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            std::task::Poll::Ready(block) => block.unwrap(),
+            std::task::Poll::Pending => {
+                drop(next);
+                scan.next_wait().unwrap()
+            }
+        };
+        let Some(block) = block else { break };
+        check(&block, at);
+        at += block.len() as u64;
+    }
+    assert_eq!(at, 8 * MIB);
+    drop(scan);
+    file.close().wait().unwrap();
+    assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+}
+
+use std::future::Future;
+
+#[test]
+fn blocks_that_the_consumer_keeps_stay_right_until_memory_is_out() {
+    let config = common::config().shards(1).arena_bytes(4 << 20).arena_bytes_max(4 << 20).overflow_bytes_max(2 << 20);
+    let (engine, dir) = (Engine::start(config).unwrap(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 16 * MIB);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let mut kept = Vec::new();
+    let mut scan = file.scan().buffer(256 << 10).depth(4).start();
+    let error = loop {
+        match scan.next_wait() {
+            Ok(Some(block)) => kept.push(block),
+            Ok(None) => panic!("16 MiB in 6 MiB of memory"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
+    assert!(scan.next_wait().unwrap().is_none(), "over after an error");
+    assert!(kept.len() >= 12, "{} blocks of 256 KiB fit", kept.len());
+    for (n, block) in kept.iter().enumerate() {
+        check(block, n as u64 * (256 << 10));
+    }
+    drop((kept, scan));
+    // With memory back, and one block at a time, the same engine reads all of it.
+    let (end, _) = futures::executor::block_on(drain(file.scan().start(), 0));
+    assert_eq!(end, 16 * MIB);
+}
+
+#[test]
+fn two_scans_share_little_memory_without_waiting_for_each_other() {
+    let config = common::config().shards(1).arena_bytes(4 << 20).arena_bytes_max(4 << 20).overflow_bytes_max(4 << 20);
+    let (engine, dir) = (Engine::start(config).unwrap(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 16 * MIB);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let pair = || async {
+        let one = drain(file.scan().start(), 0);
+        let two = drain(file.scan().range(5 * MIB + 3..u64::MAX).start(), 5 * MIB + 3);
+        let ((one, _), (two, _)) = futures::join!(one, two);
+        assert_eq!((one, two), (16 * MIB, 16 * MIB));
+    };
+    futures::executor::block_on(pair());
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(pair());
+}
+
+#[test]
+fn the_same_on_a_shard_and_from_tokio_tasks() {
+    let (engine, dir) = (Engine::start(common::config().shards(2)).unwrap(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 6 * MIB + 5);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let tasks: Vec<_> = (0..2)
+        .map(|shard| {
+            let file = file.clone();
+            engine.spawn_on_shard(shard, Class::BACKGROUND, move || async move { drain(file.scan().start(), 0).await.0 })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.wait().unwrap(), 6 * MIB + 5);
+    }
+    let stats = engine.stats().wait().unwrap();
+    assert!(stats.flows.iter().all(|flow| flow.class == "background" || flow.reads == 0), "{:?}", stats.flows);
+    let multi = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    multi.block_on(async {
+        let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(drain(file.scan().start(), 0))).collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap().0, 6 * MIB + 5);
+        }
+        // A scan that moves from the shard where it began to a Tokio task.
+        let moved = file.clone();
+        let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            let mut scan = moved.scan().buffer(64 << 10).depth(4).start();
+            let first = scan.next().await.unwrap().unwrap();
+            check(&first, 0);
+            (scan, first.len() as u64)
+        });
+        let (scan, at) = begun.await.unwrap();
+        assert_eq!(drain(scan, at).await.0, 6 * MIB + 5);
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn as_async_read_it_equals_std() {
+    use tokio::io::{AsyncReadExt, copy};
+    let (engine, dir) = (engine(), dir());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for len in [0u64, 1, 4096, 3 * MIB + 77] {
+        let path = dir.path().join(len.to_string());
+        write_file(&path, len);
+        let file = engine.open(&path, Open::read()).wait().unwrap();
+        let expected = std::fs::read(&path).unwrap();
+        runtime.block_on(async {
+            let mut bytes = Vec::new();
+            file.scan().start().into_async_read().read_to_end(&mut bytes).await.unwrap();
+            assert!(bytes == expected, "read_to_end of {len}");
+            let mut reader = file.scan().buffer(4096).depth(3).start().into_async_read();
+            let mut bytes = Vec::new();
+            let mut piece = [0u8; 777];
+            loop {
+                let got = reader.read(&mut piece).await.unwrap();
+                if got == 0 {
+                    break;
+                }
+                bytes.extend_from_slice(&piece[..got]);
+            }
+            assert_eq!(reader.read(&mut piece).await.unwrap(), 0, "the end stays the end");
+            assert!(bytes == expected, "pieces of {len}");
+            let mut sink = Vec::new();
+            copy(&mut file.scan().start().into_async_read(), &mut sink).await.unwrap();
+            assert!(sink == expected, "copy of {len}");
+        });
+    }
+    let path = dir.path().join("1");
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let mut reader = file.scan().start().into_async_read();
+    file.close().wait().unwrap();
+    let error = runtime.block_on(reader.read_u8()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+#[cfg(feature = "stream")]
+#[test]
+fn as_a_stream_it_equals_std() {
+    use futures::TryStreamExt;
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 3 * MIB + 77);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let blocks: Vec<Block> = futures::executor::block_on(file.scan().start().try_collect()).unwrap();
+    let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.iter().copied()).collect();
+    assert!(bytes == std::fs::read(&path).unwrap());
+}
