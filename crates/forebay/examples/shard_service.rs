@@ -118,7 +118,7 @@ where
         tasks.push(tokio::spawn(async move {
             for turn in 0..LOOKUPS / WORKERS as u64 {
                 let key = (task * 7919 + turn * 104_729) % (2 * PAGES * RECORDS_A_PAGE);
-                let expected = (key % 2 == 0).then_some(key * 3);
+                let expected = key.is_multiple_of(2).then_some(key * 3);
                 assert_eq!(ask(key).await?, expected);
             }
             Result::<(), AnyError>::Ok(())

@@ -179,6 +179,10 @@ impl Arena {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // A thread of the parent's may have held the lock at the fork, and the regions are not this process's.
+        if self.0.origin.is_elsewhere() {
+            return;
+        }
         self.0.close();
     }
 }

@@ -17,7 +17,7 @@ use crate::driver::meta::{MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
-use crate::fork;
+use crate::fork::Origin;
 use crate::health::{Degradation, Health};
 use crate::op::OpFailure;
 use crate::open::{self, Open};
@@ -67,8 +67,6 @@ impl Engine {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
-        // The mark is made before anyone could fork.
-        let _ = fork::in_child();
         let count = config.shard_count();
         let (bytes_initial, bytes_max) = config.arena_limits();
         let arena = Arena::new(ArenaConfig {
@@ -91,6 +89,7 @@ impl Engine {
             degraded: Mutex::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
             closing: AtomicBool::new(false),
+            origin: Origin::here(),
             shards_left: AtomicUsize::new(count),
         });
         let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
@@ -225,6 +224,9 @@ impl Engine {
         Fut: Future + 'static,
         Fut::Output: Send + 'static,
     {
+        if let Err(error) = self.shared.check("task") {
+            return JoinHandle::failed(error);
+        }
         shard::spawn_on(&self.shared.inboxes[shard % self.shared.inboxes.len()], class, make)
     }
 
@@ -303,7 +305,7 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !fork::in_child() {
+        if !self.shared.is_forked() {
             self.shared.begin_close();
         }
     }
@@ -321,6 +323,7 @@ pub(crate) struct EngineShared {
     degraded: Mutex<Vec<Degradation>>,
     devices: Mutex<Devices>,
     closing: AtomicBool,
+    origin: Origin,
     shards_left: AtomicUsize,
 }
 
@@ -329,10 +332,16 @@ impl EngineShared {
         self.failure().map_or(Ok(()), |failure| Err(failure.into_error(operation, None)))
     }
 
+    /// Does the engine belong to a process that this one was forked from?
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
     /// Why nothing can be asked of this engine here, if that is so.
     #[inline]
     pub(crate) fn failure(&self) -> Option<OpFailure> {
-        if fork::in_child() {
+        if self.is_forked() {
             return Some(OpFailure::Forked);
         }
         self.closing.load(Ordering::Relaxed).then_some(OpFailure::EngineClosed)
@@ -373,6 +382,10 @@ impl EngineShared {
 
     /// A buffer for the calling thread: from its shard's cache, or from the shared memory.
     pub(crate) fn buffer(&self, operation: &'static str, len: usize) -> Result<crate::arena::Buffer> {
+        // The child of a fork does not inherit I/O memory: it would be handed addresses where nothing is mapped.
+        if self.is_forked() {
+            return Err(OpFailure::Forked.into_error(operation, None));
+        }
         let buffer = match shard::current() {
             Some(_) => self.arena.alloc_local(len).or_else(|_| self.arena.alloc_overflow(len)),
             None => self.arena.alloc(len),

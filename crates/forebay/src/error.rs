@@ -45,7 +45,7 @@ pub enum ErrorKind {
         /// Bytes of the range that the file does have.
         got: u64,
     },
-    /// A direct write does not start or end at a multiple of what the device needs.
+    /// A direct write, or read into a given block, does not start or end at a multiple of what the device needs.
     Misaligned {
         /// The multiple, in bytes, that offset and length must have ([`File::alignment`](crate::File::alignment)).
         needed: u32,
@@ -161,6 +161,9 @@ impl Error {
     /// What to do about it, when there is something to do.
     fn remedy(&self) -> Option<&'static str> {
         Some(match self.0.kind {
+            ErrorKind::Misaligned { .. } if self.0.operation == "read" => {
+                "read whole multiples, use File::read, or open the file buffered"
+            }
             ErrorKind::Misaligned { .. } => "write whole multiples, use File::append, or open the file buffered",
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
             ErrorKind::TooLarge { .. } => "split it, or use File::scan or File::append",
@@ -204,7 +207,8 @@ impl fmt::Display for Error {
             ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::TaskPanicked => {}
             ErrorKind::UnexpectedEof { got } => write!(f, "the file ends after {got} of these bytes")?,
             ErrorKind::Misaligned { needed } => {
-                write!(f, "a direct write must start and end at a multiple of {needed} bytes")?;
+                let what = if self.0.operation == "read" { "read into a given block" } else { "write" };
+                write!(f, "a direct {what} must start and end at a multiple of {needed} bytes")?;
             }
             ErrorKind::ArenaExhausted { held } => write!(f, "no I/O memory left: live blocks hold {held} bytes")?,
             ErrorKind::TooLarge { limit } => write!(f, "one operation may move at most {limit} bytes")?,

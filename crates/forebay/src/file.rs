@@ -137,7 +137,7 @@ impl File {
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
     pub fn allocate(&self, range: Range<u64>) -> Pending<()> {
-        self.ranged(range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
+        self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
     }
 
     /// Gives the range's space back: it reads as zeros, and the length stays.
@@ -145,7 +145,7 @@ impl File {
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
     pub fn punch_hole(&self, range: Range<u64>) -> Pending<()> {
-        self.ranged(range, |file, offset, len| MetaRequest::PunchHole { file, offset, len })
+        self.ranged("punch_hole", range, |file, offset, len| MetaRequest::PunchHole { file, offset, len })
     }
 
     /// Sets the length: cuts the file, or extends it with zeros.
@@ -180,7 +180,12 @@ impl File {
     /// # Errors
     /// Those of posix_fadvise(2).
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Pending<()> {
-        self.ranged(range, move |file, offset, len| MetaRequest::Advise { file, offset, len, advice })
+        // The kernel takes a length of 0 for "to the end", and its offsets are signed (posix_fadvise(2)).
+        if range.start == range.end && !self.core.is_closed() {
+            return Pending::ready(Ok(()));
+        }
+        let range = range.start..range.end.min(i64::MAX as u64);
+        self.ranged("advise", range, move |file, offset, len| MetaRequest::Advise { file, offset, len, advice })
     }
 
     /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where the file
@@ -231,6 +236,9 @@ impl File {
         if self.core.is_closed() {
             return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::FileClosed, "close"))));
         }
+        if self.core.engine().is_forked() {
+            return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::Forked, "close"))));
+        }
         self.core.close();
         Pending::from_future("close", Box::pin(async move {
             poll_fn(|context| self.core.poll_closed(context.waker())).await;
@@ -280,10 +288,15 @@ impl File {
         self.core.engine().ask_of(&self.core, request, answer)
     }
 
-    fn ranged(&self, range: Range<u64>, request: impl FnOnce(FdOwner, u64, u64) -> MetaRequest) -> Pending<()> {
+    fn ranged(
+        &self,
+        operation: &'static str,
+        range: Range<u64>,
+        request: impl FnOnce(FdOwner, u64, u64) -> MetaRequest,
+    ) -> Pending<()> {
         match range.end.checked_sub(range.start) {
             Some(len) => self.ask(request(self.owner(), range.start, len), dir::done),
-            None => self.backwards("range", &range),
+            None => self.backwards(operation, &range),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork::Origin;
 
 /// The answer of a call that opens, renames, looks up or otherwise does not move a file's bytes.
 ///
@@ -87,7 +88,7 @@ impl<T> Future for Pending<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let polled = match &mut this.state {
-            State::Channel(_, cell) => cell.poll(context.waker()),
+            State::Channel(operation, cell) => cell.poll(operation, context.waker()),
             State::Future(_, future) => future.as_mut().poll(context),
             State::Ready(_) | State::Answered => {
                 return match std::mem::replace(&mut this.state, State::Answered) {
@@ -120,7 +121,7 @@ fn answered_before() -> Error {
 
 /// A sender and the [`Pending`] that it answers. A sender dropped unused answers [`ErrorKind::EngineClosed`].
 pub(crate) fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
-    let cell = Arc::new(Cell { slot: Mutex::new(Slot::Waiting(None)) });
+    let cell = Arc::new(Cell { slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
     let sender = Sender { operation, cell: Some(cell.clone()) };
     (sender, Pending { state: State::Channel(operation, cell) })
 }
@@ -151,6 +152,7 @@ impl<T> Drop for Sender<T> {
 /// The place between the two halves. Held only for a move of the value, so the lock is never held while code runs.
 struct Cell<T> {
     slot: Mutex<Slot<T>>,
+    origin: Origin,
 }
 
 enum Slot<T> {
@@ -171,11 +173,15 @@ impl<T> Cell<T> {
         }
     }
 
-    fn poll(&self, waker: &Waker) -> Poll<Result<T>> {
+    fn poll(&self, operation: &'static str, waker: &Waker) -> Poll<Result<T>> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Filled(result) => Poll::Ready(result),
             Slot::Taken => Poll::Ready(Err(answered_before())),
+            // The thread that would answer lives in the parent only.
+            Slot::Waiting(_) if self.origin.is_elsewhere() => {
+                Poll::Ready(Err(Error::new(ErrorKind::Forked, operation)))
+            }
             Slot::Waiting(known) => {
                 let keep = known.filter(|known| known.will_wake(waker)).unwrap_or_else(|| waker.clone());
                 *slot = Slot::Waiting(Some(keep));

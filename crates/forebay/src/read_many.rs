@@ -15,6 +15,7 @@ use crate::block::Block;
 use crate::class::Class;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::op::OpFailure;
 use crate::shard::inbox::Message;
 use crate::shard::{self, with_current};
 use crate::wait;
@@ -207,11 +208,14 @@ impl Run {
     /// Begins the batch: at once on a shard of its engine, by one message elsewhere.
     fn send(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.sent {
-            return Poll::Ready(Ok(()));
+            return match self.batch.file().engine().is_forked() {
+                false => Poll::Ready(Ok(())),
+                true => Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.file())))),
+            };
         }
         let core = self.batch.file().clone();
         let failure = match core.is_closed() {
-            true => Some(crate::op::OpFailure::FileClosed),
+            true => Some(OpFailure::FileClosed),
             false => core.engine().failure(),
         };
         if let Some(failure) = failure {

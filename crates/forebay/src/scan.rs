@@ -266,7 +266,7 @@ impl Scan {
         } else if self.pace.buffer < ADAPTIVE_BUFFER {
             self.pace.buffer *= 2;
         } else if self.pace.depth < ADAPTIVE_DEPTH && self.slower == 0 {
-            self.pace.depth *= 2;
+            self.pace.depth = (self.pace.depth * 2).min(ADAPTIVE_DEPTH);
         }
         debug_assert!(u64::from(self.pace.depth) * u64::from(self.pace.buffer) <= IN_FLIGHT_BYTES_MAX);
     }

@@ -115,7 +115,12 @@ impl<'f> OpFuture<'f> {
             // Polled again after it was over: a contract error of the caller, answered without a panic.
             return Poll::Ready(Err(OpFailure::Errno(libc::ECANCELED)));
         };
-        let OpOutcome { result, buffer } = std::task::ready!(cell.poll(context.waker()));
+        let polled = cell.poll(context.waker());
+        if polled.is_pending() && self.target.engine().is_forked() {
+            // The shard that would answer lives in the parent only.
+            return self.fail(OpFailure::Forked);
+        }
+        let OpOutcome { result, buffer } = std::task::ready!(polled);
         self.request.buffer = buffer;
         self.state = State::Over;
         Poll::Ready(result)
@@ -152,8 +157,14 @@ impl<'f> OpFuture<'f> {
             },
         };
         // Cloned before anything is borrowed: it may run code of the program's.
-        let waker = context.waker().clone();
-        match shard.stage(file, &mut self.request, || Continuation::Wake(waker)) {
+        let staged = match shard.executor().own_task(context.waker()) {
+            Some(task) => shard.stage(file, &mut self.request, || Continuation::Task(task)),
+            None => {
+                let waker = context.waker().clone();
+                shard.stage(file, &mut self.request, || Continuation::Wake(waker))
+            }
+        };
+        match staged {
             Some(key) => self.state = State::Local { shard: shard.uid(), key },
             None => {
                 // Room was seen above; only the clone of a strange waker can have taken it.
@@ -191,6 +202,9 @@ impl<'f> OpFuture<'f> {
     /// Polled on another thread than the slot's: a cell takes over, and the owner is told.
     #[cold]
     fn adopt(&mut self, uid: u32, key: OpKey, context: &mut Context<'_>) -> Poll<OpResult> {
+        if self.target.engine().is_forked() {
+            return self.fail(OpFailure::Forked);
+        }
         let cell = RemoteCell::adopt(key);
         let first = cell.poll(context.waker());
         debug_assert!(first.is_pending());

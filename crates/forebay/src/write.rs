@@ -20,7 +20,8 @@ use crate::wait;
 
 /// What a write may take: I/O memory as it is, or bytes that are copied once when the write is made.
 ///
-/// Made by `From`: `BlockMut` and `Block` travel without a copy; `&[u8]`, arrays, `Vec<u8>` and `Bytes` are copied.
+/// Made by `From`: `BlockMut` and `Block` travel without a copy; `&[u8]`, arrays, `Vec<u8>` and `Bytes` are copied, and
+/// so is, for a direct file, a part of a block that does not begin at a page.
 pub struct WriteData<'d>(Source<'d>);
 
 enum Source<'d> {
@@ -96,6 +97,7 @@ impl<'f> Write<'f> {
     pub(crate) fn new(file: &'f File, offset: u64, data: WriteData<'_>) -> Write<'f> {
         let (len, data) = match data.0 {
             Source::Mut(block) => (block.len(), Ok(OpBuffer::Mut(block))),
+            Source::Shared(block) if !is_aligned(file, &block) => (block.len(), copied(file, offset, &block)),
             Source::Shared(block) => (block.len(), Ok(OpBuffer::Shared(block))),
             Source::Slice(bytes) => (bytes.len(), copied(file, offset, bytes)),
             Source::Bytes(bytes) => (bytes.len(), copied(file, offset, &bytes)),
@@ -134,6 +136,11 @@ impl<'f> Sync<'f> {
     pub fn wait(self) -> Result<()> {
         wait::block_on("sync", self.into_future())
     }
+}
+
+/// Can the device take the bytes from where they are? A later part of a block may begin anywhere.
+fn is_aligned(file: &File, block: &Block) -> bool {
+    block.is_empty() || block.as_ptr().addr() % file.core().alignment().memory.max(1) as usize == 0
 }
 
 fn copied(file: &File, offset: u64, bytes: &[u8]) -> Result<OpBuffer> {

@@ -13,6 +13,7 @@ use super::header::{Header, class_of};
 use super::region::{HUGE_BYTES, Region};
 use super::returns::{Chain, ReturnStack, Waiting};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
+use crate::fork::Origin;
 
 /// Regions grow by at least this.
 const GROWTH_BYTES_MIN: usize = 8 << 20;
@@ -41,6 +42,7 @@ pub(super) struct Shared {
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
     closed: AtomicBool,
+    pub(super) origin: Origin,
 }
 
 impl Shared {
@@ -64,6 +66,7 @@ impl Shared {
             table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
             table_len: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
         while left > 0 {

@@ -110,6 +110,12 @@ impl Driver {
         each!(self, driver => driver.register_region(index, start, len))
     }
 
+    /// Lets go of the arena's regions, with nothing in flight any more: what other threads hold to wake this driver
+    /// may outlive it and must not keep memory.
+    pub(crate) fn retire(&mut self) {
+        each!(self, driver => driver.retire())
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]

@@ -12,6 +12,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork::Origin;
 use crate::pending::{Pending, Sender, channel};
 use room::Room;
 
@@ -50,6 +51,7 @@ struct Shared {
     queue_max: usize,
     state: Mutex<State>,
     work: Condvar,
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -74,6 +76,7 @@ impl Pool {
             queue_max: queue_max.max(1),
             state: Mutex::default(),
             work: Condvar::new(),
+            origin: Origin::here(),
         };
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
     }
@@ -144,7 +147,7 @@ impl std::fmt::Debug for Pool {
 impl Drop for Handle {
     fn drop(&mut self) {
         // A forked child has none of the threads, and the lock may have been held by one of them at the fork.
-        if !crate::fork::in_child() {
+        if !self.shared.origin.is_elsewhere() {
             self.shared.close();
         }
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub(crate) use self::completions::CompletionQueue;
 use self::workers::{Queued, Spawn, Workers};
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
+use crate::fork::Origin;
 use crate::health::Degradation;
 use crate::shard::optable::OpKey;
 
@@ -43,6 +44,7 @@ pub(crate) struct ThreadsDriver {
     enters: u64,
     degraded: Vec<Degradation>,
     has_thread_refusal: bool,
+    origin: Origin,
 }
 
 impl ThreadsDriver {
@@ -66,6 +68,7 @@ impl ThreadsDriver {
             enters: 0,
             degraded: Vec::new(),
             has_thread_refusal: false,
+            origin: Origin::here(),
         }
     }
 
@@ -148,6 +151,8 @@ impl ThreadsDriver {
         Ok(())
     }
 
+    pub(crate) fn retire(&mut self) {}
+
     /// Calls of `complete` that waited or handed requests over.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
@@ -161,7 +166,7 @@ impl ThreadsDriver {
 impl Drop for ThreadsDriver {
     fn drop(&mut self) {
         // A forked child has none of the threads, and one of them may have held the lock at the fork.
-        if !crate::fork::in_child() {
+        if !self.origin.is_elsewhere() {
             self.workers.close();
         }
     }

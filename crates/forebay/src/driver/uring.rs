@@ -35,6 +35,9 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 const REGISTER_RING_FDS: libc::c_uint = 20;
 const REGISTER_SEND_MSG_RING: libc::c_uint = 31;
 
+/// Longer than any wait; a shard looks up then, finds nothing and waits on.
+static LONG: types::Timespec = types::Timespec::new().sec(3600);
+
 /// `struct io_uring_getevents_arg` of the kernel's ABI.
 #[repr(C)]
 struct GetEventsArg {
@@ -295,6 +298,11 @@ impl UringDriver {
                 if self.has_min_wait {
                     argument.min_wait_usec = patience.as_micros() as u32;
                     extended = true;
+                    // Without a limit of its own the call would answer ETIME when patience ends with nothing there,
+                    // and a second one would have to wait for the first completion.
+                    if argument.ts == 0 {
+                        argument.ts = std::ptr::from_ref(&LONG) as u64;
+                    }
                 } else {
                     // Without a bound a wait for several could outlast the last request of a batch.
                     want = 1;
@@ -367,6 +375,14 @@ impl UringDriver {
         }
         self.regions[index as usize / 64] |= 1 << (index % 64);
         Ok(())
+    }
+
+    pub(crate) fn retire(&mut self) {
+        self.regions = [0; REGIONS_MAX as usize / 64];
+        if std::mem::take(&mut self.has_region_table) {
+            // A refusal leaves them pinned for as long as the ring lives, nothing else.
+            let _ = self.ring.submitter().unregister_buffers();
+        }
     }
 
     pub(crate) fn enters(&self) -> u64 {

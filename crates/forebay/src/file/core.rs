@@ -30,8 +30,14 @@ pub(crate) struct FileCore {
     /// Handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
-    /// Shards' table entries.
-    entries: AtomicUsize,
+    entries: Arc<Entries>,
+}
+
+/// Shards' table entries of a file, apart from it: whoever takes an entry away first gives its count of the file up and
+/// only then says so, so that the descriptor is closed when the closer hears of it.
+#[derive(Default)]
+struct Entries {
+    count: AtomicUsize,
     close_waiters: Mutex<Vec<Waker>>,
 }
 
@@ -68,8 +74,7 @@ impl FileCore {
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
-            entries: AtomicUsize::new(0),
-            close_waiters: Mutex::new(Vec::new()),
+            entries: Arc::default(),
         })
     }
 
@@ -132,7 +137,7 @@ impl FileCore {
     /// For the shard: the file is about to have this entry. SeqCst, so that either the shard then sees that the file
     /// is closed or without handles, or whoever closes it sees the entry.
     pub(crate) fn set_table_index(&self, shard: usize, index: u32) {
-        self.entries.fetch_add(1, Ordering::SeqCst);
+        self.entries.count.fetch_add(1, Ordering::SeqCst);
         self.table[shard].store(index, Ordering::SeqCst);
     }
 
@@ -143,10 +148,10 @@ impl FileCore {
 
     /// One table entry less; tells those who wait for the close.
     pub(crate) fn entry_gone(self: Arc<Self>) {
-        if self.entries.fetch_sub(1, Ordering::SeqCst) == 1 {
-            let waiters = std::mem::take(&mut *self.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
-            // The count goes before the wake, so that the descriptor is closed when the closer runs.
-            drop(self);
+        let entries = self.entries.clone();
+        drop(self);
+        if entries.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let waiters = std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
             waiters.into_iter().for_each(Waker::wake);
         }
     }
@@ -188,8 +193,8 @@ impl FileCore {
 
     /// For whoever closed it: are all shards' entries gone?
     pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
-        let mut waiters = self.close_waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.entries.load(Ordering::SeqCst) == 0 {
+        let mut waiters = self.entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.entries.count.load(Ordering::SeqCst) == 0 {
             return Poll::Ready(());
         }
         waiters.push(waker.clone());
@@ -197,7 +202,7 @@ impl FileCore {
     }
 
     fn tell_shards(self: &Arc<Self>) {
-        if crate::fork::in_child() {
+        if self.engine.is_forked() {
             return;
         }
         for (shard, inbox) in self.engine.inboxes.iter().enumerate() {

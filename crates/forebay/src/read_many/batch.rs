@@ -417,8 +417,10 @@ fn compact(part: Block) -> Block {
 /// Delivers, begins further requests while there is room, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     let cancelled = batch.cancelled.load(Ordering::Acquire);
-    let delivered = cancelled || batch.drain_waiting();
+    let mut delivered;
     loop {
+        // Each time: a request that cannot even begin puts its results where the others wait.
+        delivered = cancelled || batch.drain_waiting();
         let (piece, retry) = {
             // SAFETY: on the batch's shard; the reference ends with this block.
             let progress = unsafe { &mut *batch.progress.get() };
@@ -519,6 +521,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
 pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
     let batches = shard.batches.with(|batches| {
         batches.blocked.clear();
+        batches.free.clear();
         std::mem::take(&mut batches.list)
     });
     for batch in batches.into_iter().flatten() {

@@ -47,9 +47,9 @@ impl Clock {
         ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
-    /// Ticks in a number of nanoseconds.
+    /// Ticks in a number of nanoseconds; saturates.
     pub(crate) fn ticks(&self, ns: u64) -> Ticks {
-        ((u128::from(ns) << 32) / u128::from(self.ns_per_tick.max(1))) as u64
+        u64::try_from((u128::from(ns) << 32) / u128::from(self.ns_per_tick.max(1))).unwrap_or(u64::MAX)
     }
 
     /// Both clocks at one moment: of several tries the one with the least between the two counter readings, so that

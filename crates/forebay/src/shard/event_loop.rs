@@ -1,5 +1,6 @@
 //! The shard's turns: look for news, run tasks, submit, wait, take completions; and its orderly end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,9 @@ impl Shard {
                 // SAFETY: a node of this kind is the first field of a `CloseNode` that was pushed once.
                 let core = unsafe { CloseNode::take(node) };
                 let file = core.table_index(self.index());
+                // Given up first: when the entry goes below, whoever waits for the close finds the descriptor closed.
+                // The entry, if there is one, keeps the file.
+                drop(core);
                 if self.files.with(|files| files.close(file)) {
                     self.remove_file(file);
                 }
@@ -243,7 +247,9 @@ impl Shard {
     /// Cancel all, drain with a deadline, leak what is left.
     fn end(&self) -> Ended {
         self.inbox.close(false);
-        self.end_tasks();
+        self.end_tasks(u32::MAX);
+        // Before the operations: or each request of a batch that ends now would begin the next one.
+        read_many::refuse_all(self, OpFailure::EngineClosed);
         self.fail_unsubmitted();
         let flying = self.ops.with(|ops| ops.table.live_keys());
         for &key in &flying {
@@ -257,21 +263,50 @@ impl Shard {
             }
             self.take_word();
             self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left) });
-            // Short transfers go on to their end; what else is staged now was cut short by the end.
+            // Short transfers and the syncs of durable writes go on to their end.
             self.submit_staged();
         }
         self.inbox.foreign.close(|node| self.heed(node));
         let leaked = self.leak_in_flight(OpFailure::EngineClosed);
-        read_many::refuse_all(self, OpFailure::EngineClosed);
-        for (core, in_use) in self.files.with(|files| files.drain(self.index())) {
-            core.entry_gone_from(in_use);
+        self.drain_files(false);
+        if leaked == 0 {
+            self.driver.with(|driver| driver.retire());
         }
-        self.end_tasks();
+        self.end_tasks(u32::MAX);
         Ended { leaked }
     }
 
-    /// Drops every task's future on this thread, where it was polled.
-    fn end_tasks(&self) {
+    /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
+    /// freed, and each step runs whatever the ones before it did.
+    pub(crate) fn end_lost(&self) {
+        self.inbox.close(true);
+        let steps: [&dyn Fn(); 5] = [
+            &|| self.end_tasks(10_000),
+            &|| self.inbox.foreign.close(|node| {
+                let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
+            }),
+            &|| read_many::refuse_all(self, OpFailure::ShardLost),
+            &|| {
+                self.leak_in_flight(OpFailure::ShardLost);
+            },
+            &|| self.drain_files(true),
+        ];
+        for step in steps {
+            let _ = catch_unwind(AssertUnwindSafe(step));
+        }
+    }
+
+    /// Lets go of all files, and tells those who wait for their close; one that the device may use stays open.
+    fn drain_files(&self, keep_all: bool) {
+        let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
+        for (core, in_use) in drained {
+            core.entry_gone_from(in_use || keep_all);
+        }
+    }
+
+    /// Drops every task's future on this thread, where it was polled. `patience`: looks at an empty queue after which
+    /// it gives up on tasks that nobody brings.
+    fn end_tasks(&self, mut patience: u32) {
         self.executor.close();
         loop {
             while let Some(runnable) = self.inbox.pop_runnable() {
@@ -282,6 +317,10 @@ impl Shard {
             }
             if self.executor.is_idle() {
                 // A waker on another thread is between taking the task and pushing it.
+                patience -= 1;
+                if patience == 0 {
+                    break;
+                }
                 std::thread::yield_now();
                 continue;
             }
@@ -328,8 +367,14 @@ impl Shard {
                 std::mem::forget(buffer);
             }
             match continuation {
-                Continuation::Remote(cell) => cell.finish(OpOutcome::failed(failure)),
-                Continuation::Wake(waker) => waker.wake(),
+                Continuation::Remote(cell) => {
+                    // A waker that panics must not keep the others from their answers.
+                    let _ = catch_unwind(AssertUnwindSafe(|| cell.finish(OpOutcome::failed(failure))));
+                }
+                Continuation::Wake(waker) => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                }
+                Continuation::Task(task) => self.executor.wake_task(task),
                 Continuation::Batch { .. } | Continuation::Orphan => {}
             }
         }
@@ -359,7 +404,11 @@ impl Shard {
 
     /// Registers a sleeping task's waker; returns the number that renews or removes it.
     pub(crate) fn set_timer(&self, deadline: Ticks, id: Option<u64>, waker: &std::task::Waker) -> u64 {
-        self.timers.with(|timers| timers.set(deadline, id, waker))
+        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        let waker = waker.clone();
+        let (id, old) = self.timers.with(|timers| timers.set(deadline, id, waker));
+        drop(old);
+        id
     }
 
     pub(crate) fn remove_timer(&self, deadline: Ticks, id: u64) {

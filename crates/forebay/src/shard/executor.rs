@@ -6,10 +6,14 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use atomic_waker::AtomicWaker;
 
 use crate::class::{CLASSES_MAX, Class, ClassTable};
 use crate::error::{Error, ErrorKind};
+use crate::op::OpFailure;
 use crate::pending::Sender;
 use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
@@ -20,6 +24,8 @@ use crate::shard::{self, Shard};
 #[derive(Debug)]
 pub(crate) struct TaskMeta {
     class: Class,
+    /// Place in the list of tasks.
+    index: u32,
 }
 
 /// A task that is ready to be polled once.
@@ -39,20 +45,33 @@ pub(crate) struct Executor {
     tasks: LocalCell<Tasks>,
     slice: Ticks,
     slice_began: Cell<Ticks>,
+    /// The task that runs now.
+    current: Cell<u32>,
 }
+
+const NO_TASK: u32 = u32::MAX;
 
 struct Queues {
     ready: [VecDeque<Runnable>; CLASSES_MAX],
     /// Virtual time of each class: the one that lags most goes next.
     pass: [u64; CLASSES_MAX],
+    /// The largest virtual time at which a class was served.
+    served: u64,
     /// Bit per class with ready tasks.
     nonempty: u16,
 }
 
 struct Tasks {
-    slots: Vec<Option<async_task::Task<(), TaskMeta>>>,
+    slots: Vec<Option<Known>>,
     free: Vec<usize>,
     closed: bool,
+}
+
+/// A task that is not over.
+struct Known {
+    task: async_task::Task<(), TaskMeta>,
+    /// What operations of the task are woken with: kept once here instead of counted for every operation.
+    waker: Waker,
 }
 
 impl Executor {
@@ -61,11 +80,13 @@ impl Executor {
             queues: LocalCell::new(Queues {
                 ready: [const { VecDeque::new() }; CLASSES_MAX],
                 pass: [0; CLASSES_MAX],
+                served: 0,
                 nonempty: 0,
             }),
             tasks: LocalCell::new(Tasks { slots: Vec::new(), free: Vec::new(), closed: false }),
             slice: clock.ticks(SLICE_NS),
             slice_began: Cell::new(0),
+            current: Cell::new(NO_TASK),
         }
     }
 
@@ -84,48 +105,77 @@ impl Executor {
         self.queues.with(|queues| queues.push(runnable));
     }
 
-    /// Starts a task; its result goes to `answer`. Returns its place in the list of tasks. A closed executor drops
-    /// both, which answers for itself.
+    /// Starts a task; its result goes to `answer`. A closed executor drops both, which answers for itself.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         inbox: &Arc<Inbox>,
         class: Class,
         future: impl Future<Output = T> + 'static,
         answer: Sender<T>,
-    ) -> Option<usize> {
-        let index = self.tasks.with(|tasks| tasks.reserve())?;
+        abort: Arc<Abort>,
+    ) {
+        let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else { return };
         let home = inbox.clone();
-        let future = Guarded { future: Box::pin(future), answer: Some(answer), index };
+        let future = Guarded { future: Box::pin(future), answer: Some(answer), index, abort, begun: false };
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
-        let builder = async_task::Builder::new().metadata(TaskMeta { class });
+        let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
         // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on
         // the shard's thread only, because `schedule` hands every runnable to that thread (its own queue, or the
         // inbox, which that thread empties), and because at its end the thread cancels every task and runs all
         // runnables, so that none with a future inside outlives it; when the thread dies by a panic all of it is
         // leaked instead. `schedule` itself is Send + Sync: it holds an Arc of an Inbox.
         let (runnable, task) = unsafe { builder.spawn_unchecked(move |_| future, schedule) };
-        self.tasks.with(|tasks| tasks.slots[index] = Some(task));
+        let waker = runnable.waker();
+        self.tasks.with(|tasks| tasks.slots[index] = Some(Known { task, waker }));
         runnable.schedule();
-        Some(index)
     }
 
     /// Polls ready tasks until none is left or the turn's allowance is used up.
     #[inline]
     pub(crate) fn run(&self, shard: &Shard) {
         self.slice_began.set(shard.turn_began());
+        // A panic of a task's code is caught in `Guarded`; what is left to unwind to here comes from a waker or a
+        // destructor of the program's and must not take the shard with it. The rest of the turn's tasks run next turn.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.run_ready(shard)));
+        self.current.set(NO_TASK);
+        shard.set_class(Class::DEFAULT);
+    }
+
+    fn run_ready(&self, shard: &Shard) {
         let mut polls = 0;
         while let Some(runnable) = self.queues.with(|queues| queues.pop(&shard.engine().classes)) {
-            let class = runnable.metadata().class;
+            let TaskMeta { class, index } = *runnable.metadata();
             shard.set_class(class);
-            // A panic of the task's code is caught in `Guarded`; what is left to unwind here comes from a waker or
-            // destructor of the program's and must not take the shard with it.
-            let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
+            self.current.set(index);
+            runnable.run();
             polls += 1;
             if polls == POLLS_PER_TURN || (polls % POLLS_PER_CLOCK == 0 && self.slice_is_over(shard)) {
                 break;
             }
         }
-        shard.set_class(Class::DEFAULT);
+    }
+
+    /// The number of the task that runs now, if `waker` is the one it was given; then
+    /// [`wake_task`](Self::wake_task) does what the waker would.
+    #[inline]
+    pub(crate) fn own_task(&self, waker: &Waker) -> Option<u32> {
+        let index = self.current.get();
+        let own = self.tasks.with(|tasks| match tasks.slots.get(index as usize) {
+            Some(Some(known)) => known.waker.will_wake(waker),
+            _ => false,
+        });
+        own.then_some(index)
+    }
+
+    /// Wakes a task by its number; one that is over, or another in its place, takes it as a wake without news.
+    #[inline]
+    pub(crate) fn wake_task(&self, index: u32) {
+        self.tasks.with(|tasks| {
+            if let Some(Some(known)) = tasks.slots.get(index as usize) {
+                // Only our own `schedule` runs, which does not come back to the list of tasks.
+                known.waker.wake_by_ref();
+            }
+        });
     }
 
     /// Has this turn's share of time passed?
@@ -149,14 +199,10 @@ impl Executor {
             tasks.free.push(index);
             tasks.slots[index].take()
         });
-        if let Some(task) = task {
+        if let Some(Known { task, waker }) = task {
             task.detach();
+            drop(waker);
         }
-    }
-
-    /// Drops the future of a task soon, wherever it waits.
-    pub(crate) fn cancel(&self, index: usize) {
-        drop(self.tasks.with(|tasks| tasks.slots.get_mut(index).and_then(Option::take)));
     }
 }
 
@@ -166,15 +212,10 @@ impl Queues {
         let class = runnable.metadata().class.0 as usize % CLASSES_MAX;
         if self.nonempty & (1 << class) == 0 {
             // A class that slept does not catch up on what it did not ask for.
-            let behind = self.least_pass().unwrap_or(self.pass[class]);
-            self.pass[class] = self.pass[class].max(behind);
+            self.pass[class] = self.pass[class].max(self.served);
             self.nonempty |= 1 << class;
         }
         self.ready[class].push_back(runnable);
-    }
-
-    fn least_pass(&self) -> Option<u64> {
-        (0..CLASSES_MAX).filter(|class| self.nonempty & (1 << class) != 0).map(|class| self.pass[class]).min()
     }
 
     /// Stride scheduling (Waldspurger 1995), with a poll as the unit.
@@ -187,6 +228,7 @@ impl Queues {
                 .filter(|class| self.nonempty & (1 << class) != 0)
                 .min_by_key(|&class| self.pass[class])?,
         };
+        self.served = self.served.max(self.pass[class]);
         if !self.nonempty.is_power_of_two() {
             self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
         }
@@ -210,11 +252,33 @@ impl Tasks {
     }
 }
 
+/// How a handle on any thread ends its task: never by the task's place in a list, which belongs to another task soon.
+#[derive(Debug, Default)]
+pub(crate) struct Abort {
+    asked: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Abort {
+    /// Asks the task to end at its next chance, which comes soon.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
 /// A task's future with its panics caught, its answer sent, and its place in the executor's list given back.
 struct Guarded<F: Future> {
     future: Pin<Box<F>>,
     answer: Option<Sender<F::Output>>,
     index: usize,
+    abort: Arc<Abort>,
+    begun: bool,
 }
 
 impl<F: Future> Future for Guarded<F>
@@ -226,6 +290,14 @@ where
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        if !std::mem::replace(&mut this.begun, true) {
+            // A task's waker is the same for its whole life.
+            this.abort.waker.register(context.waker());
+        }
+        if this.abort.is_asked() {
+            // The future goes with this task's end, and its destructor answers.
+            return Poll::Ready(());
+        }
         let result = match catch_unwind(AssertUnwindSafe(|| this.future.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),
@@ -241,7 +313,12 @@ where
 impl<F: Future> Drop for Guarded<F> {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));
+            let failure = shard::with_current(|shard| shard.inbox().failure()).flatten();
+            let kind = match failure {
+                Some(OpFailure::ShardLost) => ErrorKind::ShardLost,
+                _ => ErrorKind::TaskCancelled,
+            };
+            answer.send(Err(Error::new(kind, "task")));
         }
         let index = self.index;
         shard::with_current(|shard| shard.executor().forget(index));

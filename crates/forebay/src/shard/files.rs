@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::driver::Driver;
 use crate::file::FileCore;
-use crate::op::OpFailure;
 
 /// Files that this shard has worked with and that are still open.
 pub(crate) struct FileTable {
@@ -23,6 +22,15 @@ struct Entry {
     uses: u32,
     /// The last handle is gone, or the file was closed: the entry goes with its last use.
     closing: bool,
+}
+
+/// Why a file has no entry.
+pub(crate) enum Refused {
+    /// It was closed before.
+    Closed,
+    /// It was closed while the entry was made. The entry was counted already, and whoever closed the file may wait for
+    /// it: the caller must say that it is gone, once nothing is borrowed.
+    ClosedMeanwhile,
 }
 
 /// What a submission needs to know of a file.
@@ -55,11 +63,11 @@ impl FileTable {
         core: &Arc<FileCore>,
         shard: usize,
         register: impl FnOnce(u32, RawFd) -> bool,
-    ) -> Result<u32, OpFailure> {
+    ) -> Result<u32, Refused> {
         let index = core.table_index(shard);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
             if core.is_closed() {
-                return Err(OpFailure::FileClosed);
+                return Err(Refused::Closed);
             }
             entry.uses += 1;
             return Ok(index);
@@ -73,7 +81,10 @@ impl FileTable {
         core: &Arc<FileCore>,
         shard: usize,
         register: impl FnOnce(u32, RawFd) -> bool,
-    ) -> Result<u32, OpFailure> {
+    ) -> Result<u32, Refused> {
+        if core.is_closed() {
+            return Err(Refused::Closed);
+        }
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         // In this order: whoever closes the file either sees the index and leaves word, or is seen here.
         core.set_table_index(shard, index);
@@ -82,7 +93,7 @@ impl FileTable {
             if (index as usize) < self.entries.len() {
                 self.free.push(index);
             }
-            return Err(OpFailure::FileClosed);
+            return Err(Refused::ClosedMeanwhile);
         }
         let fd = core.fd().as_raw_fd();
         let entry = Entry {
@@ -148,14 +159,18 @@ impl FileTable {
         Some(entry.core)
     }
 
-    /// Everything, for the shard's end: (file, still in use).
-    pub(crate) fn drain(&mut self, shard: usize) -> Vec<(Arc<FileCore>, bool)> {
-        let entries = self.entries.drain(..).flatten();
-        let drained = entries.map(|entry| {
+    /// Everything, for the shard's end: (file, still in use). The driver forgets what is not in use, because its own
+    /// table may outlive the shard: as long as anyone can wake it.
+    pub(crate) fn drain(&mut self, shard: usize, driver: &mut Driver) -> Vec<(Arc<FileCore>, bool)> {
+        let mut drained = Vec::with_capacity(self.entries.len());
+        for (index, entry) in self.entries.drain(..).enumerate() {
+            let Some(entry) = entry else { continue };
+            if entry.fixed && entry.uses == 0 {
+                driver.unregister_file(index as u32);
+            }
             entry.core.clear_table_index(shard);
-            (entry.core, entry.uses > 0)
-        });
-        let drained = drained.collect();
+            drained.push((entry.core, entry.uses > 0));
+        }
         self.free.clear();
         drained
     }

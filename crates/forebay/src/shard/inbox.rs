@@ -1,5 +1,6 @@
 //! The door of a shard: what other threads may touch of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
@@ -8,7 +9,7 @@ use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 
 use crate::driver::WakeHandle;
-use crate::op::OpFailure;
+use crate::op::{OpBuffer, OpFailure, OpOutcome};
 use crate::read_many::Batch;
 use crate::shard::Shard;
 use crate::shard::executor::Runnable;
@@ -107,6 +108,8 @@ impl Inbox {
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             self.refuse_all();
+            // Whoever found the inbox full of what was just refused waits for room that no shard tells of any more.
+            self.tell_room();
         } else {
             self.kick();
         }
@@ -239,12 +242,16 @@ impl Inbox {
             match message {
                 Message::Op(cell) => {
                     // SAFETY: the cell was popped from the inbox here, so this holds it as a message.
-                    drop(unsafe { cell.take_request() });
-                    cell.finish(crate::op::OpOutcome::failed(failure));
+                    let sent = unsafe { cell.take_request() };
+                    let buffer = sent.map_or(OpBuffer::None, |sent| sent.request.buffer);
+                    cell.finish(OpOutcome { result: Err(failure), buffer });
                 }
                 Message::Batch(batch) => batch.refuse(failure),
-                // What it captured answers for itself when dropped.
-                Message::Call(call) => drop(call),
+                // What it captured answers for itself when dropped; a destructor of the program's that panics must
+                // not keep the others from their answers.
+                Message::Call(call) => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(call)));
+                }
             }
         }
     }

@@ -29,11 +29,21 @@ impl<T> LocalCell<T> {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         #[cfg(debug_assertions)]
         assert!(!self.entered.replace(true), "a LocalCell was entered twice");
+        #[cfg(debug_assertions)]
+        let _leave = Leave(&self.entered);
         // SAFETY: `UnsafeCell` makes this type `!Sync`, so only one thread is here; the rule above (checked in
         // debug builds) makes this the only reference while `f` runs.
-        let result = f(unsafe { &mut *self.value.get() });
-        #[cfg(debug_assertions)]
-        self.entered.set(false);
-        result
+        f(unsafe { &mut *self.value.get() })
+    }
+}
+
+/// Marks the cell as left, also when a panic leaves it: what salvages a dead shard must be able to enter again.
+#[cfg(debug_assertions)]
+struct Leave<'c>(&'c Cell<bool>);
+
+#[cfg(debug_assertions)]
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }

@@ -9,7 +9,7 @@ use crate::file::FileCore;
 use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::read_many;
 use crate::shard::Shard;
-use crate::shard::files::FileTarget;
+use crate::shard::files::{FileTarget, Refused};
 use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotQueue, SlotState};
 use crate::shard::remote::RemotePtr;
 
@@ -73,7 +73,13 @@ impl Shard {
     #[inline]
     pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
         let register = |index, fd| self.driver.with(|driver| driver.register_file(index, fd));
-        self.files.with(|files| files.enter(core, self.index(), register))
+        let entered = self.files.with(|files| files.enter(core, self.index(), register));
+        entered.map_err(|refused| {
+            if let Refused::ClosedMeanwhile = refused {
+                core.clone().entry_gone();
+            }
+            OpFailure::FileClosed
+        })
     }
 
     /// Undoes [`enter_file`](Self::enter_file).
@@ -158,15 +164,17 @@ impl Shard {
     /// A slot's future was polled again before the end, perhaps by another task.
     #[cold]
     fn renew_waker(&self, key: OpKey, waker: &Waker) {
+        let task = self.executor.own_task(waker);
         let known = self.ops.with(|ops| match ops.table.find(key).map(|slot| &slot.continuation) {
             Some(Continuation::Wake(known)) => known.will_wake(waker),
+            Some(Continuation::Task(known)) => Some(*known) == task,
             _ => false,
         });
         if known {
             return;
         }
         // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
-        let new = Continuation::Wake(waker.clone());
+        let new = task.map_or_else(|| Continuation::Wake(waker.clone()), Continuation::Task);
         let old = self.ops.with(|ops| {
             ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, new))
         });
@@ -185,14 +193,14 @@ impl Shard {
                     buffer = slot.buffer.take();
                     ops.table.give_back(key.index);
                 }
-                SlotState::InFlight if !slot.cancelling => {
-                    slot.cancelling = true;
-                    cancel = true;
-                    if slot.kind != OpKind::Write {
+                SlotState::InFlight => {
+                    cancel = !std::mem::replace(&mut slot.cancelling, true);
+                    // With the orphaning, not with the cancel: the shard's end cancels what futures still wait for.
+                    if slot.kind != OpKind::Write && !matches!(continuation, Continuation::Orphan) {
                         ops.returning += 1;
                     }
                 }
-                // Still staged: freed when its turn comes. Already cancelling: nothing more to say.
+                // Still staged: freed when its turn comes.
                 _ => {}
             }
             Some((continuation, buffer))
@@ -379,7 +387,10 @@ impl Shard {
                 slot.retries += 1;
                 return Verdict::Again;
             }
-            return Verdict::Finished(Err(OpFailure::Errno(-result)));
+            // What the engine's end cancelled fails for that reason.
+            let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
+            let failure = if ended { OpFailure::EngineClosed } else { OpFailure::Errno(-result) };
+            return Verdict::Finished(Err(failure));
         }
         match slot.kind {
             OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => Verdict::Finished(Ok(slot.done)),
@@ -424,23 +435,33 @@ impl Shard {
     /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
     #[inline]
     fn finish(&self, index: u32, result: OpResult) {
-        let (waker, file) = self.ops.with(|ops| {
+        let (task, file) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             self.count(slot, result);
             slot.result = result;
             slot.state = SlotState::Done;
-            (slot.take_waker(), file)
+            let task = match slot.continuation {
+                Continuation::Task(task) => {
+                    slot.continue_after(Continuation::Orphan);
+                    Some(task)
+                }
+                _ => None,
+            };
+            (task, file)
         });
         self.leave_file(file);
-        match waker {
-            Some(waker) => waker.wake(),
+        match task {
+            Some(task) => self.executor.wake_task(task),
             None => self.finish_elsewhere(index, result),
         }
     }
 
-    /// The rest of [`finish`](Self::finish) for operations that no future on this shard waits for.
+    /// The rest of [`finish`](Self::finish) for operations that a task's own future does not wait for.
     fn finish_elsewhere(&self, index: u32, result: OpResult) {
+        if let Some(waker) = self.ops.with(|ops| ops.table.slot(index).take_waker()) {
+            return waker.wake();
+        }
         let (continuation, buffer) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
@@ -453,7 +474,7 @@ impl Shard {
             Continuation::Batch { batch, piece } => {
                 read_many::piece_done(self, batch, piece, OpOutcome { result, buffer });
             }
-            Continuation::Orphan | Continuation::Wake(_) => drop(buffer),
+            Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
         }
         self.tell_slot_room();
     }
@@ -463,23 +484,25 @@ impl Shard {
     fn count(&self, slot: &Slot, result: OpResult) {
         self.flows.with(|flows| {
             let flow = flows.of(slot.class.0, slot.device);
-            match (slot.kind, result) {
-                (_, Err(_)) => flow.failures += 1,
-                (OpKind::Read, Ok(bytes)) => {
+            let bytes = result.unwrap_or_default();
+            flow.failures += u64::from(result.is_err());
+            match slot.kind {
+                OpKind::Read => {
                     flow.reads += 1;
                     flow.read_bytes += u64::from(bytes);
                     flow.read_bytes_asked += u64::from(slot.asked.min(bytes));
                 }
-                (OpKind::Write, Ok(bytes)) => {
+                OpKind::Write => {
                     flow.writes += 1;
                     flow.write_bytes += u64::from(bytes);
                 }
-                (OpKind::SyncData | OpKind::SyncAll, Ok(bytes)) => {
+                // After a write in the same slot the bytes are that write's.
+                OpKind::SyncData | OpKind::SyncAll => {
                     flow.syncs += 1;
-                    flow.writes += u64::from(bytes > 0);
+                    flow.writes += u64::from(slot.done > 0);
                     flow.write_bytes += u64::from(bytes);
                 }
-                (OpKind::Nop, Ok(_)) => {}
+                OpKind::Nop => {}
             }
             if slot.sampled && slot.submitted_at >= slot.staged_at && slot.completed_at >= slot.submitted_at {
                 flow.queued_ns.record(self.clock.ns(slot.submitted_at - slot.staged_at));

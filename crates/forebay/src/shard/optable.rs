@@ -47,7 +47,10 @@ pub(crate) enum SlotState {
 pub(crate) enum Continuation {
     /// Nobody waits: free the slot (its future was dropped).
     Orphan,
-    /// A future on this shard that was polled last with this waker.
+    /// A future of this task on this shard.
+    Task(u32),
+    /// A future on this shard that was polled last with this waker, which is not its task's own (a join, a select, an
+    /// executor within the task).
     Wake(Waker),
     /// A future elsewhere: fill its cell.
     Remote(RemotePtr),
@@ -143,7 +146,7 @@ impl OpTable {
         let head = self.free;
         let slot = self.slot(index);
         debug_assert_ne!(slot.state, SlotState::Free);
-        debug_assert!(matches!(slot.buffer, OpBuffer::None));
+        debug_assert!(matches!(slot.buffer, OpBuffer::None | OpBuffer::Late));
         slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = head;
@@ -242,15 +245,22 @@ impl Slot {
         std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
     }
 
-    /// The waker of the future on this shard that waits, if one does.
+    /// Replaces a continuation that holds nothing to drop.
+    #[inline]
+    pub(crate) fn continue_after(&mut self, continuation: Continuation) {
+        debug_assert!(matches!(self.continuation, Continuation::Orphan | Continuation::Task(_)));
+        std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
+    }
+
+    /// The waker of the future on this shard that waits, if it has one of its own.
     #[inline]
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
-        match &self.continuation {
-            Continuation::Wake(_) => match std::mem::replace(&mut self.continuation, Continuation::Orphan) {
-                Continuation::Wake(waker) => Some(waker),
-                _ => None,
-            },
-            _ => None,
+        match std::mem::replace(&mut self.continuation, Continuation::Orphan) {
+            Continuation::Wake(waker) => Some(waker),
+            other => {
+                self.continue_with(other);
+                None
+            }
         }
     }
 

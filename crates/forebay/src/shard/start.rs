@@ -12,7 +12,6 @@ use crate::driver::{Driver, threads::ThreadsDriver};
 use crate::engine::EngineShared;
 use crate::error::{Error, Result};
 use crate::health::Degradation;
-use crate::op::OpFailure;
 use crate::pending::Sender;
 use crate::read_many;
 use crate::shard::clock::Clock;
@@ -181,14 +180,11 @@ fn run_shard(
         }
         Err(panic) => {
             // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
-            let shard = Box::leak(shard);
+            let shard: &Shard = Box::leak(shard);
+            CURRENT.with(|current| current.set(shard));
             let error = crate::shard::executor::panicked("shard", panic.as_ref());
             engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
-            shard.inbox.close(true);
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                shard.leak_in_flight(OpFailure::ShardLost);
-                read_many::refuse_all(shard, OpFailure::ShardLost);
-            }));
+            shard.end_lost();
             CURRENT.with(|current| current.set(ptr::null()));
             end.send(Ok(Ended { leaked: usize::MAX }));
         }

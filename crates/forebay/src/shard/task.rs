@@ -12,6 +12,7 @@ use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pending::{self, Pending};
 use crate::shard::clock::Ticks;
+use crate::shard::executor::Abort;
 use crate::shard::inbox::{Inbox, Message};
 use crate::shard::with_current;
 
@@ -43,8 +44,9 @@ where
 {
     with_current(|shard| {
         let (answer, pending) = pending::channel("task");
-        let index = shard.executor().spawn(shard.inbox(), shard.class(), future, answer);
-        JoinHandle { pending, task: index.map(|index| (shard.inbox().clone(), TaskIndex::Known(index))) }
+        let abort = Arc::<Abort>::default();
+        shard.executor().spawn(shard.inbox(), shard.class(), future, answer, abort.clone());
+        JoinHandle { pending, abort }
     })
     .ok_or_else(|| Error::new(ErrorKind::NotOnShard, "spawn"))
 }
@@ -57,22 +59,20 @@ where
     Fut::Output: Send + 'static,
 {
     let (answer, pending) = pending::channel("task");
-    let place = Arc::new(std::sync::atomic::AtomicUsize::new(usize::MAX));
-    let told = place.clone();
+    let abort = Arc::<Abort>::default();
+    let heeded = abort.clone();
     let message = Message::Call(Box::new(move |shard| {
+        if heeded.is_asked() {
+            return answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));
+        }
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
         match caught {
-            Ok(future) => {
-                if let Some(index) = shard.executor().spawn(shard.inbox(), class, future, answer) {
-                    told.store(index, std::sync::atomic::Ordering::Release);
-                }
-            }
+            Ok(future) => shard.executor().spawn(shard.inbox(), class, future, answer, heeded),
             Err(panic) => answer.send(Err(crate::shard::executor::panicked("task", panic.as_ref()))),
         }
     }));
-    let task = Some((inbox.clone(), TaskIndex::Told(place)));
     match inbox.send(message, None) {
-        Ok(()) => JoinHandle { pending, task },
+        Ok(()) => JoinHandle { pending, abort },
         // No room: the message travels once the handle is awaited.
         Err(message) => {
             let inbox = inbox.clone();
@@ -80,7 +80,7 @@ where
                 send(inbox, message).await;
                 pending.await
             }));
-            JoinHandle { pending, task }
+            JoinHandle { pending, abort }
         }
     }
 }
@@ -118,15 +118,15 @@ impl Future for Sending {
 #[must_use = "dropping the handle is fine, but its result tells whether the task panicked; use `let _ =` to say so"]
 pub struct JoinHandle<T> {
     pending: Pending<T>,
-    task: Option<(Arc<Inbox>, TaskIndex)>,
-}
-
-enum TaskIndex {
-    Known(usize),
-    Told(Arc<std::sync::atomic::AtomicUsize>),
+    abort: Arc<Abort>,
 }
 
 impl<T> JoinHandle<T> {
+    /// Of a task that could not begin.
+    pub(crate) fn failed(error: Error) -> JoinHandle<T> {
+        JoinHandle { pending: Pending::ready(Err(error)), abort: Arc::default() }
+    }
+
     /// Blocks the calling thread until the task is over.
     ///
     /// # Errors
@@ -138,22 +138,7 @@ impl<T> JoinHandle<T> {
     /// Asks for the task's future to be dropped at its next chance; the handle then answers
     /// [`ErrorKind::TaskCancelled`]. Does nothing to a task that is over.
     pub fn abort(&self) {
-        if let Some((inbox, index)) = &self.task {
-            let index = match index {
-                TaskIndex::Known(index) => *index,
-                TaskIndex::Told(place) => place.load(std::sync::atomic::Ordering::Acquire),
-            };
-            let here = with_current(|shard| {
-                let here = shard.uid() == inbox.uid;
-                if here {
-                    shard.executor().cancel(index);
-                }
-                here
-            });
-            if here != Some(true) {
-                let _ = inbox.send(Message::Call(Box::new(move |shard| shard.executor().cancel(index))), None);
-            }
-        }
+        self.abort.ask();
     }
 }
 

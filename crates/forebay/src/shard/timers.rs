@@ -13,14 +13,14 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Adds a sleeper, or renews the waker of one.
-    pub(crate) fn set(&mut self, deadline: Ticks, id: Option<u64>, waker: &Waker) -> u64 {
+    /// Adds a sleeper, or renews the waker of one; the one it had comes back, to be dropped where nothing is borrowed.
+    pub(crate) fn set(&mut self, deadline: Ticks, id: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
         let id = id.unwrap_or_else(|| {
             self.next += 1;
             self.next
         });
-        self.sleeping.insert((deadline, id), waker.clone());
-        id
+        let old = self.sleeping.insert((deadline, id), waker);
+        (id, old)
     }
 
     pub(crate) fn remove(&mut self, deadline: Ticks, id: u64) -> Option<Waker> {

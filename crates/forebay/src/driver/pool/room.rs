@@ -66,7 +66,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if !crate::fork::in_child() {
+        if !self.shared.origin.is_elsewhere() {
             self.leave();
         }
     }

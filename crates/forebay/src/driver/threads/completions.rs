@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::driver::Wait;
+use crate::fork::Origin;
 use crate::shard::optable::OpKey;
 
 /// Results that were not taken yet, and the bell that ends a wait for them.
@@ -16,6 +17,7 @@ pub(crate) struct CompletionQueue {
     ready: AtomicUsize,
     /// Set by [`wake`](Self::wake) and kept until a `take` has heeded it, so a wake that nobody waits for is not lost.
     woken: AtomicBool,
+    origin: Origin,
 }
 
 #[derive(Debug)]
@@ -32,13 +34,14 @@ impl CompletionQueue {
             news: Condvar::new(),
             ready: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
+            origin: Origin::here(),
         }
     }
 
     /// Ends the wait that there is, or the next one.
     pub(crate) fn wake(&self) {
         // In a forked child the lock may be held for ever, and there is no shard to wake.
-        if crate::fork::in_child() {
+        if self.origin.is_elsewhere() {
             return;
         }
         self.woken.store(true, Ordering::Release);
