@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         file.write(page * PAGE, pages).wait()?;
     }
     file.sync(Durability::Data).wait()?;
-    println!("wrote {} MiB, offsets and lengths in multiples of {}", PAGES * PAGE >> 20, file.alignment().offset);
+    println!("wrote {} MiB, offsets and lengths in multiples of {}", (PAGES * PAGE) >> 20, file.alignment().offset);
 
     let begun = Instant::now();
     thread::scope(|scope| {

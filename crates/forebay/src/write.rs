@@ -140,7 +140,7 @@ impl<'f> Sync<'f> {
 
 /// Can the device take the bytes from where they are? A later part of a block may begin anywhere.
 fn is_aligned(file: &File, block: &Block) -> bool {
-    block.is_empty() || block.as_ptr().addr() % file.core().alignment().memory.max(1) as usize == 0
+    block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
 }
 
 fn copied(file: &File, offset: u64, bytes: &[u8]) -> Result<OpBuffer> {

@@ -175,6 +175,28 @@ fn padding_is_only_taken_off_where_the_file_still_ends_with_it() {
 }
 
 #[test]
+fn what_others_wrote_behind_since_the_first_sync_stays() {
+    let (engine, dir) = (engine(), dir());
+    for mode in modes() {
+        let path = dir.path().join("behind");
+        let file = open(&engine, &path, mode.truncate());
+        let mut append = file.append().start();
+        append.write_wait(&[1; 100]).unwrap();
+        append.sync_wait(Durability::None).unwrap();
+        let mut other = file.append().at(100_000).start();
+        other.write_wait(&[2; 100]).unwrap();
+        other.close_wait().unwrap();
+        append.write_wait(&[3; 50]).unwrap();
+        assert_eq!(append.close_wait().unwrap(), 150);
+        let mut expected = vec![0u8; 100_100];
+        expected[..100].fill(1);
+        expected[100..150].fill(3);
+        expected[100_000..].fill(2);
+        assert_file(&path, &expected, &format!("{mode:?}"));
+    }
+}
+
+#[test]
 fn blocks_of_any_alignment() {
     let (engine, dir) = (engine(), dir());
     for mode in modes() {
@@ -361,6 +383,61 @@ fn calls_given_up_half_way_lose_nothing() {
             model.truncate(before as usize);
         }
         assert_file(&path, &model, &format!("round {round}, {mode:?}"));
+    }
+}
+
+/// Polls a future until it was woken that often, then gives it up. The answer, if it came.
+fn poll_until_woken<F: Future>(future: F, wakes: u32) -> Option<F::Output> {
+    struct Woken(std::sync::mpsc::SyncSender<()>);
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            // Full: a wake is there already, and one is enough.
+            let _ = self.0.try_send(());
+        }
+    }
+    let (sender, woken) = std::sync::mpsc::sync_channel(1);
+    let waker = Waker::from(std::sync::Arc::new(Woken(sender)));
+    let mut future = pin!(future);
+    for wake in 0..=wakes {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        if wake < wakes {
+            woken.recv().unwrap();
+        }
+    }
+    None
+}
+
+#[test]
+fn a_sync_given_up_at_any_of_its_steps_harms_nothing() {
+    let (engine, dir) = (engine(), dir());
+    for mode in modes() {
+        // Into an empty file, and into one with bytes behind in the same unit and far behind.
+        for before in [0, 6_000, 50_000] {
+            for (more, wakes) in
+                [0, 10, 1_000, 40_000].into_iter().flat_map(|more| (0..10).map(move |w| (more, w)))
+            {
+                let path = dir.path().join("stepped");
+                write_file(&path, before);
+                let mut expected = bytes_of(0..before);
+                let mut append = open(&engine, &path, mode).append().buffer(4 * KIB).depth(3).start();
+                append.write_wait(&vec![1; 5_000]).unwrap();
+                if let Some(synced) = poll_until_woken(append.sync(Durability::Data), wakes) {
+                    synced.unwrap();
+                }
+                append.write_wait(&vec![2; more]).unwrap();
+                assert_eq!(append.close_wait().unwrap(), (5_000 + more) as u64);
+                expected.resize(expected.len().max(5_000 + more), 0);
+                expected[..5_000].fill(1);
+                expected[5_000..5_000 + more].fill(2);
+                assert_file(
+                    &path,
+                    &expected,
+                    &format!("{before} before, {more} more, {wakes} wakes, {mode:?}"),
+                );
+            }
+        }
     }
 }
 

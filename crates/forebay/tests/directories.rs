@@ -130,7 +130,7 @@ fn a_call_whose_answer_is_dropped_harms_nobody() {
 #[test]
 fn after_close_calls_answer_engine_closed() {
     let (engine, dir) = (engine(), tempfile::tempdir().unwrap());
-    engine.close().wait().unwrap();
+    engine.clone().close().wait().unwrap();
     let error = engine.create_dir(dir.path().join("late")).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::EngineClosed);
     assert!(!dir.path().join("late").exists());

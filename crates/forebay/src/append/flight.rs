@@ -109,3 +109,29 @@ impl Place {
 pub(super) fn request(kind: OpKind, class: Class, offset: u64, len: u32, buffer: OpBuffer) -> OpRequest {
     OpRequest { kind, class, durability: Durability::None, offset, len, asked: len, buffer }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{Config, Engine, Open};
+
+    #[test]
+    fn what_overlaps_waits_until_the_write_was_seen_to_be_over() {
+        let engine = Engine::start(Config::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = engine.open(dir.path().join("overlap"), Open::create().buffered()).wait().unwrap();
+        let mut flight = Flight::new(2);
+        let block = engine.block(4096).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let buffer = OpBuffer::Mut(block);
+        flight.begin(&mut context, &file, Class::DEFAULT, 8192, 4096, buffer).unwrap();
+        assert!(!flight.has_room(8192) && !flight.has_room(12_287) && flight.has_room(12_288));
+        crate::wait::block_on_any(std::future::poll_fn(|context| {
+            flight.reap(context, &file).unwrap();
+            if flight.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        assert!(flight.has_room(8192) && flight.bytes() == 0);
+    }
+}

@@ -15,6 +15,10 @@ use crate::shard::optable::OpKey;
 
 /// One request to the device. The slot that `key` names owns the memory and the file until the completion is seen.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    any(not(target_os = "linux"), forebay_no_uring),
+    allow(dead_code, reason = "only rings register files and memory, and only Linux has the flags")
+)]
 pub(crate) struct IoRequest {
     pub(crate) key: OpKey,
     pub(crate) kind: OpKind,

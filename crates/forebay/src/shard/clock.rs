@@ -87,11 +87,13 @@ impl Clock {
 #[cfg(target_arch = "x86_64")]
 fn time_stamp_is_steady() -> bool {
     use std::arch::x86_64::__cpuid;
-    let leaf_max = __cpuid(0x8000_0000).eax;
-    if leaf_max < 0x8000_0007 {
-        return false;
-    }
-    __cpuid(0x8000_0007).edx & (1 << 8) != 0
+    // SAFETY: every x86_64 processor has the instruction, and it touches no memory.
+    #[allow(unused_unsafe, reason = "the call is unsafe for compilers as old as rust-version")]
+    let edx = unsafe {
+        let leaf_max = __cpuid(0x8000_0000).eax;
+        if leaf_max < 0x8000_0007 { 0 } else { __cpuid(0x8000_0007).edx }
+    };
+    edx & (1 << 8) != 0
 }
 
 fn monotonic_ns() -> u64 {

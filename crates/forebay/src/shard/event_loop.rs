@@ -50,7 +50,6 @@ impl Shard {
     }
 
     fn turn(&self) {
-        self.turn_began.set(self.clock.now());
         self.counters.turns.set(self.counters.turns.get() + 1);
         self.take_messages();
         self.take_word();
@@ -235,9 +234,10 @@ impl Shard {
             self.engine.degrade_once("driver", &format!("waiting for completions failed: {error}"), "report this");
         }
         if !batch.is_empty() {
-            let now = self.clock.now();
+            // Read once for all, and only if some operation's times are taken.
+            let mut now = None;
             for (key, result) in batch.drain(..) {
-                self.completed(key, result, now);
+                self.completed(key, result, &mut now);
             }
         }
         // Given back for its capacity, so that a turn allocates nothing.

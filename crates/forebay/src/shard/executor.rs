@@ -44,7 +44,8 @@ pub(crate) struct Executor {
     /// Every task that is not over, so that closing can cancel it; the index is in the task's future.
     tasks: LocalCell<Tasks>,
     slice: Ticks,
-    slice_began: Cell<Ticks>,
+    /// When the clock was first read in this turn: most turns are short and never read it.
+    slice_began: Cell<Option<Ticks>>,
     /// The task that runs now.
     current: Cell<u32>,
 }
@@ -85,7 +86,7 @@ impl Executor {
             }),
             tasks: LocalCell::new(Tasks { slots: Vec::new(), free: Vec::new(), closed: false }),
             slice: clock.ticks(SLICE_NS),
-            slice_began: Cell::new(0),
+            slice_began: Cell::new(None),
             current: Cell::new(NO_TASK),
         }
     }
@@ -133,7 +134,7 @@ impl Executor {
     /// Polls ready tasks until none is left or the turn's allowance is used up.
     #[inline]
     pub(crate) fn run(&self, shard: &Shard) {
-        self.slice_began.set(shard.turn_began());
+        self.slice_began.set(None);
         // A panic of a task's code is caught in `Guarded`; what is left to unwind to here comes from a waker or a
         // destructor of the program's and must not take the shard with it. The rest of the turn's tasks run next turn.
         let _ = catch_unwind(AssertUnwindSafe(|| self.run_ready(shard)));
@@ -181,7 +182,14 @@ impl Executor {
     /// Has this turn's share of time passed?
     #[inline]
     pub(crate) fn slice_is_over(&self, shard: &Shard) -> bool {
-        shard.clock().now().wrapping_sub(self.slice_began.get()) > self.slice
+        let now = shard.clock().now();
+        match self.slice_began.get() {
+            Some(began) => now.wrapping_sub(began) > self.slice,
+            None => {
+                self.slice_began.set(Some(now));
+                false
+            }
+        }
     }
 
     /// Cancels every task, and refuses new ones; the caller then runs until [`task_count`](Self::task_count) is 0.

@@ -119,6 +119,10 @@ impl Inbox {
     /// Takes the next message; for the shard.
     #[inline]
     pub(crate) fn pop(&self) -> Option<Message> {
+        // The queue's own look at its emptiness costs a memory barrier, this one two loads.
+        if self.messages.is_empty() {
+            return None;
+        }
         self.messages.pop()
     }
 
@@ -143,6 +147,10 @@ impl Inbox {
 
     #[inline]
     pub(crate) fn pop_runnable(&self) -> Option<Runnable> {
+        // As in `pop`.
+        if self.runnables.is_empty() {
+            return None;
+        }
         self.runnables.pop()
     }
 
@@ -181,8 +189,8 @@ impl Inbox {
     /// For the shard, before it sleeps: from now on senders kick. It must look at everything once more after this.
     #[inline]
     pub(crate) fn about_to_sleep(&self) {
-        // SeqCst, paired with the fence in `kick`: a sender that does not see the flag has pushed before our look.
-        self.sleeping.store(true, Ordering::SeqCst);
+        self.sleeping.store(true, Ordering::Relaxed);
+        // Paired with the fence in `kick`: a sender that does not see the flag has pushed before our look.
         fence(Ordering::SeqCst);
     }
 

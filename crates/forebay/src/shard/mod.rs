@@ -42,7 +42,7 @@ use crate::driver::Driver;
 use crate::engine::EngineShared;
 use crate::read_many::Batches;
 use crate::stats::Flows;
-use clock::{Clock, Ticks};
+use clock::Clock;
 use executor::Executor;
 use files::FileTable;
 use inbox::Inbox;
@@ -72,7 +72,6 @@ pub(crate) struct Shard {
     /// Local futures that found the op table full.
     slot_waiters: LocalCell<Vec<Waker>>,
     counters: Counters,
-    turn_began: Cell<Ticks>,
     class: Cell<Class>,
     known_regions: Cell<usize>,
     spin: Cell<event_loop::Spin>,
@@ -131,11 +130,6 @@ impl Shard {
     #[inline]
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
-    }
-
-    #[inline]
-    pub(crate) fn turn_began(&self) -> Ticks {
-        self.turn_began.get()
     }
 
     /// The class of the task that runs now.

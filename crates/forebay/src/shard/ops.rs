@@ -9,6 +9,7 @@ use crate::file::FileCore;
 use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::read_many;
 use crate::shard::Shard;
+use crate::shard::clock::Ticks;
 use crate::shard::files::{FileTarget, Refused};
 use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotQueue, SlotState};
 use crate::shard::remote::RemotePtr;
@@ -20,6 +21,8 @@ pub(crate) struct Ops {
     staged: SlotQueue,
     /// Reads that found no memory, in order of arrival.
     starved: SlotQueue,
+    /// The arena was told that this shard waits for memory.
+    starving: bool,
     pub(crate) in_flight: u32,
     /// Operations in flight whose memory comes back without the program doing anything.
     returning: u32,
@@ -44,6 +47,7 @@ impl Ops {
             table: OpTable::new(),
             staged: SlotQueue::new(),
             starved: SlotQueue::new(),
+            starving: false,
             in_flight: 0,
             returning: 0,
             started: 0,
@@ -246,14 +250,14 @@ impl Shard {
             return;
         }
         self.register_new_regions();
-        let now = self.clock.now();
-        while let Some((index, failure)) = self.submit_until_failure(now) {
+        let mut now = None;
+        while let Some((index, failure)) = self.submit_until_failure(&mut now) {
             self.finish(index, Err(failure));
         }
     }
 
     /// Submits until nothing is left or the depth is reached; hands back a slot that cannot be submitted.
-    fn submit_until_failure(&self, now: u64) -> Option<(u32, OpFailure)> {
+    fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
             let mut starved_again = false;
             while ops.in_flight < self.depth {
@@ -274,7 +278,7 @@ impl Shard {
                         continue;
                     }
                     let len = slot.len as usize;
-                    match self.take_memory(len, ops.returning > 0) {
+                    match self.take_memory(len, ops.returning > 0, &mut ops.starving) {
                         Ok(buffer) => ops.table.slot(index).buffer = OpBuffer::Buffer(buffer),
                         Err(None) => {
                             starved_again = true;
@@ -323,20 +327,24 @@ impl Shard {
                 slot.state = SlotState::InFlight;
                 slot.device = target.device;
                 if slot.sampled {
-                    slot.submitted_at = now;
+                    slot.submitted_at = *now.get_or_insert_with(|| self.clock.now());
                 }
                 ops.in_flight += 1;
                 if slot.kind == OpKind::Write {
                     ops.returning += 1;
                 }
             }
-            self.engine.arena.wait_for_memory(self.index(), ops.starved.len() > 0);
+            let starving = ops.starved.len() > 0;
+            if starving || ops.starving {
+                self.engine.arena.wait_for_memory(self.index(), starving);
+                ops.starving = starving;
+            }
             None
         })
     }
 
     /// Memory for a read. `Err(None)`: wait, some comes back by itself.
-    fn take_memory(&self, len: usize, some_returns: bool) -> Result<crate::arena::Buffer, Option<OpFailure>> {
+    fn take_memory(&self, len: usize, some_returns: bool, starving: &mut bool) -> Result<crate::arena::Buffer, Option<OpFailure>> {
         let arena = &self.engine.arena;
         match arena.alloc_local(len) {
             Ok(buffer) => return Ok(buffer),
@@ -345,6 +353,7 @@ impl Shard {
         }
         // A block returned between the first look and the flag is found by the second look.
         arena.wait_for_memory(self.index(), true);
+        *starving = true;
         match arena.alloc_local(len) {
             Ok(buffer) => Ok(buffer),
             Err(_) if some_returns => Err(None),
@@ -354,13 +363,13 @@ impl Shard {
 
     /// Takes one completion.
     #[inline]
-    pub(crate) fn completed(&self, key: OpKey, result: i32, now: u64) {
+    pub(crate) fn completed(&self, key: OpKey, result: i32, now: &mut Option<Ticks>) {
         let verdict = self.ops.with(|ops| {
             let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
             let orphan = matches!(slot.continuation, Continuation::Orphan);
             let returning = orphan || slot.kind == OpKind::Write;
             if slot.sampled {
-                slot.completed_at = now;
+                slot.completed_at = *now.get_or_insert_with(|| self.clock.now());
             }
             let verdict = self.judge(slot, result, orphan);
             if matches!(verdict, Verdict::Again) {

@@ -153,7 +153,6 @@ fn run_shard(
         batches: LocalCell::new(read_many::Batches::default()),
         slot_waiters: LocalCell::new(Vec::new()),
         counters: Counters::default(),
-        turn_began: Cell::new(0),
         class: Cell::new(Class::DEFAULT),
         known_regions: Cell::new(0),
         spin: Cell::default(),

@@ -106,7 +106,9 @@ impl Listing<'_> {
     }
 
     fn add_trait_impl(&mut self, block: &ItemImpl, of_trait: &Path, module: &[String], path: &str) {
-        let conditions = shown_attributes(&block.attrs);
+        let around = self.krate.attributes_around(module);
+        let around: Vec<_> = around.into_iter().filter(|attribute| attribute.path().is_ident("cfg")).collect();
+        let conditions = format!("{}{}", shown_attributes(&around), shown_attributes(&block.attrs));
         let header = format!(
             "{}impl{} {} for {}{}",
             if block.unsafety.is_some() { "unsafe " } else { "" },
@@ -130,9 +132,9 @@ impl Listing<'_> {
             if associated.is_empty() { String::new() } else { format!(" {{ {} }}", associated.join(" ")) };
         self.lines.insert(format!("{path}  {conditions}{header}{body}"));
 
-        let behind_feature = block
-            .attrs
+        let behind_feature = around
             .iter()
+            .chain(&block.attrs)
             .any(|attribute| attribute.path().is_ident("cfg") && line(attribute).contains("feature"));
         let allowed = match self.krate.resolve(module, &segments(of_trait)) {
             Some(Target::External(krate)) => behind_feature && ALLOWED_TRAITS.contains(&krate.as_str()),

@@ -168,6 +168,7 @@ fn third_party_types_are_found_wherever_they_hide() {
              impl From<rustix::io::Errno> for S { fn from(_: rustix::io::Errno) -> S { loop {} } }\n\
              #[cfg(feature = \"tokio\")] impl tokio::io::AsyncRead for S {}\n\
              impl tokio::io::AsyncWrite for S {}\n\
+             #[cfg(feature = \"tokio\")] mod gated { mod deep { impl tokio::io::AsyncSeek for crate::S {} } }\n\
              pub use rustix::fs::OFlags;",
         ),
         ("sys.rs", "pub(crate) use rustix::fs::*;"),

@@ -98,6 +98,17 @@ impl Krate {
         Ok(())
     }
 
+    /// The attributes of the modules that a module lies in, and its own: a `cfg` there holds for all that is inside.
+    pub(crate) fn attributes_around(&self, module: &[String]) -> Vec<Attribute> {
+        (0..module.len())
+            .filter_map(|depth| Some((&module[depth], self.modules.get(&module[..depth])?)))
+            .flat_map(|(name, parent)| {
+                parent.items.iter().filter(move |item| matches!(item, Item::Mod(child) if child.ident == name))
+            })
+            .flat_map(|child| attributes(child).to_vec())
+            .collect()
+    }
+
     /// What `path` means in `module`. `None`: a generic parameter, a name of the prelude, or something of std.
     pub(crate) fn resolve(&self, module: &[String], path: &[String]) -> Option<Target> {
         self.resolve_within(module, path, 16)
