@@ -94,6 +94,10 @@ impl OpBuffer {
         let old = match from {
             OpBuffer::None => std::mem::replace(self, OpBuffer::None),
             OpBuffer::Late => std::mem::replace(self, OpBuffer::Late),
+            OpBuffer::Buffer(_) => match std::mem::replace(from, OpBuffer::None) {
+                OpBuffer::Buffer(buffer) => std::mem::replace(self, OpBuffer::Buffer(buffer)),
+                other => std::mem::replace(self, other),
+            },
             _ => std::mem::replace(self, std::mem::replace(from, OpBuffer::None)),
         };
         std::mem::forget(old);

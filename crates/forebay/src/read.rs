@@ -286,8 +286,9 @@ impl<'f> RangeRead<'f> {
 }
 
 /// The slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
+#[inline]
 pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
-    let skip = (range.start % u64::from(grain.max(1))) as usize;
+    let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
     let asked = (range.end - range.start) as usize;
     let got = (bytes as usize).saturating_sub(skip).min(asked);
     if exact && got < asked {
@@ -315,6 +316,7 @@ pub(crate) struct Widened {
 }
 
 impl Widened {
+    #[inline]
     pub(crate) fn of(range: &Range<u64>, grain: u32) -> Result<Widened> {
         if range.end < range.start {
             let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
@@ -326,8 +328,10 @@ impl Widened {
             let note = format!("offset {} is beyond what a file can have", range.end);
             return Err(Error::invalid("read", note).with_range(range.start, range.end - range.start));
         }
-        let offset = range.start - range.start % grain;
-        let len = range.end.next_multiple_of(grain) - offset;
+        // Grains are powers of two; a division would cost as much as everything else here.
+        debug_assert!(grain.is_power_of_two());
+        let offset = range.start & !(grain - 1);
+        let len = ((range.end + grain - 1) & !(grain - 1)) - offset;
         if len > BUFFER_BYTES_MAX as u64 {
             return Err(Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "read")
                 .with_range(range.start, range.end - range.start));

@@ -18,7 +18,10 @@ fn files_that_cannot_be_opened_say_why() {
     let (engine, dir) = (engine(), dir());
     let missing = dir.path().join("missing");
     let error = engine.open(&missing, Open::read()).wait().unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error(), error.operation()), (ErrorKind::Io, Some(libc::ENOENT), "open"));
+    assert_eq!(
+        (error.kind(), error.raw_os_error(), error.operation()),
+        (ErrorKind::Io, Some(libc::ENOENT), "open")
+    );
     assert_eq!(error.path(), Some(missing.as_path()));
     text_has(&error, &["open", missing.to_str().unwrap(), "No such file", "check the path"]);
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
@@ -91,12 +94,15 @@ fn operations_name_place_device_and_remedy() {
 
     let held = file.clone();
     file.close().wait().unwrap();
-    text_has(&held.read(0..1).wait().unwrap_err(), &["read", name, "the file is closed", "open the file again"]);
+    text_has(
+        &held.read(0..1).wait().unwrap_err(),
+        &["read", name, "the file is closed", "open the file again"],
+    );
     let file = engine.open(&path, Open::read()).wait().unwrap();
     engine.close().wait().unwrap();
     for error in [
         file.read(0..1).wait().unwrap_err(),
-        file.read_many([0..1]).wait().unwrap_err(),
+        file.read_many(std::iter::once(0..1)).wait().unwrap_err(),
         file.len().wait().unwrap_err(),
         file.scan().start().next_wait().unwrap_err(),
     ] {
@@ -123,8 +129,8 @@ fn waiting_on_a_shard_is_an_error_and_not_a_deadlock() {
             into.unwrap_err(),
             file.write(0, &[0u8; 4096]).wait().unwrap_err(),
             file.sync(forebay::Durability::Data).wait().unwrap_err(),
-            file.read_many([0..1]).wait().unwrap_err(),
-            file.read_many([0..1]).stream().next_wait().unwrap_err(),
+            file.read_many(std::iter::once(0..1)).wait().unwrap_err(),
+            file.read_many(std::iter::once(0..1)).stream().next_wait().unwrap_err(),
             file.scan().start().next_wait().unwrap_err(),
             file.len().wait().unwrap_err(),
             inner.open("x", Open::read()).wait().unwrap_err(),
@@ -142,7 +148,8 @@ fn waiting_on_a_shard_is_an_error_and_not_a_deadlock() {
 
 #[test]
 fn memory_that_is_not_there_is_told_with_what_is_held() {
-    let config = common::config().shards(1).arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(64 << 10);
+    let config =
+        common::config().shards(1).arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(64 << 10);
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("a");
     write_file(&path, 4 << 20);
@@ -159,7 +166,10 @@ fn memory_that_is_not_there_is_told_with_what_is_held() {
     assert!(bytes >= 1 << 20, "{error}");
     text_has(&error, &["read", path.to_str().unwrap(), "65536 bytes at 0", "drop blocks", "arena_bytes_max"]);
     assert!(matches!(engine.block(64 << 10).unwrap_err().kind(), ErrorKind::ArenaExhausted { .. }));
-    assert!(matches!(file.write(0, vec![0; 64 << 10]).wait().unwrap_err().kind(), ErrorKind::ArenaExhausted { .. }));
+    assert!(matches!(
+        file.write(0, vec![0; 64 << 10]).wait().unwrap_err().kind(),
+        ErrorKind::ArenaExhausted { .. }
+    ));
     // Memory that the program has still goes both ways, and giving some back is enough.
     let block = held.pop().unwrap();
     file.write(0, block).wait().unwrap();

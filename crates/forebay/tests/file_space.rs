@@ -60,7 +60,9 @@ fn impossible_ranges_name_the_operation() {
         assert_eq!((error.kind(), error.operation()), (ErrorKind::InvalidInput, operation), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
-    for result in [file.allocate(0..1 << 63).wait(), file.truncate(u64::MAX).wait(), file.truncate(1 << 62).wait()] {
+    for result in
+        [file.allocate(0..1 << 63).wait(), file.truncate(u64::MAX).wait(), file.truncate(1 << 62).wait()]
+    {
         let error = result.unwrap_err();
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
@@ -104,8 +106,9 @@ fn advice_reaches_the_page_cache() {
         // Story: an empty range was advice for all of the rest of the file, because the kernel reads length 0 like that.
         file.advise(4096..4096, Advice::DontNeed).wait().unwrap();
         assert_eq!(pages_cached(&path), 256);
-        file.advise(0..1 << 19, Advice::DontNeed).wait().unwrap();
-        assert!(pages_cached(&path) <= 128 + 16, "{} pages", pages_cached(&path));
+        file.advise(0..1 << 20, Advice::DontNeed).wait().unwrap();
+        assert_eq!(pages_cached(&path), 0);
+        std::fs::read(&path).unwrap();
         file.advise(0..u64::MAX, Advice::DontNeed).wait().unwrap();
         assert_eq!(pages_cached(&path), 0);
     }
@@ -121,7 +124,8 @@ fn ranges_are_copied_between_all_modes_and_at_odd_places() {
     for (s, source) in sources.into_iter().enumerate() {
         for (t, target) in targets.into_iter().enumerate() {
             let name = dir.path().join(format!("{s}{t}"));
-            let (from, to) = (engine.open(&path, source).wait().unwrap(), engine.open(&name, target).wait().unwrap());
+            let (from, to) =
+                (engine.open(&path, source).wait().unwrap(), engine.open(&name, target).wait().unwrap());
             assert_eq!(from.copy_range(0..1 << 20, &to, 0).wait().unwrap(), 1 << 20);
             assert_eq!(std::fs::read(&name).unwrap(), bytes_of(0..1 << 20));
             assert_eq!(from.copy_range(1_001..77_778, &to, 333).wait().unwrap(), 76_777);

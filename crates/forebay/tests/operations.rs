@@ -24,7 +24,8 @@ fn every_length_reads_right_on_and_off_its_edges() {
         let path = dir.path().join(len.to_string());
         write_file(&path, len);
         for file in open_all(&engine, &path, Open::read()) {
-            let edges = [0, 1, 511, 512, 513, 4095, 4096, 4097, len.saturating_sub(1), len, len + 1, len + 5000];
+            let edges =
+                [0, 1, 511, 512, 513, 4095, 4096, 4097, len.saturating_sub(1), len, len + 1, len + 5000];
             for &start in &edges {
                 for &end in edges.iter().filter(|&&end| end >= start) {
                     let expected = bytes_of(start.min(len)..end.min(len));
@@ -32,7 +33,12 @@ fn every_length_reads_right_on_and_off_its_edges() {
                     let block = file.read_up_to(start..end).wait().unwrap();
                     assert_eq!(&block[..], &expected[..], "{}", context());
                     match file.read(start..end).wait() {
-                        Ok(block) => assert_eq!((block.len() as u64, &block[..]), (end - start, &expected[..]), "{}", context()),
+                        Ok(block) => assert_eq!(
+                            (block.len() as u64, &block[..]),
+                            (end - start, &expected[..]),
+                            "{}",
+                            context()
+                        ),
                         Err(error) => {
                             assert!(end > len, "{}: {error}", context());
                             let got = expected.len() as u64;
@@ -61,14 +67,18 @@ fn ranges_that_no_file_has_are_refused_and_name_the_reason() {
         assert_eq!(error.kind(), ErrorKind::TooLarge { limit: 1 << 30 });
         assert!(error.to_string().contains("scan"), "the remedy is missing: {error}");
 
-        for range in [0..u64::MAX, (1 << 63) - 1..1 << 63, u64::MAX - 1..u64::MAX, 1 << 63..(1 << 63) + 4096] {
+        for range in [0..u64::MAX, (1 << 63) - 1..1 << 63, u64::MAX - 1..u64::MAX, 1 << 63..(1 << 63) + 4096]
+        {
             let error = file.read_up_to(range.clone()).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{range:?}: {error}");
         }
         // The last place that a file can have: nothing is there, and that is no error.
         let last = (1u64 << 63) - 8192;
         assert!(file.read_up_to(last..last + 4096).wait().unwrap().is_empty());
-        assert_eq!(file.read(last..last + 4096).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof { got: 0 });
+        assert_eq!(
+            file.read(last..last + 4096).wait().unwrap_err().kind(),
+            ErrorKind::UnexpectedEof { got: 0 }
+        );
 
         let (result, block) = file.read_into(1 << 63, engine.block(4096).unwrap()).wait();
         assert_eq!((result.unwrap_err().kind(), block.len()), (ErrorKind::InvalidInput, 4096));
@@ -130,7 +140,8 @@ fn every_kind_of_data_is_written_as_it_is() {
         file.write(4096, shared.clone()).wait().unwrap();
         assert_eq!(&shared[..], &piece(1)[..], "the program's own handle of the block still has it");
         file.write(8192, &piece(2)[..]).wait().unwrap();
-        file.write(12_288, &piece(3)).wait().unwrap();
+        let borrowed = piece(3);
+        file.write(12_288, &borrowed).wait().unwrap();
         file.write(16_384, piece(4)).wait().unwrap();
         file.write(20_480, Bytes::from(piece(5))).wait().unwrap();
         let array: [u8; 4096] = piece(6).try_into().unwrap();
@@ -155,7 +166,10 @@ fn part_of_a_block_is_written_though_its_memory_is_not_aligned() {
         let target = engine.open(dir.path().join(number.to_string()), open).wait().unwrap();
         for (at, start) in [0usize, 1, 511, 512, 4095, 4096, 4097].into_iter().enumerate() {
             let part = whole.slice(start..start + 4096).unwrap();
-            target.write(at as u64 * 4096, part).wait().unwrap_or_else(|error| panic!("from {start}: {error}"));
+            target
+                .write(at as u64 * 4096, part)
+                .wait()
+                .unwrap_or_else(|error| panic!("from {start}: {error}"));
             let back = target.read(at as u64 * 4096..(at as u64 + 1) * 4096).wait().unwrap();
             assert_eq!(&back[..], &bytes_of(start as u64..start as u64 + 4096)[..], "from {start}, {open:?}");
         }
@@ -189,7 +203,10 @@ fn misaligned_direct_writes_name_the_alignment_and_change_nothing() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes_of(0..8192));
     let file = engine.open(&path, Open::write().buffered()).wait().unwrap();
     file.write(3, b"odd").wait().unwrap();
-    assert_eq!(&std::fs::read(&path).unwrap()[..8], [&bytes_of(0..3)[..], b"odd", &bytes_of(6..8)[..]].concat());
+    assert_eq!(
+        &std::fs::read(&path).unwrap()[..8],
+        [&bytes_of(0..3)[..], b"odd", &bytes_of(6..8)[..]].concat()
+    );
 }
 
 #[test]
@@ -199,7 +216,8 @@ fn every_durability_writes_and_syncs() {
     for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
         let path = dir.path().join(number.to_string());
         let file = engine.open(&path, open).wait().unwrap();
-        for (at, durability) in [Durability::None, Durability::Data, Durability::All].into_iter().enumerate() {
+        for (at, durability) in [Durability::None, Durability::Data, Durability::All].into_iter().enumerate()
+        {
             let range = at as u64 * 4096..(at as u64 + 1) * 4096;
             file.write(range.start, bytes_of(range)).durable(durability).wait().unwrap();
             file.sync(durability).wait().unwrap();
@@ -229,10 +247,18 @@ fn a_file_opened_directly_and_through_the_cache_is_one_file() {
             let at = round * 4096 % (64 << 10);
             let one = vec![(round * 2 + number as u64) as u8; 4096];
             cached.write(at, &one).wait().unwrap();
-            assert_eq!(&direct.read(at..at + 4096).wait().unwrap()[..], &one[..], "direct after cached, {round}");
+            assert_eq!(
+                &direct.read(at..at + 4096).wait().unwrap()[..],
+                &one[..],
+                "direct after cached, {round}"
+            );
             let two = vec![!one[0]; 4096];
             direct.write(at, &two).wait().unwrap();
-            assert_eq!(&cached.read(at..at + 4096).wait().unwrap()[..], &two[..], "cached after direct, {round}");
+            assert_eq!(
+                &cached.read(at..at + 4096).wait().unwrap()[..],
+                &two[..],
+                "cached after direct, {round}"
+            );
         }
         // Growth and cuts too.
         cached.write(64 << 10, b"tail").wait().unwrap();
@@ -245,7 +271,8 @@ fn a_file_opened_directly_and_through_the_cache_is_one_file() {
 #[test]
 fn new_memory_is_zero_however_often_it_held_other_bytes() {
     let dir = dir();
-    let engine = Engine::start(common::config().shards(1).arena_bytes(2 << 20).arena_bytes_max(2 << 20)).unwrap();
+    let engine =
+        Engine::start(common::config().shards(1).arena_bytes(2 << 20).arena_bytes_max(2 << 20)).unwrap();
     let path = dir.path().join("secret");
     std::fs::write(&path, vec![0xA5u8; 1 << 20]).unwrap();
     let file = engine.open(&path, Open::read()).wait().unwrap();

@@ -48,9 +48,10 @@ impl Alignment {
             Some(Report { offset: 0, .. }) => Alignment { reported: true, direct: false, ..fallback },
             Some(Report { memory, offset, read_offset }) => Alignment {
                 memory: memory.max(MEMORY_MIN),
-                offset,
+                // Always a power of two in practice; reads round by masks and rely on it.
+                offset: offset.next_power_of_two(),
                 // statx(2): 0 means that stx_dio_offset_align goes for reads as well.
-                read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) },
+                read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) }.next_power_of_two(),
                 reported: true,
                 direct: true,
             },

@@ -5,8 +5,8 @@
 //! arena regions (cloned from a keeper ring that pins them once), `min_wait`, `NO_IOWAIT`.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::squeue::Entry;
@@ -16,6 +16,15 @@ use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
 use crate::health::Degradation;
 use crate::op::OpKind;
 use crate::shard::optable::OpKey;
+
+mod entry;
+mod keeper;
+mod setup;
+mod wake;
+
+use entry::UseFile;
+pub(crate) use keeper::Keeper;
+pub(crate) use wake::UringWake;
 
 /// Registered files a ring has room for; 65,536 were refused on a common kernel, 1,024 work everywhere tried.
 pub(crate) const FIXED_FILES_MAX: u32 = 1024;
@@ -27,13 +36,11 @@ const REGIONS_MAX: u32 = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const CANCEL_DATA: u64 = u64::MAX - 1;
 
-// io_uring_enter(2) and io_uring_register(2); the io-uring crate has no safe call with these.
+// io_uring_enter(2); the io-uring crate has no safe call with these.
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
-const REGISTER_RING_FDS: libc::c_uint = 20;
-const REGISTER_SEND_MSG_RING: libc::c_uint = 31;
 
 /// Longer than any wait; a shard looks up then, finds nothing and waits on.
 static LONG: types::Timespec = types::Timespec::new().sec(3600);
@@ -45,14 +52,6 @@ struct GetEventsArg {
     sigmask_sz: u32,
     min_wait_usec: u32,
     ts: u64,
-}
-
-/// `struct io_uring_rsrc_update` of the kernel's ABI.
-#[repr(C)]
-struct RsrcUpdate {
-    offset: u32,
-    resv: u32,
-    data: u64,
 }
 
 /// A ring and what was found to work on it.
@@ -79,45 +78,7 @@ impl UringDriver {
     /// kernel's refusal of the plainest ring.
     pub(crate) fn new(depth: u32, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
         let mut degraded = Vec::new();
-        let entries = depth.clamp(8, 4096).next_power_of_two();
-        let mut ring = None;
-        let mut refusal = None;
-        for level in 0..4 {
-            let mut builder = IoUring::builder();
-            builder.dontfork().setup_clamp().setup_cqsize(entries * 4);
-            if level < 3 {
-                builder.setup_submit_all();
-            }
-            match level {
-                0 => builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag(),
-                1 => builder.setup_coop_taskrun().setup_taskrun_flag().setup_single_issuer(),
-                2 => builder.setup_coop_taskrun(),
-                _ => &mut builder,
-            };
-            match builder.build(entries) {
-                Ok(built) => {
-                    ring = Some(built);
-                    break;
-                }
-                Err(error) => {
-                    let invalid = error.raw_os_error() == Some(libc::EINVAL);
-                    if level == 0 {
-                        degraded.push(Degradation::new(
-                            "DEFER_TASKRUN",
-                            format!("the kernel refused it: {error}"),
-                            "use Linux 6.1 or later",
-                        ));
-                    }
-                    refusal = Some(error);
-                    if !invalid {
-                        break;
-                    }
-                }
-            }
-        }
-        let Some(ring) = ring else {
-            return Err(refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOSYS)));
-        };
+        let ring = setup::build_ring(depth, &mut degraded)?;
         let params = ring.params();
         let mut driver = UringDriver {
             enter_fd: ring.as_raw_fd(),
@@ -138,40 +99,6 @@ impl UringDriver {
         driver.register_tables();
         driver.arm_wake();
         Ok(driver)
-    }
-
-    /// A registered ring descriptor saves 55 ns an enter, which pays for the whole asynchronous path at depth 1.
-    fn register_own_fd(&mut self) {
-        let mut update = RsrcUpdate { offset: u32::MAX, resv: 0, data: self.ring.as_raw_fd() as u64 };
-        // SAFETY: `update` is the one structure the call names, valid for reading and writing while it runs.
-        let registered = unsafe {
-            libc::syscall(libc::SYS_io_uring_register, self.ring.as_raw_fd(), REGISTER_RING_FDS, &mut update, 1)
-        };
-        if registered == 1 {
-            self.enter_fd = update.offset as RawFd;
-            self.enter_flags |= ENTER_REGISTERED_RING;
-        } else {
-            self.degrade("registered ring descriptor", io::Error::last_os_error(), "use Linux 5.18 or later");
-        }
-    }
-
-    fn register_tables(&mut self) {
-        match self.ring.submitter().register_files_sparse(FIXED_FILES_MAX) {
-            Ok(()) => self.has_fixed_files = true,
-            Err(error) => {
-                self.degrade("registered files", error, "raise RLIMIT_NOFILE above 1,024, or use Linux 5.19 or later");
-            }
-        }
-        match self.ring.submitter().register_buffers_sparse(REGIONS_MAX) {
-            Ok(()) => self.has_region_table = true,
-            Err(error) => {
-                self.degrade("registered buffers", error, "use Linux 5.19 or later, or raise RLIMIT_MEMLOCK");
-            }
-        }
-    }
-
-    fn degrade(&mut self, what: &str, why: io::Error, remedy: &str) {
-        self.degraded.push(Degradation::new(what, format!("the kernel refused it: {why}"), remedy));
     }
 
     /// Without MSG_RING a read of an event descriptor is kept in flight, so that a write to it ends a wait.
@@ -401,147 +328,5 @@ impl Drop for UringDriver {
         if let Some(target) = self.wake_read.take() {
             Box::leak(target);
         }
-    }
-}
-
-/// Builds entries for a registered file or a plain descriptor.
-trait UseFile {
-    fn read(self, memory: *mut u8, request: &IoRequest) -> Entry;
-    fn read_fixed(self, memory: *mut u8, request: &IoRequest, region: u16) -> Entry;
-    fn write(self, memory: *mut u8, request: &IoRequest) -> Entry;
-    fn write_fixed(self, memory: *mut u8, request: &IoRequest, region: u16) -> Entry;
-    fn sync(self, flags: types::FsyncFlags) -> Entry;
-}
-
-macro_rules! use_file {
-    ($kind:ty) => {
-        impl UseFile for $kind {
-            #[inline]
-            fn read(self, memory: *mut u8, request: &IoRequest) -> Entry {
-                opcode::Read::new(self, memory, request.len)
-                    .offset(request.offset)
-                    .rw_flags(request.rw_flags)
-                    .build()
-            }
-
-            #[inline]
-            fn read_fixed(self, memory: *mut u8, request: &IoRequest, region: u16) -> Entry {
-                opcode::ReadFixed::new(self, memory, request.len, region)
-                    .offset(request.offset)
-                    .rw_flags(request.rw_flags)
-                    .build()
-            }
-
-            #[inline]
-            fn write(self, memory: *mut u8, request: &IoRequest) -> Entry {
-                opcode::Write::new(self, memory, request.len)
-                    .offset(request.offset)
-                    .rw_flags(request.rw_flags)
-                    .build()
-            }
-
-            #[inline]
-            fn write_fixed(self, memory: *mut u8, request: &IoRequest, region: u16) -> Entry {
-                opcode::WriteFixed::new(self, memory, request.len, region)
-                    .offset(request.offset)
-                    .rw_flags(request.rw_flags)
-                    .build()
-            }
-
-            #[inline]
-            fn sync(self, flags: types::FsyncFlags) -> Entry {
-                opcode::Fsync::new(self).flags(flags).build()
-            }
-        }
-    };
-}
-
-use_file!(types::Fixed);
-use_file!(types::Fd);
-
-/// Pins each arena region once for all shards. It has no SINGLE_ISSUER: cloning from another thread's
-/// SINGLE_ISSUER ring is refused with EEXIST.
-pub(crate) struct Keeper {
-    ring: Mutex<Option<(IoUring, [u64; REGIONS_MAX as usize / 64])>>,
-}
-
-impl Keeper {
-    /// `wanted` is false when no shard will have a ring; a refusal means that shards pin regions themselves.
-    pub(crate) fn new(wanted: bool) -> Arc<Keeper> {
-        let ring = wanted.then(|| IoUring::builder().dontfork().build(2).ok()).flatten();
-        let ring = ring.filter(|ring| ring.submitter().register_buffers_sparse(REGIONS_MAX).is_ok());
-        Arc::new(Keeper { ring: Mutex::new(ring.map(|ring| (ring, [0; REGIONS_MAX as usize / 64]))) })
-    }
-
-    /// The ring to clone from, after the region is registered with it.
-    fn register(&self, index: u16, start: *mut u8, len: usize) -> io::Result<RawFd> {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((ring, known)) = ring.as_mut() else {
-            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
-        };
-        let bit = 1 << (index % 64);
-        if known[index as usize / 64] & bit == 0 {
-            let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: as in `UringDriver::register_region`; the keeper goes with the last shard.
-            unsafe { ring.submitter().register_buffers_update(index.into(), &[buffer], None)? };
-            known[index as usize / 64] |= bit;
-        }
-        Ok(ring.as_raw_fd())
-    }
-}
-
-/// Ends a wait of one ring from any thread.
-#[derive(Debug)]
-pub(crate) struct UringWake {
-    /// A duplicate of the ring's descriptor, so that it means this ring even after the shard has closed its own.
-    ring: OwnedFd,
-    /// When the kernel cannot post to a ring without having one (before 6.13).
-    event: Option<OwnedFd>,
-}
-
-impl UringWake {
-    fn new(ring: RawFd) -> io::Result<Arc<UringWake>> {
-        // SAFETY: the ring's descriptor is open; the result is checked before it is owned.
-        let ring = match unsafe { libc::fcntl(ring, libc::F_DUPFD_CLOEXEC, 3) } {
-            -1 => return Err(io::Error::last_os_error()),
-            // SAFETY: a fresh descriptor that nobody else owns.
-            fd => unsafe { OwnedFd::from_raw_fd(fd) },
-        };
-        let mut wake = UringWake { ring, event: None };
-        // Probed by calling: the message ends up in the ring's queue and is skipped there.
-        if wake.post().is_err() {
-            // SAFETY: eventfd(2) takes no memory; the result is checked before it is owned.
-            wake.event = match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
-                -1 => return Err(io::Error::last_os_error()),
-                // SAFETY: a fresh descriptor that nobody else owns.
-                fd => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
-            };
-        }
-        Ok(Arc::new(wake))
-    }
-
-    pub(crate) fn wake(&self) {
-        match &self.event {
-            None => {
-                let _ = self.post();
-            }
-            Some(event) => {
-                let one = 1u64;
-                // SAFETY: eight readable bytes, as eventfd(2) asks. It fails only when the counter is full, and
-                // then a wake-up is pending anyway.
-                let _ = unsafe { libc::write(event.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
-            }
-        }
-    }
-
-    /// `IORING_REGISTER_SEND_MSG_RING` (Linux 6.13): posts a completion without a ring of one's own; 24 us from
-    /// wake to run where an event descriptor takes 36.
-    fn post(&self) -> io::Result<()> {
-        let entry = opcode::MsgRingData::new(types::Fd(self.ring.as_raw_fd()), 0, WAKE_DATA, None).build();
-        // SAFETY: `entry` is one submission entry, which the call reads before it returns.
-        let posted = unsafe {
-            libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_SEND_MSG_RING, std::ptr::from_ref(&entry), 1)
-        };
-        if posted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

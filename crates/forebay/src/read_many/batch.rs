@@ -12,6 +12,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::plan::Plan;
 use super::range_error;
+use crate::arena::BUFFER_BYTES_MIN;
 use crate::block::Block;
 use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
@@ -383,6 +384,8 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let OpBuffer::Buffer(buffer) = outcome.buffer else { return };
     // SAFETY: the device filled that many bytes from the buffer's start.
     let whole = unsafe { buffer.into_block(0, bytes as usize) };
+    // Copies take a smallest buffer each: many tiny ones would take more memory than the one they are to free.
+    let copies_pay = members.len() > 1 && members.len() * BUFFER_BYTES_MIN <= whole.pinned_bytes() / 4;
     let mut whole = Some(whole);
     for (at, &number) in members.iter().enumerate() {
         let range = &batch.plan.ranges[number as usize];
@@ -398,7 +401,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
                 false => whole.clone(),
             };
             let part = part.and_then(|whole| whole.into_slice(start as usize..end as usize));
-            part.map(|part| if members.len() > 1 { compact(part) } else { part })
+            part.map(|part| if copies_pay { compact(part) } else { part })
                 .ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), range))
         };
         batch.put(number as usize, result);

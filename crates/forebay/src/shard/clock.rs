@@ -106,6 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_longest_time_has_the_most_ticks() {
+        // Story: its ticks were cut to 64 bits, so that a task that slept for ever could wake after minutes.
+        let fast = Clock { counter: Counter::Monotonic, ns_per_tick: (1 << 32) / 5 * 2 };
+        assert_eq!(fast.ticks(u64::MAX), u64::MAX);
+        assert_eq!(fast.ticks(u64::MAX / 2), u64::MAX);
+    }
+
+    #[test]
     fn ticks_agree_with_the_system_clock() {
         let clock = Clock::system();
         let (began, first) = (Instant::now(), clock.now());

@@ -229,15 +229,15 @@ impl Queues {
     /// Stride scheduling (Waldspurger 1995), with a poll as the unit.
     #[inline]
     fn pop(&mut self, classes: &ClassTable) -> Option<Runnable> {
-        let class = match self.nonempty.count_ones() {
+        let class = match self.nonempty {
             0 => return None,
-            1 => self.nonempty.trailing_zeros() as usize,
+            one if one & (one - 1) == 0 => one.trailing_zeros() as usize,
             _ => (0..CLASSES_MAX)
                 .filter(|class| self.nonempty & (1 << class) != 0)
                 .min_by_key(|&class| self.pass[class])?,
         };
         self.served = self.served.max(self.pass[class]);
-        if !self.nonempty.is_power_of_two() {
+        if !(self.nonempty & (self.nonempty - 1) == 0) {
             self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
         }
         let runnable = self.ready[class].pop_front();

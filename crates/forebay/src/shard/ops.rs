@@ -279,7 +279,7 @@ impl Shard {
                     }
                     let len = slot.len as usize;
                     match self.take_memory(len, ops.returning > 0, &mut ops.starving) {
-                        Ok(buffer) => ops.table.slot(index).buffer = OpBuffer::Buffer(buffer),
+                        Ok(buffer) => ops.table.slot(index).buffer.move_from(&mut OpBuffer::Buffer(buffer)),
                         Err(None) => {
                             starved_again = true;
                             self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);

@@ -94,6 +94,9 @@ const INTERRUPT: u32 = 36;
 const DESTROY: u32 = 38;
 const BATCH_FORGET: u32 = 42;
 const FOPEN_DIRECT_IO: u32 = 1;
+const ASYNC_READ: u32 = 1 << 0;
+/// Without it a direct read of such a file blocks whoever submits it, a ring's owner too.
+const ASYNC_DIO: u32 = 1 << 15;
 
 fn serve(mut device: File, arrived: &Sender<Hanging>) {
     let mut request = vec![0u8; 1 << 20];
@@ -114,6 +117,7 @@ fn serve(mut device: File, arrived: &Sender<Hanging>) {
                 let mut out = vec![0u8; 64];
                 out[..4].copy_from_slice(&7u32.to_ne_bytes());
                 out[4..8].copy_from_slice(&31u32.to_ne_bytes());
+                out[12..16].copy_from_slice(&(ASYNC_READ | ASYNC_DIO).to_ne_bytes());
                 // Requests in the background: more than any test has in flight.
                 out[16..18].copy_from_slice(&512u16.to_ne_bytes());
                 out[18..20].copy_from_slice(&512u16.to_ne_bytes());

@@ -1,0 +1,159 @@
+//! A forked child and the handles it inherits: every kind of call answers `Forked` there, dropping them does nothing,
+//! and the parent does not notice.
+//!
+//! The story: of a child's calls `spawn_on_shard` and `File::close` hung, `Engine::block` and writes of borrowed bytes
+//! ended the process (I/O memory is not inherited, so it wrote to addresses where nothing was mapped), and the engine
+//! that the error's text advises to start in the child took itself for the parent's.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use common::{bytes_of, config, dir, write_file};
+use forebay::{Class, Durability, Engine, Error, ErrorKind, Open};
+
+/// Runs `body` in a forked child and answers its exit code; a child that hangs is ended by its alarm.
+fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
+    // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the
+    // test harness's locks, and leaves by `_exit`.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: alarm(2) and _exit(2) take plain numbers.
+            unsafe { libc::alarm(30) };
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(255);
+            // SAFETY: as above.
+            unsafe { libc::_exit(code.into()) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` is writable; the child is ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+fn forked<T>(result: Result<T, Error>) -> bool {
+    result.is_err_and(|error| error.kind() == ErrorKind::Forked)
+}
+
+#[test]
+fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
+    let dir = dir();
+    let (path, target) = (dir.path().join("a"), dir.path().join("b"));
+    write_file(&path, 8 << 20);
+    let engine = Engine::start(config()).unwrap();
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let written = engine.open(&target, Open::create_new()).wait().unwrap();
+    for round in 0..5u64 {
+        let kept = file.read(0..100).wait().unwrap();
+        let range = |n: u64| (n * 17 + round) * 4000 + 13..(n * 17 + round) * 4000 + 200_000;
+        let mut reads: Vec<_> = (0..16).map(|n| file.read(range(n)).into_future()).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        for read in &mut reads {
+            assert!(Pin::new(read).poll(&mut context).is_pending());
+        }
+        let mut many = file.read_many((0..64).map(range)).into_future();
+        assert!(Pin::new(&mut many).poll(&mut context).is_pending());
+        let opening = engine.open(&path, Open::read());
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
+
+        // Code 0: all is well; otherwise the number of the call that answered otherwise.
+        let mut taken = Some((reads, many, opening, task));
+        let code = in_child(|| {
+            let (mut reads, mut many, opening, task) = taken.take().unwrap();
+            // Begun before the fork. They may have ended before it, and then the child has their answer too.
+            let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
+            let polled = |read: &mut forebay::ReadFuture<'_>| {
+                Pin::new(read).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.is_ok() || forked(answer))
+            };
+            if !reads.iter_mut().all(|read| told(polled(read))) {
+                return 1;
+            }
+            let mut context = Context::from_waker(Waker::noop());
+            let answer = Pin::new(&mut many).poll(&mut context);
+            if !told(answer.map(|answer| answer.is_ok() || forked(answer))) {
+                return 2;
+            }
+            let opened = opening.wait();
+            if !(opened.is_ok() || forked(opened)) || !forked(task.wait()) {
+                return 3;
+            }
+            drop((reads, many));
+            // Begun after it.
+            let calls: [&dyn Fn() -> bool; 22] = [
+                &|| forked(file.read(0..10).wait()),
+                &|| forked(file.read(5..5).wait()),
+                &|| forked(file.read_up_to(0..10).wait()),
+                &|| forked(file.read_many([0..10, 20..30]).wait()),
+                &|| forked(file.scan().start().next_wait()),
+                &|| forked(written.write(0, vec![1u8; 4096]).wait()),
+                &|| forked(written.write(0, &[1u8; 4096]).wait()),
+                &|| forked(written.sync(Durability::Data).wait()),
+                &|| forked(written.truncate(0).wait()),
+                &|| forked(file.len().wait()),
+                &|| forked(file.metadata().wait()),
+                &|| forked(file.clone().close().wait()),
+                &|| forked(engine.open(&path, Open::read()).wait()),
+                &|| forked(engine.metadata(&path).wait()),
+                &|| forked(engine.rename(&target, &path).wait()),
+                &|| forked(engine.temp_file(dir.path(), Open::create()).wait()),
+                &|| forked(engine.block(4096)),
+                &|| forked(engine.block_from(b"x")),
+                &|| forked(engine.stats().wait()),
+                &|| forked(engine.nop().wait()),
+                &|| forked(engine.spawn_on_shard(0, Class::DEFAULT, || async {}).wait()),
+                &|| forked(engine.clone().close().wait()),
+            ];
+            for (number, call) in calls.iter().enumerate() {
+                if !call() {
+                    return 10 + number as u8;
+                }
+            }
+            // An engine of the child's own works, and the inherited one is still the parent's.
+            let own = match Engine::start(config()) {
+                Ok(own) => own,
+                Err(_) => return 100,
+            };
+            let mine = own.open(&path, Open::read()).wait().and_then(|file| file.read(7..5007).wait());
+            if !mine.is_ok_and(|block| block[..] == bytes_of(7..5007)[..]) || !forked(engine.nop().wait()) {
+                return 101;
+            }
+            if !own.close().wait().is_ok_and(|report| report.leaked_operations == 0) {
+                return 102;
+            }
+            drop(kept.clone());
+            // The child's copies of the last handles, too: nothing of the parent's may end by it.
+            // SAFETY: read from our own memory and then never used again: the child ends by `_exit`.
+            unsafe {
+                drop(std::ptr::read(&kept));
+                drop(std::ptr::read(&file));
+                drop(std::ptr::read(&written));
+                drop(std::ptr::read(&engine));
+            }
+            0
+        });
+        assert_eq!(code, 0, "the call with this number answered something else than Forked");
+
+        let (mut reads, many, opening, task) = taken.unwrap();
+        task.abort();
+        assert_eq!(&kept[..], &bytes_of(0..100)[..]);
+        for (n, read) in reads.drain(..).enumerate() {
+            let block = futures::executor::block_on(read).unwrap();
+            assert_eq!(&block[..], &bytes_of(range(n as u64))[..]);
+        }
+        for (n, block) in futures::executor::block_on(many).unwrap().into_iter().enumerate() {
+            assert_eq!(&block.unwrap()[..], &bytes_of(range(n as u64))[..]);
+        }
+        opening.wait().unwrap();
+        written.write(0, &bytes_of(0..4096)).wait().unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), bytes_of(0..4096));
+    }
+    drop((file, written));
+    assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+}
