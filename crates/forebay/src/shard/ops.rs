@@ -1,5 +1,6 @@
 //! From request to completion: what a shard does with the slots of its op table.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -11,16 +12,16 @@ use crate::read_many;
 use crate::shard::Shard;
 use crate::shard::clock::Ticks;
 use crate::shard::files::{FileTarget, Refused};
-use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotQueue, SlotState};
+use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::shard::remote::RemotePtr;
 
 /// The op table and its queues.
 pub(crate) struct Ops {
     pub(crate) table: OpTable,
     /// Ready to be submitted, in order of arrival.
-    staged: SlotQueue,
+    staged: VecDeque<u32>,
     /// Reads that found no memory, in order of arrival.
-    starved: SlotQueue,
+    starved: VecDeque<u32>,
     /// The arena was told that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
@@ -45,8 +46,8 @@ impl Ops {
     pub(crate) fn new() -> Ops {
         Ops {
             table: OpTable::new(),
-            staged: SlotQueue::new(),
-            starved: SlotQueue::new(),
+            staged: VecDeque::with_capacity(256),
+            starved: VecDeque::new(),
             starving: false,
             in_flight: 0,
             returning: 0,
@@ -61,14 +62,14 @@ impl Ops {
 
     /// Empties the queues after every staged operation was ended another way.
     pub(crate) fn forget_staged(&mut self) {
-        self.staged = SlotQueue::new();
-        self.starved = SlotQueue::new();
+        self.staged.clear();
+        self.starved.clear();
     }
 
     /// Operations that wait for the queue depth or for memory.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        self.staged.len() + self.starved.len()
+        (self.staged.len() + self.starved.len()) as u32
     }
 }
 
@@ -123,9 +124,9 @@ impl Shard {
             slot.buffer.move_from(&mut request.buffer);
             slot.continue_with(continuation());
             if sampled {
-                slot.staged_at = self.clock.now();
+                slot.stamp = self.clock.now();
             }
-            ops.staged.push(&mut ops.table, key.index);
+            ops.staged.push_back(key.index);
             Some(key)
         })
     }
@@ -144,7 +145,7 @@ impl Shard {
             let result = slot.result;
             buffer.move_from(&mut slot.buffer);
             if slot.sampled {
-                let handed_over = self.clock.now().wrapping_sub(slot.completed_at);
+                let handed_over = self.clock.now().wrapping_sub(slot.stamp);
                 let (class, device) = (slot.class.0, slot.device);
                 self.flows.with(|flows| {
                     flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
@@ -263,8 +264,8 @@ impl Shard {
             while ops.in_flight < self.depth {
                 let retry = !starved_again && ops.starved.len() > 0;
                 let index = match retry {
-                    true => ops.starved.pop(&mut ops.table),
-                    false => ops.staged.pop(&mut ops.table),
+                    true => ops.starved.pop_front(),
+                    false => ops.staged.pop_front(),
                 };
                 let Some(index) = index else { break };
                 let slot = ops.table.slot(index);
@@ -274,25 +275,24 @@ impl Shard {
                 if matches!(slot.buffer, OpBuffer::Late) {
                     if starved_again {
                         // Who came later waits behind, or a large read would wait for ever beside small ones.
-                        ops.starved.push(&mut ops.table, index);
+                        ops.starved.push_back(index);
                         continue;
                     }
                     let len = slot.len as usize;
                     match self.take_memory(len, ops.returning > 0, &mut ops.starving) {
-                        Ok(buffer) => ops.table.slot(index).buffer.move_from(&mut OpBuffer::Buffer(buffer)),
+                        Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
                         Err(None) => {
                             starved_again = true;
                             self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
                             match retry {
-                                true => ops.starved.push_front(&mut ops.table, index),
-                                false => ops.starved.push(&mut ops.table, index),
+                                true => ops.starved.push_front(index),
+                                false => ops.starved.push_back(index),
                             }
                             continue;
                         }
                         Err(Some(failure)) => return Some((index, failure)),
                     }
                 }
-                let slot = ops.table.slot(index);
                 let target = match slot.file {
                     NO_FILE => Some(FileTarget::none()),
                     file => self.files.with(|files| files.target(file)),
@@ -320,14 +320,14 @@ impl Shard {
                 // both stay until `complete` has reported this key, or are leaked at the shard's end.
                 let submitted = self.driver.with(|driver| unsafe { driver.submit(&request) });
                 if submitted.is_err() {
-                    ops.staged.push_front(&mut ops.table, index);
+                    ops.staged.push_front(index);
                     break;
                 }
-                let slot = ops.table.slot(index);
                 slot.state = SlotState::InFlight;
                 slot.device = target.device;
                 if slot.sampled {
-                    slot.submitted_at = *now.get_or_insert_with(|| self.clock.now());
+                    let queued_ns = self.pass(slot, now);
+                    self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
                 }
                 ops.in_flight += 1;
                 if slot.kind == OpKind::Write {
@@ -361,6 +361,13 @@ impl Shard {
         }
     }
 
+    /// Nanoseconds since a sampled operation last moved on, which it does now. The clock is read once for all
+    /// operations of a turn's step.
+    fn pass(&self, slot: &mut Slot, now: &mut Option<Ticks>) -> u64 {
+        let now = *now.get_or_insert_with(|| self.clock.now());
+        self.clock.ns(now.saturating_sub(std::mem::replace(&mut slot.stamp, now)))
+    }
+
     /// Takes one completion.
     #[inline]
     pub(crate) fn completed(&self, key: OpKey, result: i32, now: &mut Option<Ticks>) {
@@ -369,12 +376,13 @@ impl Shard {
             let orphan = matches!(slot.continuation, Continuation::Orphan);
             let returning = orphan || slot.kind == OpKind::Write;
             if slot.sampled {
-                slot.completed_at = *now.get_or_insert_with(|| self.clock.now());
+                let device_ns = self.pass(slot, now);
+                self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(device_ns));
             }
             let verdict = self.judge(slot, result, orphan);
             if matches!(verdict, Verdict::Again) {
                 slot.state = SlotState::Staged;
-                ops.staged.push_front(&mut ops.table, key.index);
+                ops.staged.push_front(key.index);
             }
             ops.in_flight -= 1;
             ops.returning -= u32::from(returning);
@@ -512,10 +520,6 @@ impl Shard {
                     flow.write_bytes += u64::from(bytes);
                 }
                 OpKind::Nop => {}
-            }
-            if slot.sampled && slot.submitted_at >= slot.staged_at && slot.completed_at >= slot.submitted_at {
-                flow.queued_ns.record(self.clock.ns(slot.submitted_at - slot.staged_at));
-                flow.device_ns.record(self.clock.ns(slot.completed_at - slot.submitted_at));
             }
         });
     }

@@ -58,11 +58,12 @@ pub(crate) enum Continuation {
     Batch { batch: u32, piece: u32 },
 }
 
-/// One operation; see the module's text. All fields belong to the shard's thread.
+/// One operation; see the module's text. All fields belong to the shard's thread. Two cache lines.
+#[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
-    /// Next slot of the list this one is in: the free list, or a queue of staged slots.
-    pub(crate) next: u32,
+    /// Next slot of the free list.
+    next: u32,
     pub(crate) state: SlotState,
     pub(crate) kind: OpKind,
     pub(crate) class: Class,
@@ -85,9 +86,8 @@ pub(crate) struct Slot {
     pub(crate) result: OpResult,
     pub(crate) buffer: OpBuffer,
     pub(crate) continuation: Continuation,
-    pub(crate) staged_at: Ticks,
-    pub(crate) submitted_at: Ticks,
-    pub(crate) completed_at: Ticks,
+    /// When a sampled operation last moved on: staged, submitted, completed.
+    pub(crate) stamp: Ticks,
 }
 
 /// End of a list of slots.
@@ -97,6 +97,7 @@ pub(crate) const NO_FILE: u32 = u32::MAX;
 /// Slots a shard may have; an operation past it waits like one past the queue depth.
 pub(crate) const SLOTS_MAX: u32 = 1 << 20;
 const CHUNK_SLOTS: u32 = 256;
+const _: () = assert!(size_of::<Slot>() == 128, "a slot fills two cache lines");
 
 /// The slots of one shard.
 pub(crate) struct OpTable {
@@ -232,9 +233,7 @@ impl Slot {
             result: Ok(0),
             buffer: OpBuffer::None,
             continuation: Continuation::Orphan,
-            staged_at: 0,
-            submitted_at: 0,
-            completed_at: 0,
+            stamp: 0,
         }
     }
 
@@ -277,58 +276,6 @@ impl Slot {
     }
 }
 
-/// A first-in-first-out queue of slots, linked through the slots themselves: it allocates nothing.
-pub(crate) struct SlotQueue {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-impl SlotQueue {
-    pub(crate) const fn new() -> SlotQueue {
-        SlotQueue { head: NIL, tail: NIL, len: 0 }
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
-    #[inline]
-    pub(crate) fn push(&mut self, table: &mut OpTable, index: u32) {
-        table.slot(index).next = NIL;
-        match self.tail {
-            NIL => self.head = index,
-            tail => table.slot(tail).next = index,
-        }
-        self.tail = index;
-        self.len += 1;
-    }
-
-    #[inline]
-    pub(crate) fn pop(&mut self, table: &mut OpTable) -> Option<u32> {
-        if self.head == NIL {
-            return None;
-        }
-        let index = self.head;
-        self.head = table.slot(index).next;
-        if self.head == NIL {
-            self.tail = NIL;
-        }
-        self.len -= 1;
-        Some(index)
-    }
-
-    /// Puts a slot back at the front, after `pop` gave it out too early.
-    pub(crate) fn push_front(&mut self, table: &mut OpTable, index: u32) {
-        table.slot(index).next = self.head;
-        self.head = index;
-        if self.tail == NIL {
-            self.tail = index;
-        }
-        self.len += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,20 +313,5 @@ mod tests {
             table.slot(key.index).state = SlotState::InFlight;
             assert!(!keys.contains(key), "{key:?} was in use before");
         }
-    }
-
-    #[test]
-    fn a_queue_keeps_order() {
-        let (mut table, mut queue) = (OpTable::new(), SlotQueue::new());
-        let indices: Vec<u32> = (0..3).map(|_| table.take().unwrap().index).collect();
-        for &index in &indices {
-            queue.push(&mut table, index);
-        }
-        let first = queue.pop(&mut table).unwrap();
-        queue.push_front(&mut table, first);
-        assert_eq!(queue.len(), 3);
-        let popped: Vec<u32> = std::iter::from_fn(|| queue.pop(&mut table)).collect();
-        assert_eq!(popped, indices);
-        assert_eq!(queue.len(), 0);
     }
 }
