@@ -1,13 +1,12 @@
 //! A gate: a figure that must be reached, with and without the tolerance that noise allows.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The most that noise may excuse. A cell whose A-A spread is larger was measured on a machine that was not at rest.
 const TOLERANCE_MAX: f64 = 0.10;
 
 /// On which side of the target the figure must lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// At least the target.
     AtLeast,
@@ -16,7 +15,7 @@ pub(crate) enum Bound {
 }
 
 /// One gate and its verdicts.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gate {
     name: String,
     bound: Bound,
@@ -91,6 +90,38 @@ impl Gate {
             "{verdict} {}: {measured} {sign} {:.3} (tolerance {:.3})",
             self.name, self.target, self.tolerance
         )
+    }
+}
+
+/// As docs/report-schema.md describes gates, with the tolerance and the verdict without it.
+#[derive(Serialize)]
+struct Written<'g> {
+    name: &'g str,
+    metric: &'g str,
+    value: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_least: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<f64>,
+    tolerance: f64,
+    passed: bool,
+    passed_strictly: bool,
+}
+
+impl Serialize for Gate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let written = Written {
+            name: &self.name,
+            // Names read "cell: what is compared".
+            metric: self.name.split_once(": ").map_or(&self.name, |(_, metric)| metric),
+            value: self.measured,
+            at_least: (self.bound == Bound::AtLeast).then_some(self.target),
+            at_most: (self.bound == Bound::AtMost).then_some(self.target),
+            tolerance: self.tolerance,
+            passed: self.met,
+            passed_strictly: self.met_strictly,
+        };
+        written.serialize(serializer)
     }
 }
 

@@ -28,11 +28,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The first of many wins, the others are dropped with the device at work on them.
     let (handle, counts) = (file.clone(), engine.clone());
     let race = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
-        let reads = (0..BYTES / MIB).map(|number| handle.read(number * MIB..(number + 1) * MIB).into_future());
+        let reads =
+            (0..BYTES / MIB).map(|number| handle.read(number * MIB..(number + 1) * MIB).into_future());
         let (first, number, others) = futures::future::select_all(reads).await;
         println!("read {number} of 64 came first with {} bytes, {} are dropped", first?.len(), others.len());
         drop(others);
-        println!("  the engine holds {} KiB until the kernel is done with them", counts.memory().held_bytes >> 10);
+        println!(
+            "  the engine holds {} KiB until the kernel is done with them",
+            counts.memory().held_bytes >> 10
+        );
         Result::<()>::Ok(())
     });
     race.await??;
@@ -85,7 +89,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for read in reads {
         match read.await? {
             Ok(()) => {}
-            Err(error) if matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Cancelled) => refused += 1,
+            Err(error) if matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Cancelled) => {
+                refused += 1
+            }
             Err(error) => return Err(error.into()),
         }
     }

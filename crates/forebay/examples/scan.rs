@@ -88,7 +88,9 @@ fn cached_bytes(path: &Path) -> std::io::Result<u64> {
     let len = BYTES as usize;
     let mut resident = vec![0u8; len / 4096];
     // SAFETY: a new read-only mapping of the file that nobody dereferences; the address is checked before its use.
-    let map = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let map = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
     if map == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
@@ -97,10 +99,18 @@ fn cached_bytes(path: &Path) -> std::io::Result<u64> {
     let error = std::io::Error::last_os_error();
     // SAFETY: the mapping made above, which nothing refers to.
     unsafe { libc::munmap(map, len) };
-    if told != 0 { Err(error) } else { Ok(resident.iter().filter(|&&page| page & 1 == 1).count() as u64 * 4096) }
+    if told != 0 {
+        Err(error)
+    } else {
+        Ok(resident.iter().filter(|&&page| page & 1 == 1).count() as u64 * 4096)
+    }
 }
 
 fn report(name: &str, seconds: f64, buffers: u64, cached: u64) {
     let rate = BYTES as f64 / 1e6 / seconds;
-    println!("{name:8} {rate:6.0} MB/s; {} KiB of buffers, {} MiB of page cache", buffers >> 10, cached >> 20);
+    println!(
+        "{name:8} {rate:6.0} MB/s; {} KiB of buffers, {} MiB of page cache",
+        buffers >> 10,
+        cached >> 20
+    );
 }

@@ -27,7 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         file.write(page * PAGE, pages).wait()?;
     }
     file.sync(Durability::Data).wait()?;
-    println!("wrote {} MiB, offsets and lengths in multiples of {}", (PAGES * PAGE) >> 20, file.alignment().offset);
+    println!(
+        "wrote {} MiB, offsets and lengths in multiples of {}",
+        (PAGES * PAGE) >> 20,
+        file.alignment().offset
+    );
 
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -51,7 +55,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
     })?;
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{THREADS} threads, one read at a time each: {:.0} a second", (THREADS * READS) as f64 / seconds);
+    println!(
+        "{THREADS} threads, one read at a time each: {:.0} a second",
+        (THREADS * READS) as f64 / seconds
+    );
 
     // A pipeline without a runtime: the scan has its reads in flight while this thread works on a block.
     let mut scan = file.scan().buffer(256 << 10).depth(4).start();
@@ -63,7 +70,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Waiting on a storage thread would stop the thread that has to finish the operation: an error, not a hang.
     let handle = file.clone();
-    let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { handle.read(0..8).wait() }).wait()?;
+    let refused =
+        engine.spawn_on_shard(0, Class::DEFAULT, move || async move { handle.read(0..8).wait() }).wait()?;
     assert_eq!(refused.map_err(|error| error.kind()).err(), Some(ErrorKind::WaitOnShard));
     println!("and .wait() on a shard answers ErrorKind::WaitOnShard");
 

@@ -161,7 +161,8 @@ impl Config {
     /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
     pub(crate) fn arena_limits(&self) -> (usize, usize) {
         let quarter = memory_limit_bytes() / 4;
-        let max = self.arena_bytes_max.unwrap_or_else(|| quarter.min(1 << 30).max(self.arena_bytes.min(quarter)));
+        let max =
+            self.arena_bytes_max.unwrap_or_else(|| quarter.min(1 << 30).max(self.arena_bytes.min(quarter)));
         (self.arena_bytes.min(quarter).min(max), max)
     }
 }
@@ -238,15 +239,14 @@ mod tests {
 
     #[test]
     fn finds_the_limit_files_of_both_cgroup_versions() {
-        assert_eq!(cgroup_limit_files("0::/a/b\n"), [
-            "/sys/fs/cgroup/a/b/memory.max",
-            "/sys/fs/cgroup/a/memory.max",
-            "/sys/fs/cgroup/memory.max"
-        ]);
-        assert_eq!(cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"), [
-            "/sys/fs/cgroup/memory/y/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes"
-        ]);
+        assert_eq!(
+            cgroup_limit_files("0::/a/b\n"),
+            ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
+        );
+        assert_eq!(
+            cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"),
+            ["/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        );
         assert_eq!(mem_total_bytes("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24684084 * 1024));
     }
 

@@ -75,7 +75,9 @@ impl Engine {
             overflow_bytes_max: config.overflow_bytes_max,
             shards: count,
         })
-        .map_err(|error| Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)")))?;
+        .map_err(|error| {
+            Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
+        })?;
         let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
         let spin_ns = if one_cpu { 0 } else { u64::try_from(config.spin.as_nanos()).unwrap_or(u64::MAX) };
         let shared = Arc::new(EngineShared {
@@ -181,31 +183,34 @@ impl Engine {
             return Pending::ready(Err(error));
         }
         let shared = self.shared.clone();
-        Pending::from_future("stats", Box::pin(async move {
-            let mut stats = Stats::default();
-            let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
-            for inbox in &shared.inboxes {
-                let (answer, report) = pending::channel("stats");
-                let message = Message::Call(Box::new(move |shard| shard.tell_stats(answer)));
-                shard::send(inbox.clone(), message).await;
-                let report = report.await?;
-                stats.shards.push(report.stats);
-                for (key, flow) in report.flows {
-                    match flows.iter_mut().find(|(known, _)| *known == key) {
-                        Some((_, known)) => known.merge(&flow),
-                        None => flows.push((key, flow)),
+        Pending::from_future(
+            "stats",
+            Box::pin(async move {
+                let mut stats = Stats::default();
+                let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
+                for inbox in &shared.inboxes {
+                    let (answer, report) = pending::channel("stats");
+                    let message = Message::Call(Box::new(move |shard| shard.tell_stats(answer)));
+                    shard::send(inbox.clone(), message).await;
+                    let report = report.await?;
+                    stats.shards.push(report.stats);
+                    for (key, flow) in report.flows {
+                        match flows.iter_mut().find(|(known, _)| *known == key) {
+                            Some((_, known)) => known.merge(&flow),
+                            None => flows.push((key, flow)),
+                        }
                     }
                 }
-            }
-            flows.sort_by_key(|(key, _)| *key);
-            for ((class, device), mut flow) in flows {
-                flow.class = shared.classes.name(Class(class));
-                flow.device = shared.lock_devices().name(device);
-                stats.flows.push(flow);
-            }
-            stats.memory = shared.memory();
-            Ok(stats)
-        }))
+                flows.sort_by_key(|(key, _)| *key);
+                for ((class, device), mut flow) in flows {
+                    flow.class = shared.classes.name(Class(class));
+                    flow.device = shared.lock_devices().name(device);
+                    stats.flows.push(flow);
+                }
+                stats.memory = shared.memory();
+                Ok(stats)
+            }),
+        )
     }
 
     /// What the engine's I/O memory is doing; takes a lock that reads take only when their shard runs out.
@@ -252,16 +257,19 @@ impl Engine {
         }
         let ends = std::mem::take(&mut *self.guard.ends.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.begin_close();
-        Pending::from_future("close", Box::pin(async move {
-            let mut report = CloseReport { leaked_operations: 0, lost_shards: 0 };
-            for end in ends {
-                match end.await?.leaked {
-                    usize::MAX => report.lost_shards += 1,
-                    leaked => report.leaked_operations += leaked,
+        Pending::from_future(
+            "close",
+            Box::pin(async move {
+                let mut report = CloseReport { leaked_operations: 0, lost_shards: 0 };
+                for end in ends {
+                    match end.await?.leaked {
+                        usize::MAX => report.lost_shards += 1,
+                        leaked => report.leaked_operations += leaked,
+                    }
                 }
-            }
-            Ok(report)
-        }))
+                Ok(report)
+            }),
+        )
     }
 
     /// Is the engine usable from this process?
@@ -479,7 +487,7 @@ impl EngineShared {
     /// One shard's thread is over; the last one closes the arena, whose blocks live on.
     pub(crate) fn shard_ended(&self) {
         if self.shards_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.closing.store(true, Ordering::SeqCst);
+            // Not marked as closing: handles of an engine whose shards died are told that, and may still close it.
             self.arena.close();
             // Queued calls still run; nobody waits for the pool's threads.
             drop(self.pool.close());

@@ -115,7 +115,15 @@ impl Error {
     }
 
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Error {
-        Error(Box::new(Inner { kind, operation, path: None, range: None, device: None, note: None, cause: None }))
+        Error(Box::new(Inner {
+            kind,
+            operation,
+            path: None,
+            range: None,
+            device: None,
+            note: None,
+            cause: None,
+        }))
     }
 
     /// An error of the operating system, from its number (positive).
@@ -164,7 +172,9 @@ impl Error {
             ErrorKind::Misaligned { .. } if self.0.operation == "read" => {
                 "read whole multiples, use File::read, or open the file buffered"
             }
-            ErrorKind::Misaligned { .. } => "write whole multiples, use File::append, or open the file buffered",
+            ErrorKind::Misaligned { .. } => {
+                "write whole multiples, use File::append, or open the file buffered"
+            }
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
             ErrorKind::TooLarge { .. } => "split it, or use File::scan or File::append",
             ErrorKind::EngineClosed => "keep an Engine handle alive while files are in use",
@@ -210,7 +220,9 @@ impl fmt::Display for Error {
                 let what = if self.0.operation == "read" { "read into a given block" } else { "write" };
                 write!(f, "a direct {what} must start and end at a multiple of {needed} bytes")?;
             }
-            ErrorKind::ArenaExhausted { held } => write!(f, "no I/O memory left: live blocks hold {held} bytes")?,
+            ErrorKind::ArenaExhausted { held } => {
+                write!(f, "no I/O memory left: live blocks hold {held} bytes")?
+            }
             ErrorKind::TooLarge { limit } => write!(f, "one operation may move at most {limit} bytes")?,
             ErrorKind::EngineClosed => f.write_str("the engine is closed")?,
             ErrorKind::FileClosed => f.write_str("the file is closed")?,
@@ -260,7 +272,9 @@ impl From<Error> for io::Error {
                 io::ErrorKind::InvalidInput
             }
             ErrorKind::ArenaExhausted { .. } => io::ErrorKind::OutOfMemory,
-            ErrorKind::EngineClosed | ErrorKind::FileClosed | ErrorKind::ShardLost => io::ErrorKind::BrokenPipe,
+            ErrorKind::EngineClosed | ErrorKind::FileClosed | ErrorKind::ShardLost => {
+                io::ErrorKind::BrokenPipe
+            }
             ErrorKind::Elapsed => io::ErrorKind::TimedOut,
             ErrorKind::Cancelled | ErrorKind::TaskCancelled => io::ErrorKind::Interrupted,
             ErrorKind::Unsupported => io::ErrorKind::Unsupported,
@@ -277,7 +291,8 @@ mod tests {
 
     #[test]
     fn text_names_operation_path_range_cause_and_remedy() {
-        let error = Error::os("write", libc::ENOSPC).with_path("/data/log").with_range(4096, 512).with_device("vda");
+        let error =
+            Error::os("write", libc::ENOSPC).with_path("/data/log").with_range(4096, 512).with_device("vda");
         let text = error.to_string();
         for part in ["write", "/data/log", "512 bytes at 4096", "vda", "No space left", "free space"] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");

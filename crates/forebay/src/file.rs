@@ -185,7 +185,12 @@ impl File {
             return Pending::ready(Ok(()));
         }
         let range = range.start..range.end.min(i64::MAX as u64);
-        self.ranged("advise", range, move |file, offset, len| MetaRequest::Advise { file, offset, len, advice })
+        self.ranged("advise", range, move |file, offset, len| MetaRequest::Advise {
+            file,
+            offset,
+            len,
+            advice,
+        })
     }
 
     /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where the file
@@ -194,7 +199,9 @@ impl File {
     /// # Errors
     /// Those of copy_file_range(2).
     pub fn copy_range(&self, range: Range<u64>, to: &File, offset: u64) -> Pending<u64> {
-        let Some(len) = range.end.checked_sub(range.start) else { return self.backwards("copy_range", &range) };
+        let Some(len) = range.end.checked_sub(range.start) else {
+            return self.backwards("copy_range", &range);
+        };
         let request = MetaRequest::CopyRange {
             from: self.owner(),
             offset: range.start,
@@ -240,10 +247,13 @@ impl File {
             return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::Forked, "close"))));
         }
         self.core.close();
-        Pending::from_future("close", Box::pin(async move {
-            poll_fn(|context| self.core.poll_closed(context.waker())).await;
-            Ok(())
-        }))
+        Pending::from_future(
+            "close",
+            Box::pin(async move {
+                poll_fn(|context| self.core.poll_closed(context.waker())).await;
+                Ok(())
+            }),
+        )
     }
 
     /// The path as it was opened.

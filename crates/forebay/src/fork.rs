@@ -22,7 +22,10 @@ impl Origin {
             return Origin(known);
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Origin(mark.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| number))
+        Origin(
+            mark.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)
+                .map_or_else(|other| other, |_| number),
+        )
     }
 
     /// Was it made before this process was forked?

@@ -13,7 +13,11 @@ pub struct Degradation {
 }
 
 impl Degradation {
-    pub(crate) fn new(what: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Degradation {
+    pub(crate) fn new(
+        what: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Degradation {
         Degradation { what: what.into(), why: why.into(), remedy: remedy.into() }
     }
 }

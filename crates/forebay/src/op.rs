@@ -152,7 +152,9 @@ impl OpFailure {
                 let held = file.map_or(0, |file| file.engine().held_bytes());
                 Error::new(ErrorKind::ArenaExhausted { held }, operation)
             }
-            OpFailure::TooLarge => Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation),
+            OpFailure::TooLarge => {
+                Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation)
+            }
             OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
             OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
             OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),

@@ -7,8 +7,8 @@ use crate::device::Alignment;
 use crate::driver::meta::{MetaReply, MetaRequest, OpenHow};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::file::core::{FileCore, Opened};
 use crate::file::File;
+use crate::file::core::{FileCore, Opened};
 use crate::pending::Pending;
 
 /// How a file's bytes travel.
@@ -156,7 +156,8 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     let shared = engine.shared();
     let alignment = Alignment::of_fd(fd.as_fd(), open.mode == Mode::Direct);
     let number = std::fs::File::from(fd);
-    let device_number = number.metadata().map_or(0, |metadata| std::os::unix::fs::MetadataExt::dev(&metadata));
+    let device_number =
+        number.metadata().map_or(0, |metadata| std::os::unix::fs::MetadataExt::dev(&metadata));
     let fd = OwnedFd::from(number);
     let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
     let mut rw_flags = 0;

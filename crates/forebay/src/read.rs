@@ -373,7 +373,9 @@ impl<'f> IntoFuture for ReadInto<'f> {
         let fault = match Widened::of(&range, grain) {
             Err(fault) => Some(fault),
             Ok(_) if range.is_empty() => empty(core).err(),
-            Ok(widened) if widened.offset != range.start || u64::from(widened.len) != range.end - range.start => {
+            Ok(widened)
+                if widened.offset != range.start || u64::from(widened.len) != range.end - range.start =>
+            {
                 Some(Error::new(ErrorKind::Misaligned { needed: grain }, "read"))
             }
             Ok(_) => None,
@@ -384,15 +386,18 @@ impl<'f> IntoFuture for ReadInto<'f> {
                 IntoState::Known(Some((Err(fault), self.block)))
             }
             None if range.is_empty() => IntoState::Known(Some((Ok(0), self.block))),
-            None => IntoState::Op(OpFuture::new(Target::File(core), OpRequest {
-                kind: OpKind::Read,
-                class: self.class.unwrap_or_else(shard::class),
-                durability: Durability::None,
-                offset: range.start,
-                len: self.block.len() as u32,
-                asked: self.block.len() as u32,
-                buffer: OpBuffer::Mut(self.block),
-            })),
+            None => IntoState::Op(OpFuture::new(
+                Target::File(core),
+                OpRequest {
+                    kind: OpKind::Read,
+                    class: self.class.unwrap_or_else(shard::class),
+                    durability: Durability::None,
+                    offset: range.start,
+                    len: self.block.len() as u32,
+                    asked: self.block.len() as u32,
+                    buffer: OpBuffer::Mut(self.block),
+                },
+            )),
         };
         ReadIntoFuture { file: self.file, range, state }
     }

@@ -118,7 +118,10 @@ impl<'f> ReadMany<'f> {
 
 impl fmt::Debug for ReadMany<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadMany").field("file", &self.file).field("ranges", &self.ranges.len()).finish_non_exhaustive()
+        f.debug_struct("ReadMany")
+            .field("file", &self.file)
+            .field("ranges", &self.ranges.len())
+            .finish_non_exhaustive()
     }
 }
 

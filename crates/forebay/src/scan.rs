@@ -283,7 +283,10 @@ impl Scan {
 impl futures_core::Stream for Scan {
     type Item = Result<Block>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Block>>> {
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Block>>> {
         self.poll_next_block(context).map(Result::transpose)
     }
 }

@@ -101,9 +101,10 @@ impl Latency {
     pub(crate) fn new() -> Latency {
         // Bounds and digits are constants that the library accepts; should it ever not, an auto-resizing histogram
         // of one digit is always possible and the figures are coarser.
-        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2)
-            .or_else(|_| Histogram::new(1))
-            .unwrap_or_else(|_| unreachable!("one significant digit is within hdrhistogram's range of 0 to 5"));
+        let histogram =
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).or_else(|_| Histogram::new(1)).unwrap_or_else(
+                |_| unreachable!("one significant digit is within hdrhistogram's range of 0 to 5"),
+            );
         Latency(histogram)
     }
 

@@ -61,9 +61,15 @@ enum State {
     /// Not polled yet, or no room was found.
     New,
     /// In a slot of the shard with this number.
-    Local { shard: u32, key: OpKey },
+    Local {
+        shard: u32,
+        key: OpKey,
+    },
     /// A cell speaks for it; the number is the shard that has, or will have, the slot.
-    Remote { shard: u32, cell: RemotePtr },
+    Remote {
+        shard: u32,
+        cell: RemotePtr,
+    },
     Over,
 }
 

@@ -146,7 +146,8 @@ fn is_aligned(file: &File, block: &Block) -> bool {
 fn copied(file: &File, offset: u64, bytes: &[u8]) -> Result<OpBuffer> {
     // What cannot be written anyway is not copied first.
     check(file, offset, bytes.len() as u64)?;
-    let block = file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
+    let block =
+        file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
     Ok(OpBuffer::Mut(block))
 }
 
@@ -184,7 +185,12 @@ impl<'f> IntoFuture for Write<'f> {
             asked: self.len as u32,
             buffer,
         });
-        WriteFuture { file: self.file, operation: "write", place: Some((self.offset, self.len)), state: begin(self.file, request) }
+        WriteFuture {
+            file: self.file,
+            operation: "write",
+            place: Some((self.offset, self.len)),
+            state: begin(self.file, request),
+        }
     }
 }
 

@@ -161,7 +161,10 @@ fn scans_allocate_nothing_per_block_on_a_shard() {
     });
     let (blocks, allocations) = task.wait().unwrap();
     assert!(blocks >= 500);
-    assert!(allocations <= allowance(&engine) as i64, "{allocations} allocations for {blocks} further blocks");
+    assert!(
+        allocations <= allowance(&engine) as i64,
+        "{allocations} allocations for {blocks} further blocks"
+    );
 }
 
 /// A batch has a handful of allocations for its lists, however many ranges it has.
@@ -189,20 +192,32 @@ fn batches_allocate_nothing_per_range() {
     // From elsewhere: on the shard's thread, and on the caller's.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let watch = |on: bool| {
-        engine.spawn_on_shard(0, Class::DEFAULT, move || async move { COUNT.replace(on.then_some(0)) }).wait().unwrap()
+        engine
+            .spawn_on_shard(0, Class::DEFAULT, move || async move { COUNT.replace(on.then_some(0)) })
+            .wait()
+            .unwrap()
     };
     let batch = |count: u64| {
         let ranges = ranges(count);
         watch(true);
-        let (blocks, here) = runtime.block_on(allocations_of(file.read_many(ranges).merge_gap(0).into_future()));
+        let (blocks, here) =
+            runtime.block_on(allocations_of(file.read_many(ranges).merge_gap(0).into_future()));
         drop(blocks.unwrap());
         (here, watch(false).unwrap())
     };
     batch(1_300);
     let (few, many) = (batch(300), batch(1_300));
-    println!("read_many from Tokio, 1,300 ranges: {} allocations on the caller's thread, {} on the shard's", many.0, many.1);
+    println!(
+        "read_many from Tokio, 1,300 ranges: {} allocations on the caller's thread, {} on the shard's",
+        many.0, many.1
+    );
     assert!(many.0 <= few.0 + 12, "on the caller's thread: {} for 300 ranges, {} for 1,300", few.0, many.0);
-    assert!(many.1 <= few.1 + 12 + allowance(&engine), "on the shard's thread: {} for 300 ranges, {} for 1,300", few.1, many.1);
+    assert!(
+        many.1 <= few.1 + 12 + allowance(&engine),
+        "on the shard's thread: {} for 300 ranges, {} for 1,300",
+        few.1,
+        many.1
+    );
 }
 
 /// Informational: what one read at a time costs from Tokio.

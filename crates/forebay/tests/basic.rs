@@ -81,12 +81,14 @@ fn works_on_a_shard() {
         let mut tasks = Vec::new();
         for n in 0..100u64 {
             let file = file.clone();
-            tasks.push(shard::spawn(async move {
-                let range = n * 5000..n * 5000 + 3000;
-                assert_eq!(&file.read(range.clone()).await.unwrap()[..], &bytes_of(range)[..]);
-                shard::sleep(std::time::Duration::from_micros(n)).await.unwrap();
-            })
-            .unwrap());
+            tasks.push(
+                shard::spawn(async move {
+                    let range = n * 5000..n * 5000 + 3000;
+                    assert_eq!(&file.read(range.clone()).await.unwrap()[..], &bytes_of(range)[..]);
+                    shard::sleep(std::time::Duration::from_micros(n)).await.unwrap();
+                })
+                .unwrap(),
+            );
         }
         for task in tasks {
             task.await.unwrap();

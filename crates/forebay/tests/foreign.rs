@@ -78,11 +78,15 @@ fn eight_threads_in_disorder() {
                             }
                             5 => {
                                 let (file, range) = (file.clone(), dice.range());
-                                let handle = engine.spawn_on_shard(dice.roll(4) as usize, Class::DEFAULT, move || async move {
-                                    let block = file.read(range.clone()).await.unwrap();
-                                    shard::yield_now().await;
-                                    (range, block)
-                                });
+                                let handle = engine.spawn_on_shard(
+                                    dice.roll(4) as usize,
+                                    Class::DEFAULT,
+                                    move || async move {
+                                        let block = file.read(range.clone()).await.unwrap();
+                                        shard::yield_now().await;
+                                        (range, block)
+                                    },
+                                );
                                 match dice.roll(3) {
                                     0 => drop(handle),
                                     1 => handle.abort(),

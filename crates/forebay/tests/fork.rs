@@ -70,7 +70,9 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
             // Begun before the fork. They may have ended before it, and then the child has their answer too.
             let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
             let polled = |read: &mut forebay::ReadFuture<'_>| {
-                Pin::new(read).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.is_ok() || forked(answer))
+                Pin::new(read)
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .map(|answer| answer.is_ok() || forked(answer))
             };
             if !reads.iter_mut().all(|read| told(polled(read))) {
                 return 1;

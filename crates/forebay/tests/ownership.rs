@@ -37,51 +37,75 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
     let (e, f, p) = (engine.clone(), file.clone(), path.to_path_buf());
     let mut all: Vec<(&'static str, Boxed)> = Vec::new();
     let file = f.clone();
-    all.push(("read", Box::pin(async move {
-        assert_eq!(&file.read(4097..70_000).await.unwrap()[..], &bytes_of(4097..70_000)[..]);
-    })));
+    all.push((
+        "read",
+        Box::pin(async move {
+            assert_eq!(&file.read(4097..70_000).await.unwrap()[..], &bytes_of(4097..70_000)[..]);
+        }),
+    ));
     let file = f.clone();
-    all.push(("read_up_to", Box::pin(async move {
-        assert_eq!(file.read_up_to(FILE_BYTES - 10..FILE_BYTES + 10).await.unwrap().len(), 10);
-    })));
+    all.push((
+        "read_up_to",
+        Box::pin(async move {
+            assert_eq!(file.read_up_to(FILE_BYTES - 10..FILE_BYTES + 10).await.unwrap().len(), 10);
+        }),
+    ));
     let (file, engine) = (f.clone(), e.clone());
-    all.push(("read_into", Box::pin(async move {
-        let (result, block) = file.read_into(8192, engine.block(8192).unwrap()).await;
-        assert_eq!(result.unwrap(), 8192);
-        assert_eq!(&block[..], &bytes_of(8192..16384)[..]);
-    })));
+    all.push((
+        "read_into",
+        Box::pin(async move {
+            let (result, block) = file.read_into(8192, engine.block(8192).unwrap()).await;
+            assert_eq!(result.unwrap(), 8192);
+            assert_eq!(&block[..], &bytes_of(8192..16384)[..]);
+        }),
+    ));
     let file = f.clone();
-    all.push(("write", Box::pin(async move {
-        file.write(0, bytes_of(0..8192)).durable(Durability::Data).await.unwrap();
-    })));
+    all.push((
+        "write",
+        Box::pin(async move {
+            file.write(0, bytes_of(0..8192)).durable(Durability::Data).await.unwrap();
+        }),
+    ));
     let file = f.clone();
-    all.push(("read_many", Box::pin(async move {
-        for block in file.read_many((0..40).map(|n| n * 90_000..n * 90_000 + 5000)).await.unwrap() {
-            assert_eq!(block.unwrap().len(), 5000);
-        }
-    })));
+    all.push((
+        "read_many",
+        Box::pin(async move {
+            for block in file.read_many((0..40).map(|n| n * 90_000..n * 90_000 + 5000)).await.unwrap() {
+                assert_eq!(block.unwrap().len(), 5000);
+            }
+        }),
+    ));
     let file = f.clone();
-    all.push(("read_many stream", Box::pin(async move {
-        let mut stream = file.read_many((0..40).map(|n| n * 90_000..n * 90_000 + 5000)).depth(2).stream();
-        while let Some((_, block)) = stream.next().await {
-            assert_eq!(block.unwrap().len(), 5000);
-        }
-    })));
+    all.push((
+        "read_many stream",
+        Box::pin(async move {
+            let mut stream = file.read_many((0..40).map(|n| n * 90_000..n * 90_000 + 5000)).depth(2).stream();
+            while let Some((_, block)) = stream.next().await {
+                assert_eq!(block.unwrap().len(), 5000);
+            }
+        }),
+    ));
     let file = f.clone();
-    all.push(("scan", Box::pin(async move {
-        let mut scan = file.scan().buffer(64 << 10).depth(4).start();
-        for _ in 0..8 {
-            scan.next().await.unwrap().unwrap();
-        }
-    })));
+    all.push((
+        "scan",
+        Box::pin(async move {
+            let mut scan = file.scan().buffer(64 << 10).depth(4).start();
+            for _ in 0..8 {
+                scan.next().await.unwrap().unwrap();
+            }
+        }),
+    ));
     let file = f.clone();
     all.push(("sync", Box::pin(async move { file.sync(Durability::All).await.unwrap() })));
     let (engine, path) = (e.clone(), p);
-    all.push(("open and close", Box::pin(async move {
-        let file = engine.open(path, Open::read()).await.unwrap();
-        file.read(0..1).await.unwrap();
-        file.close().await.unwrap();
-    })));
+    all.push((
+        "open and close",
+        Box::pin(async move {
+            let file = engine.open(path, Open::read()).await.unwrap();
+            file.read(0..1).await.unwrap();
+            file.close().await.unwrap();
+        }),
+    ));
     let engine = e.clone();
     all.push(("stats", Box::pin(async move { drop(engine.stats().await.unwrap()) })));
     all.push(("nop", Box::pin(async move { e.nop().await.unwrap() })));
@@ -161,7 +185,8 @@ fn dropped_at_every_await_point_on_a_shard() {
 #[test]
 fn dropped_at_every_await_point_by_tokio() {
     let scene = scene(config());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
         for times in 0..12 {
             let mut tasks = Vec::new();
@@ -196,7 +221,9 @@ fn first_polled_on_a_shard_then_elsewhere() {
         let (engine, file, path) = (scene.engine.clone(), scene.file.clone(), scene.path.clone());
         let begin = scene.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             for (_, mut future) in operations(&engine, &file, &path) {
-                let ready = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await;
+                let ready =
+                    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready()))
+                        .await;
                 for _ in 0..turns {
                     shard::yield_now().await;
                 }
@@ -211,7 +238,8 @@ fn first_polled_on_a_shard_then_elsewhere() {
                 0 => futures::executor::block_on(future),
                 1 => drop(future),
                 _ => {
-                    let _ = poll_times(&mut future, 1).then_some(()).map_or_else(|| back.push(future), |()| ());
+                    let _ =
+                        poll_times(&mut future, 1).then_some(()).map_or_else(|| back.push(future), |()| ());
                 }
             }
         }
@@ -231,7 +259,9 @@ fn first_polled_elsewhere_then_on_a_shard() {
     let scene = scene(config().shards(2));
     for shard in 0..2 {
         let mut begun = Vec::new();
-        for (number, (_, mut future)) in operations(&scene.engine, &scene.file, &scene.path).into_iter().enumerate() {
+        for (number, (_, mut future)) in
+            operations(&scene.engine, &scene.file, &scene.path).into_iter().enumerate()
+        {
             if !poll_times(&mut future, 1) {
                 begun.push((number, future));
             }
@@ -241,7 +271,8 @@ fn first_polled_elsewhere_then_on_a_shard() {
                 match number % 3 {
                     0 => drop(future),
                     1 => {
-                        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+                        let polled =
+                            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
                         drop((polled, future));
                     }
                     _ => future.await,
@@ -300,7 +331,8 @@ fn blocks_outlive_file_and_engine_and_end_anywhere() {
 /// A read that failed this way on a shard hit an assertion about the slot's memory before it had any; hence both places.
 #[test]
 fn a_program_that_holds_everything_is_told_and_recovers() {
-    let config = config().shards(1).arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(256 << 10);
+    let config =
+        config().shards(1).arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(256 << 10);
     let scene = scene(config);
     let hold = |file: File| async move {
         let mut held = Vec::new();
@@ -345,7 +377,10 @@ fn an_inbox_of_one_loses_none_of_thousands_of_senders() {
                 let file = scene.file.clone();
                 tokio::spawn(async move {
                     let start = n * 977 % (FILE_BYTES - 100);
-                    assert_eq!(&file.read(start..start + 100).await.unwrap()[..], &bytes_of(start..start + 100)[..]);
+                    assert_eq!(
+                        &file.read(start..start + 100).await.unwrap()[..],
+                        &bytes_of(start..start + 100)[..]
+                    );
                 })
             })
             .collect();

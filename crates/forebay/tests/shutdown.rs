@@ -30,7 +30,8 @@ fn closing_answers_every_operation_in_flight() {
     for _ in 0..20 {
         let (engine, file, _dir) = scene(config().shards(1).queue_depth(8));
         let mut context = Context::from_waker(Waker::noop());
-        let mut reads: Vec<_> = (0..40).map(|n| file.read(n * 65536..(n + 1) * 65536).into_future()).collect();
+        let mut reads: Vec<_> =
+            (0..40).map(|n| file.read(n * 65536..(n + 1) * 65536).into_future()).collect();
         for read in &mut reads {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
@@ -65,7 +66,8 @@ fn closing_stops_a_batch_and_its_file_is_closed() {
     let Poll::Ready(Ok(results)) = Pin::new(&mut batch).poll(&mut context) else {
         panic!("a batch has its answers when close has")
     };
-    let refused = results.iter().filter(|result| result.as_ref().is_err_and(|e| e.kind() == ErrorKind::EngineClosed));
+    let refused =
+        results.iter().filter(|result| result.as_ref().is_err_and(|e| e.kind() == ErrorKind::EngineClosed));
     let refused = refused.count();
     assert!(refused > 0, "all 400,000 ranges were read before the engine ended");
     drop((results, batch));
@@ -76,7 +78,9 @@ fn closing_stops_a_batch_and_its_file_is_closed() {
 /// Descriptors of this process for that file.
 fn open_count(path: &std::path::Path) -> usize {
     let names = std::fs::read_dir("/proc/self/fd").unwrap();
-    names.filter(|name| std::fs::read_link(name.as_ref().unwrap().path()).is_ok_and(|target| target == path)).count()
+    names
+        .filter(|name| std::fs::read_link(name.as_ref().unwrap().path()).is_ok_and(|target| target == path))
+        .count()
 }
 
 /// The story: whoever can wake a ring keeps it, and its own table of files kept every file open, locks and all, until
@@ -140,7 +144,8 @@ fn close_awaited_on_a_shard_of_the_same_engine_cancels_the_task() {
     for shards in [1, 2] {
         let (engine, _file, _dir) = scene(config().shards(shards));
         let inner = engine.clone();
-        let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { inner.close().await.map(|_| ()) });
+        let task =
+            engine.spawn_on_shard(0, Class::DEFAULT, move || async move { inner.close().await.map(|_| ()) });
         assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
         assert_eq!(engine.nop().wait().unwrap_err().kind(), ErrorKind::EngineClosed);
     }
@@ -253,7 +258,10 @@ fn a_panic_in_a_task_or_its_destructor_ends_that_task_only() {
     assert_eq!(error.kind(), ErrorKind::TaskPanicked);
     assert!(error.to_string().contains("in a task"), "{error}");
     let make = || -> std::future::Ready<()> { panic!("while it is made") };
-    assert_eq!(engine.spawn_on_shard(0, Class::DEFAULT, make).wait().unwrap_err().kind(), ErrorKind::TaskPanicked);
+    assert_eq!(
+        engine.spawn_on_shard(0, Class::DEFAULT, make).wait().unwrap_err().kind(),
+        ErrorKind::TaskPanicked
+    );
     let armed = engine.spawn_on_shard(0, Class::DEFAULT, || async {
         let _bomb = Bomb;
         std::future::pending::<()>().await;
@@ -308,7 +316,7 @@ fn abort_ends_its_own_task_and_no_other() {
     let runs = Arc::new(AtomicUsize::new(0));
     for _ in 0..50 {
         let over = engine.spawn_on_shard(0, Class::DEFAULT, || async {});
-        engine.stats().wait().unwrap();
+        while engine.stats().wait().unwrap().shards[0].tasks > 0 {}
         let (tell, told) = async_channel::bounded::<()>(1);
         let counted = runs.clone();
         let other = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {

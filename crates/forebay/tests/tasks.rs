@@ -169,8 +169,9 @@ fn a_panic_is_its_awaiters_alone() {
                     }
                     3 => std::panic::panic_any(5),
                     4 => {
-                        let inner = shard::spawn(async { panic!("further inside") }).unwrap();
-                        let error: forebay::Error = inner.await.map(|()| ()).unwrap_err();
+                        let inner: shard::JoinHandle<()> =
+                            shard::spawn(async { panic!("further inside") }).unwrap();
+                        let error = inner.await.unwrap_err();
                         assert_eq!(error.kind(), ErrorKind::TaskPanicked);
                         assert!(error.to_string().contains("further inside"), "{error}");
                     }

@@ -76,7 +76,10 @@ fn closing_a_bare_ring_does_not_wait() {
         std::thread::yield_now();
     }
     let landed = late.iter().filter(|&&read| last_byte(read) == DEVICE).count();
-    println!("{} of {READS} reads were in flight when drop returned, {landed} of them landed later", late.len());
+    println!(
+        "{} of {READS} reads were in flight when drop returned, {landed} of them landed later",
+        late.len()
+    );
 }
 
 /// Arena memory, and ordinary memory (an arena of nothing), which a use after free would hand to anybody.
@@ -114,7 +117,10 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
                 }
                 // The turn ends, and the reads are with the device.
                 shard::yield_now().await;
-                in_flight_at_drop += reads.iter_mut().filter_map(|read| Pin::new(read).poll(&mut context).is_pending().then_some(())).count();
+                in_flight_at_drop += reads
+                    .iter_mut()
+                    .filter_map(|read| Pin::new(read).poll(&mut context).is_pending().then_some(()))
+                    .count();
                 drop(reads);
                 let mut blocks = Vec::new();
                 for _ in 0..4 {
@@ -127,13 +133,19 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
                     file.read(0..READ_BYTES).await.unwrap();
                 }
                 for block in &blocks {
-                    assert!(block.iter().all(|&byte| byte == PROGRAM), "round {round}: the device wrote into a block");
+                    assert!(
+                        block.iter().all(|&byte| byte == PROGRAM),
+                        "round {round}: the device wrote into a block"
+                    );
                 }
             }
             in_flight_at_drop
         });
         let in_flight = task.wait().unwrap();
-        assert!(in_flight > 60, "only {in_flight} reads were in flight when they were dropped: the test saw nothing");
+        assert!(
+            in_flight > 60,
+            "only {in_flight} reads were in flight when they were dropped: the test saw nothing"
+        );
         assert_eq!(engine.stats().wait().unwrap().shards[0].stray_completions, 0);
         assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
     }

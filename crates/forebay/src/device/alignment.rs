@@ -51,7 +51,8 @@ impl Alignment {
                 // Always a power of two in practice; reads round by masks and rely on it.
                 offset: offset.next_power_of_two(),
                 // statx(2): 0 means that stx_dio_offset_align goes for reads as well.
-                read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) }.next_power_of_two(),
+                read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) }
+                    .next_power_of_two(),
                 reported: true,
                 direct: true,
             },

@@ -105,9 +105,10 @@ impl UringDriver {
     fn arm_wake(&mut self) {
         let Some(event) = &self.wake.event else { return };
         let target = self.wake_read.get_or_insert_with(|| Box::new(0));
-        let entry = opcode::Read::new(types::Fd(event.as_raw_fd()), std::ptr::from_mut(&mut **target).cast(), 8)
-            .build()
-            .user_data(WAKE_DATA);
+        let entry =
+            opcode::Read::new(types::Fd(event.as_raw_fd()), std::ptr::from_mut(&mut **target).cast(), 8)
+                .build()
+                .user_data(WAKE_DATA);
         // SAFETY: the descriptor and the eight bytes live as long as the driver; a driver that is dropped with the
         // read in flight leaks the bytes (see Drop).
         let _ = unsafe { self.push(&entry) };
@@ -141,16 +142,25 @@ impl UringDriver {
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline(always)]
-    unsafe fn push_for(&mut self, request: &IoRequest, file: impl UseFile, fixed: Option<u16>) -> Result<(), QueueFull> {
+    unsafe fn push_for(
+        &mut self,
+        request: &IoRequest,
+        file: impl UseFile,
+        fixed: Option<u16>,
+    ) -> Result<(), QueueFull> {
         let memory = request.memory.map_or(std::ptr::null_mut(), |memory| memory.as_ptr());
         let data = request.key.to_user_data();
         // SAFETY: the caller keeps memory and file until the completion.
         unsafe {
             match (request.kind, fixed) {
                 (OpKind::Nop, _) => self.push(&opcode::Nop::new().build().user_data(data)),
-                (OpKind::Read, Some(region)) => self.push(&file.read_fixed(memory, request, region).user_data(data)),
+                (OpKind::Read, Some(region)) => {
+                    self.push(&file.read_fixed(memory, request, region).user_data(data))
+                }
                 (OpKind::Read, None) => self.push(&file.read(memory, request).user_data(data)),
-                (OpKind::Write, Some(region)) => self.push(&file.write_fixed(memory, request, region).user_data(data)),
+                (OpKind::Write, Some(region)) => {
+                    self.push(&file.write_fixed(memory, request, region).user_data(data))
+                }
                 (OpKind::Write, None) => self.push(&file.write(memory, request).user_data(data)),
                 (OpKind::SyncData, _) => self.push(&file.sync(types::FsyncFlags::DATASYNC).user_data(data)),
                 (OpKind::SyncAll, _) => self.push(&file.sync(types::FsyncFlags::empty()).user_data(data)),

@@ -151,7 +151,8 @@ impl FileCore {
         let entries = self.entries.clone();
         drop(self);
         if entries.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            let waiters = std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
+            let waiters =
+                std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
             waiters.into_iter().for_each(Waker::wake);
         }
     }

@@ -75,7 +75,13 @@ unsafe impl Sync for Batch {}
 
 impl Batch {
     /// `queue` is the capacity of a stream's queue; without one the results are collected.
-    pub(super) fn new(file: Arc<FileCore>, plan: Plan, class: Class, depth: u32, queue: Option<usize>) -> Arc<Batch> {
+    pub(super) fn new(
+        file: Arc<FileCore>,
+        plan: Plan,
+        class: Class,
+        depth: u32,
+        queue: Option<usize>,
+    ) -> Arc<Batch> {
         let mut collected = Vec::new();
         if queue.is_none() {
             collected.resize_with(plan.ranges.len(), || None);
@@ -347,7 +353,8 @@ pub(crate) fn retry_blocked(shard: &Shard) {
 
 /// One request of a batch is over.
 pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutcome) {
-    let Some(batch) = shard.batches.with(|batches| batches.list.get(place as usize).cloned().flatten()) else {
+    let Some(batch) = shard.batches.with(|batches| batches.list.get(place as usize).cloned().flatten())
+    else {
         return;
     };
     {
@@ -376,7 +383,10 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
         (Err(failure), _) => {
             for &number in members {
                 let error = failure.into_error("read_many", Some(&batch.file));
-                batch.put(number as usize, Err(range_error(batch, error, &batch.plan.ranges[number as usize])));
+                batch.put(
+                    number as usize,
+                    Err(range_error(batch, error, &batch.plan.ranges[number as usize])),
+                );
             }
             return;
         }
@@ -485,7 +495,10 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         Err(failure) => {
             for &number in batch.members(piece) {
                 let error = failure.into_error("read_many", Some(&batch.file));
-                batch.put(number as usize, Err(range_error(batch, error, &batch.plan.ranges[number as usize])));
+                batch.put(
+                    number as usize,
+                    Err(range_error(batch, error, &batch.plan.ranges[number as usize])),
+                );
             }
             return true;
         }

@@ -45,8 +45,14 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(ranges: Vec<Range<u64>>, limits: &Limits, grain: u32) -> Plan {
-        let mut plan =
-            Plan { order: Vec::with_capacity(ranges.len()), pieces: Vec::new(), empty: Vec::new(), faulty: Vec::new(), ranges, grain };
+        let mut plan = Plan {
+            order: Vec::with_capacity(ranges.len()),
+            pieces: Vec::new(),
+            empty: Vec::new(),
+            faulty: Vec::new(),
+            ranges,
+            grain,
+        };
         // Piece numbers share a word with a mark, so that many ranges are the most that one batch may have.
         let most = (u32::MAX >> 1) as usize;
         for (number, range) in plan.ranges.iter().enumerate().take(most) {
@@ -139,7 +145,11 @@ mod tests {
     fn equal_overlapping_and_contained_ranges_share_a_request_whatever_the_limits() {
         let none = Limits { gap_bytes_max: 0, waste_bytes_max: 0, request_bytes_max: 0 };
         assert_eq!(pieces(&[0..4096, 0..4096, 512..1024], none), [(0, 4096, 3)]);
-        assert_eq!(pieces(&[0..10, 20..30], none), [(0, 512, 1), (0, 512, 1)], "not inside, and nothing allowed");
+        assert_eq!(
+            pieces(&[0..10, 20..30], none),
+            [(0, 512, 1), (0, 512, 1)],
+            "not inside, and nothing allowed"
+        );
         let touching = Limits { request_bytes_max: 1 << 20, ..none };
         assert_eq!(pieces(&[0..10, 20..30, 512..600], touching), [(0, 1024, 3)]);
     }

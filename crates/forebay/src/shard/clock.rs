@@ -61,7 +61,9 @@ impl Clock {
             let wall = Instant::now();
             (self.now().wrapping_sub(before), wall, before)
         });
-        tries.min_by_key(|&(gap, ..)| gap).map_or_else(|| (Instant::now(), self.now()), |(gap, wall, before)| (wall, before + gap / 2))
+        tries
+            .min_by_key(|&(gap, ..)| gap)
+            .map_or_else(|| (Instant::now(), self.now()), |(gap, wall, before)| (wall, before + gap / 2))
     }
 
     fn calibrate() -> Clock {

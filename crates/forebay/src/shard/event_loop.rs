@@ -164,7 +164,8 @@ impl Shard {
         if !self.executor.is_idle() || !self.inbox.is_quiet() {
             return Wait::Poll;
         }
-        let (in_flight, starved) = self.ops.with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0));
+        let (in_flight, starved) =
+            self.ops.with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0));
         if self.spin_until_news(in_flight) {
             return Wait::Poll;
         }
@@ -176,11 +177,13 @@ impl Shard {
             self.ops.with(|ops| ops.table.shrink());
         }
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
-            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now()))) + Duration::from_micros(1)
+            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())))
+                + Duration::from_micros(1)
         });
         // Waiting only for memory: a foreign return wakes us, but one that this thread's own tasks make does not,
         // so look again soon.
-        let limit = if starved { Some(limit.map_or(PATIENCE * 20, |limit| limit.min(PATIENCE * 20))) } else { limit };
+        let limit =
+            if starved { Some(limit.map_or(PATIENCE * 20, |limit| limit.min(PATIENCE * 20))) } else { limit };
         let completions = (in_flight / IN_FLIGHT_PER_WAIT).max(1);
         Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit }
     }
@@ -208,7 +211,9 @@ impl Shard {
         self.counters.spins.set(self.counters.spins.get() + 1);
         let began = self.clock.now();
         let useful = loop {
-            if !self.inbox.is_quiet() || (in_flight > 0 && self.driver.with(|driver| driver.has_completions())) {
+            if !self.inbox.is_quiet()
+                || (in_flight > 0 && self.driver.with(|driver| driver.has_completions()))
+            {
                 break true;
             }
             if self.clock.now().wrapping_sub(began) > self.engine.spin_ticks {
@@ -229,9 +234,14 @@ impl Shard {
 
     fn take_completions(&self, wait: Wait) {
         let mut batch = self.completed.with(std::mem::take);
-        let reaped = self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
+        let reaped =
+            self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
         if let Err(error) = reaped {
-            self.engine.degrade_once("driver", &format!("waiting for completions failed: {error}"), "report this");
+            self.engine.degrade_once(
+                "driver",
+                &format!("waiting for completions failed: {error}"),
+                "report this",
+            );
         }
         if !batch.is_empty() {
             // Read once for all, and only if some operation's times are taken.
@@ -282,9 +292,11 @@ impl Shard {
         self.inbox.close(true);
         let steps: [&dyn Fn(); 5] = [
             &|| self.end_tasks(10_000),
-            &|| self.inbox.foreign.close(|node| {
-                let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
-            }),
+            &|| {
+                self.inbox.foreign.close(|node| {
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
+                })
+            },
             &|| read_many::refuse_all(self, OpFailure::ShardLost),
             &|| {
                 self.leak_in_flight(OpFailure::ShardLost);

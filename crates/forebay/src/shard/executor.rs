@@ -117,7 +117,8 @@ impl Executor {
     ) {
         let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else { return };
         let home = inbox.clone();
-        let future = Guarded { future: Box::pin(future), answer: Some(answer), index, abort, begun: false };
+        let future =
+            Guarded { future: Some(Box::pin(future)), answer: Some(answer), index, abort, begun: false };
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
         let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
         // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on
@@ -237,7 +238,7 @@ impl Queues {
                 .min_by_key(|&class| self.pass[class])?,
         };
         self.served = self.served.max(self.pass[class]);
-        if !(self.nonempty & (self.nonempty - 1) == 0) {
+        if self.nonempty & (self.nonempty - 1) != 0 {
             self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
         }
         let runnable = self.ready[class].pop_front();
@@ -282,7 +283,7 @@ impl Abort {
 
 /// A task's future with its panics caught, its answer sent, and its place in the executor's list given back.
 struct Guarded<F: Future> {
-    future: Pin<Box<F>>,
+    future: Option<Pin<Box<F>>>,
     answer: Option<Sender<F::Output>>,
     index: usize,
     abort: Arc<Abort>,
@@ -306,7 +307,8 @@ where
             // The future goes with this task's end, and its destructor answers.
             return Poll::Ready(());
         }
-        let result = match catch_unwind(AssertUnwindSafe(|| this.future.as_mut().poll(context))) {
+        let Some(future) = &mut this.future else { return Poll::Ready(()) };
+        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),
             Err(panic) => Err(panicked("task", panic.as_ref())),
@@ -320,6 +322,9 @@ where
 
 impl<F: Future> Drop for Guarded<F> {
     fn drop(&mut self) {
+        // Caught here: async-task ends the process when a destructor panics.
+        let future = self.future.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
         if let Some(answer) = self.answer.take() {
             let failure = shard::with_current(|shard| shard.inbox().failure()).flatten();
             let kind = match failure {

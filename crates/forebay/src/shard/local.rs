@@ -1,8 +1,8 @@
 //! Interior mutability for what only the shard's own thread touches.
 
-use std::cell::UnsafeCell;
 #[cfg(debug_assertions)]
 use std::cell::Cell;
+use std::cell::UnsafeCell;
 
 /// A value that one thread changes through a shared reference, in short closures that never nest.
 ///

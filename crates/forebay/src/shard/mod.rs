@@ -19,7 +19,6 @@
 //! ```
 
 pub(crate) mod clock;
-mod start;
 mod event_loop;
 pub(crate) mod executor;
 mod files;
@@ -29,6 +28,7 @@ pub(crate) mod local;
 mod ops;
 pub(crate) mod optable;
 pub(crate) mod remote;
+mod start;
 mod task;
 mod timers;
 
@@ -52,8 +52,10 @@ use timers::Timers;
 
 pub(crate) use event_loop::Ended;
 pub(crate) use start::start_shards;
+pub use task::{
+    JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
+};
 pub(crate) use task::{send, spawn_on};
-pub use task::{JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now};
 
 /// Everything that belongs to one shard's thread. Reached through `&Shard` only, since tasks call back into it.
 pub(crate) struct Shard {
@@ -164,7 +166,8 @@ impl Shard {
 
     /// Takes an unused, closing file out of the table.
     fn remove_file(&self, file: u32) {
-        let core = self.files.with(|files| self.driver.with(|driver| files.remove(file, self.index(), driver)));
+        let core =
+            self.files.with(|files| self.driver.with(|driver| files.remove(file, self.index(), driver)));
         if let Some(core) = core {
             core.entry_gone();
         }

@@ -180,9 +180,9 @@ impl Shard {
         }
         // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
         let new = task.map_or_else(|| Continuation::Wake(waker.clone()), Continuation::Task);
-        let old = self.ops.with(|ops| {
-            ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, new))
-        });
+        let old = self
+            .ops
+            .with(|ops| ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, new)));
         drop(old);
     }
 
@@ -227,8 +227,7 @@ impl Shard {
     pub(crate) fn adopt(&self, cell: RemotePtr, key: OpKey) {
         let (done, old) = self.ops.with(|ops| match ops.table.find(key) {
             Some(slot) if slot.state == SlotState::Done => {
-                let outcome =
-                    OpOutcome { result: slot.result, buffer: slot.buffer.take() };
+                let outcome = OpOutcome { result: slot.result, buffer: slot.buffer.take() };
                 ops.table.give_back(key.index);
                 (Some((cell, outcome)), None)
             }
@@ -262,7 +261,7 @@ impl Shard {
         self.ops.with(|ops| {
             let mut starved_again = false;
             while ops.in_flight < self.depth {
-                let retry = !starved_again && ops.starved.len() > 0;
+                let retry = !starved_again && !ops.starved.is_empty();
                 let index = match retry {
                     true => ops.starved.pop_front(),
                     false => ops.staged.pop_front(),
@@ -334,7 +333,7 @@ impl Shard {
                     ops.returning += 1;
                 }
             }
-            let starving = ops.starved.len() > 0;
+            let starving = !ops.starved.is_empty();
             if starving || ops.starving {
                 self.engine.arena.wait_for_memory(self.index(), starving);
                 ops.starving = starving;
@@ -344,7 +343,12 @@ impl Shard {
     }
 
     /// Memory for a read. `Err(None)`: wait, some comes back by itself.
-    fn take_memory(&self, len: usize, some_returns: bool, starving: &mut bool) -> Result<crate::arena::Buffer, Option<OpFailure>> {
+    fn take_memory(
+        &self,
+        len: usize,
+        some_returns: bool,
+        starving: &mut bool,
+    ) -> Result<crate::arena::Buffer, Option<OpFailure>> {
         let arena = &self.engine.arena;
         match arena.alloc_local(len) {
             Ok(buffer) => return Ok(buffer),
@@ -417,7 +421,8 @@ impl Shard {
                     return Verdict::Finished(Ok(slot.done.min(slot.len)));
                 }
                 // A direct read ends off the device's grain only where the file ends.
-                let grain = self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
+                let grain =
+                    self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
                 match slot.done % grain.max(1) {
                     0 => Verdict::Again,
                     _ => Verdict::Finished(Ok(slot.done)),

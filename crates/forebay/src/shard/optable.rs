@@ -199,9 +199,10 @@ impl OpTable {
     #[cold]
     fn grow(&mut self) {
         let first = self.capacity();
-        let generation = self.chunks.first().map_or(1, |chunk| {
-            chunk.iter().map(|slot| slot.generation).max().unwrap_or(0).wrapping_add(1)
-        });
+        let generation = self
+            .chunks
+            .first()
+            .map_or(1, |chunk| chunk.iter().map(|slot| slot.generation).max().unwrap_or(0).wrapping_add(1));
         let slots = (0..CHUNK_SLOTS).map(|at| {
             let next = if at + 1 == CHUNK_SLOTS { self.free } else { first + at + 1 };
             Slot::free(generation, next)
@@ -275,6 +276,9 @@ impl Slot {
         NonNull::new(start.wrapping_add(self.done as usize)).map(|start| (start, region))
     }
 }
+
+#[cfg(test)]
+mod worth;
 
 #[cfg(test)]
 mod tests {

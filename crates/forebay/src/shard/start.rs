@@ -102,7 +102,8 @@ impl DriverMaker {
     fn make(&self, engine: &EngineShared) -> Result<Driver> {
         match self.choice {
             DriverChoice::Uring => {
-                Err(Error::new(crate::ErrorKind::Unsupported, "start").with_note("this build has no io_uring"))
+                Err(Error::new(crate::ErrorKind::Unsupported, "start")
+                    .with_note("this build has no io_uring"))
             }
             DriverChoice::Auto => {
                 engine.degrade_once("io_uring", "this build has none", "use Linux");
@@ -131,11 +132,14 @@ fn run_shard(
         engine.degrade_once(&what, &why, &remedy);
     }
     let waker: Weak<_> = Arc::downgrade(&inbox);
-    engine.arena.set_memory_waker(index, Box::new(move || {
-        if let Some(inbox) = waker.upgrade() {
-            inbox.kick();
-        }
-    }));
+    engine.arena.set_memory_waker(
+        index,
+        Box::new(move || {
+            if let Some(inbox) = waker.upgrade() {
+                inbox.kick();
+            }
+        }),
+    );
     engine.arena.install(index);
     let name = driver.name();
     let clock = Clock::system();

@@ -76,10 +76,13 @@ where
         // No room: the message travels once the handle is awaited.
         Err(message) => {
             let inbox = inbox.clone();
-            let pending = Pending::from_future("task", Box::pin(async move {
-                send(inbox, message).await;
-                pending.await
-            }));
+            let pending = Pending::from_future(
+                "task",
+                Box::pin(async move {
+                    send(inbox, message).await;
+                    pending.await
+                }),
+            );
             JoinHandle { pending, abort }
         }
     }
@@ -186,8 +189,7 @@ impl Future for YieldNow {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let due = self.always
-            || with_current(|shard| shard.executor().slice_is_over(shard)).unwrap_or(false);
+        let due = self.always || with_current(|shard| shard.executor().slice_is_over(shard)).unwrap_or(false);
         if self.yielded || !due {
             return Poll::Ready(());
         }

@@ -107,7 +107,8 @@ impl Listing<'_> {
 
     fn add_trait_impl(&mut self, block: &ItemImpl, of_trait: &Path, module: &[String], path: &str) {
         let around = self.krate.attributes_around(module);
-        let around: Vec<_> = around.into_iter().filter(|attribute| attribute.path().is_ident("cfg")).collect();
+        let around: Vec<_> =
+            around.into_iter().filter(|attribute| attribute.path().is_ident("cfg")).collect();
         let conditions = format!("{}{}", shown_attributes(&around), shown_attributes(&block.attrs));
         let header = format!(
             "{}impl{} {} for {}{}",

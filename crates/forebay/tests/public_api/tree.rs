@@ -103,7 +103,10 @@ impl Krate {
         (0..module.len())
             .filter_map(|depth| Some((&module[depth], self.modules.get(&module[..depth])?)))
             .flat_map(|(name, parent)| {
-                parent.items.iter().filter(move |item| matches!(item, Item::Mod(child) if child.ident == name))
+                parent
+                    .items
+                    .iter()
+                    .filter(move |item| matches!(item, Item::Mod(child) if child.ident == name))
             })
             .flat_map(|child| attributes(child).to_vec())
             .collect()

@@ -44,7 +44,10 @@ pub(super) fn copy_range(
 
 enum Copied {
     /// Up to the end that was asked for, or the source's.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the call that answers this is Linux's own"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(dead_code, reason = "the call that answers this is Linux's own")
+    )]
     All(u64),
     /// These two files cannot be copied by the kernel; so many bytes were.
     Refused { after: u64 },

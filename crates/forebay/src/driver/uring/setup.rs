@@ -60,7 +60,13 @@ impl UringDriver {
         let mut update = RsrcUpdate { offset: u32::MAX, resv: 0, data: self.ring.as_raw_fd() as u64 };
         // SAFETY: `update` is the one structure the call names, valid for reading and writing while it runs.
         let registered = unsafe {
-            libc::syscall(libc::SYS_io_uring_register, self.ring.as_raw_fd(), REGISTER_RING_FDS, &mut update, 1)
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                self.ring.as_raw_fd(),
+                REGISTER_RING_FDS,
+                &mut update,
+                1,
+            )
         };
         if registered == 1 {
             self.enter_fd = update.offset as RawFd;
@@ -74,7 +80,11 @@ impl UringDriver {
         match self.ring.submitter().register_files_sparse(FIXED_FILES_MAX) {
             Ok(()) => self.has_fixed_files = true,
             Err(error) => {
-                self.degrade("registered files", error, "raise RLIMIT_NOFILE above 1,024, or use Linux 5.19 or later");
+                self.degrade(
+                    "registered files",
+                    error,
+                    "raise RLIMIT_NOFILE above 1,024, or use Linux 5.19 or later",
+                );
             }
         }
         match self.ring.submitter().register_buffers_sparse(REGIONS_MAX) {

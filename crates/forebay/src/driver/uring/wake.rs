@@ -61,7 +61,13 @@ impl UringWake {
         let entry = opcode::MsgRingData::new(types::Fd(self.ring.as_raw_fd()), 0, WAKE_DATA, None).build();
         // SAFETY: `entry` is one submission entry, which the call reads before it returns.
         let posted = unsafe {
-            libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_SEND_MSG_RING, std::ptr::from_ref(&entry), 1)
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                -1,
+                REGISTER_SEND_MSG_RING,
+                std::ptr::from_ref(&entry),
+                1,
+            )
         };
         if posted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,0 +1,148 @@
+//! What the op table is worth: a slot taken, filled field by field, completed and given back, against a boxed allocation
+//! for each operation and against clearing the whole slot first.
+//!
+//! Time: `cargo test --release -p forebay --lib op_table_worth -- --ignored --nocapture`. Instructions: the same test
+//! program under `valgrind --tool=callgrind --dump-instr=no`, whose `callgrind_annotate --inclusive=yes` lists the three
+//! functions below; divide by the operations that the test prints.
+
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::time::Instant;
+
+use super::*;
+
+/// Operations in flight at once, as at a queue depth of 32.
+const DEPTH: usize = 32;
+const ROUNDS_OF_A_RUN: u64 = 2_000;
+const RUNS: usize = 15;
+
+/// As `Shard::stage` does it.
+#[inline(always)]
+fn fill(slot: &mut Slot, n: u64) {
+    slot.state = SlotState::Staged;
+    slot.kind = OpKind::Read;
+    slot.class = Class::DEFAULT;
+    slot.durability = Durability::None;
+    slot.cancelling = false;
+    slot.sampled = false;
+    slot.retries = 0;
+    slot.file = 1;
+    slot.offset = n * 4096;
+    slot.len = 4096;
+    slot.asked = 4096;
+    slot.done = 0;
+    slot.buffer.move_from(&mut black_box(OpBuffer::Late));
+    slot.continue_with(black_box(Continuation::Batch { batch: 0, piece: 1 }));
+}
+
+/// As a completion does it.
+#[inline(always)]
+fn complete(slot: &mut Slot) {
+    slot.done = 4096;
+    slot.result = Ok(slot.done);
+    slot.state = SlotState::Done;
+    slot.buffer.take();
+    slot.continuation = Continuation::Orphan;
+}
+
+#[inline(never)]
+fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
+    let mut keys = [OpKey { index: 0, generation: 0 }; DEPTH];
+    for round in 0..rounds {
+        for key in &mut keys {
+            let Some(taken) = table.take() else { return };
+            *key = black_box(taken);
+            fill(table.slot(taken.index), round);
+        }
+        for key in &keys {
+            if let Some(slot) = table.find(*key) {
+                complete(slot);
+                table.give_back(key.index);
+            }
+        }
+    }
+}
+
+#[inline(never)]
+fn a_box_for_each_operation(rounds: u64) {
+    let mut boxes: [Option<Box<Slot>>; DEPTH] = [const { None }; DEPTH];
+    for round in 0..rounds {
+        for place in &mut boxes {
+            let mut slot = Box::new(Slot::free(0, NIL));
+            fill(&mut slot, round);
+            *place = Some(black_box(slot));
+        }
+        for place in &mut boxes {
+            if let Some(mut slot) = place.take() {
+                complete(&mut slot);
+                drop(black_box(slot));
+            }
+        }
+    }
+}
+
+/// The table's way, with the slot's bytes cleared before its fields are set.
+#[inline(never)]
+fn slots_cleared_whole(slots: &mut [MaybeUninit<Slot>; DEPTH], free: &mut Vec<u32>, rounds: u64) {
+    let mut taken = [0u32; DEPTH];
+    for round in 0..rounds {
+        for place in &mut taken {
+            let Some(index) = free.pop() else { return };
+            *place = black_box(index);
+            let slot = slots[index as usize].as_mut_ptr();
+            // SAFETY: the slot's memory is ours; after the clearing a valid slot that holds nothing is written over it,
+            // of which the compiler may not assume that it makes the clearing useless.
+            let slot = unsafe {
+                slot.write_bytes(0, 1);
+                let slot = black_box(slot);
+                (&raw mut (*slot).buffer).write(OpBuffer::None);
+                (&raw mut (*slot).continuation).write(Continuation::Orphan);
+                (&raw mut (*slot).result).write(Ok(0));
+                (&raw mut (*slot).state).write(SlotState::Free);
+                (&raw mut (*slot).kind).write(OpKind::Nop);
+                (&raw mut (*slot).durability).write(Durability::None);
+                &mut *slot
+            };
+            slot.next = NIL;
+            fill(slot, round);
+        }
+        for &index in &taken {
+            // SAFETY: filled above.
+            complete(unsafe { slots[index as usize].assume_init_mut() });
+            free.push(index);
+        }
+    }
+}
+
+fn median_ns(mut run: impl FnMut(u64)) -> f64 {
+    run(ROUNDS_OF_A_RUN);
+    let mut times: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let began = Instant::now();
+            run(ROUNDS_OF_A_RUN);
+            began.elapsed().as_nanos() as f64 / (ROUNDS_OF_A_RUN as f64 * DEPTH as f64)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[RUNS / 2]
+}
+
+#[test]
+#[ignore = "a measurement: run it in release, alone"]
+fn op_table_worth() {
+    let mut table = OpTable::new();
+    let mut slots = [const { MaybeUninit::<Slot>::uninit() }; DEPTH];
+    let mut free: Vec<u32> = (0..DEPTH as u32).collect();
+    let ours = median_ns(|rounds| slots_of_the_table(&mut table, rounds));
+    let boxed = median_ns(a_box_for_each_operation);
+    let cleared = median_ns(|rounds| slots_cleared_whole(&mut slots, &mut free, rounds));
+    let operations = ROUNDS_OF_A_RUN * DEPTH as u64 * (RUNS as u64 + 1);
+    println!(
+        "{} bytes a slot, {DEPTH} in flight, median of {RUNS} runs, {operations} operations each",
+        size_of::<Slot>()
+    );
+    println!("op table           {ours:6.2} ns an operation");
+    println!("a box each         {boxed:6.2} ns an operation");
+    println!("slots cleared      {cleared:6.2} ns an operation");
+    assert!(ours < boxed, "the op table must be worth its code");
+}

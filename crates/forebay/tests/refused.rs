@@ -1,0 +1,178 @@
+//! What happens where the system refuses: no io_uring, no locked memory, few descriptors. Each scene is this test
+//! program again, started with the restriction in place, so that all of it lives under it from the first instruction.
+#![cfg(target_os = "linux")]
+
+#[path = "basic.rs"]
+mod basic;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use forebay::{Config, DriverChoice, Engine, ErrorKind, Open};
+
+/// Runs the named tests of this program in a child in which `restrict` was called before the program began.
+fn run_restricted(tests: &[&str], restrict: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(tests).args(["--include-ignored", "--test-threads=2"]).env_remove("FOREBAY_TEST_DRIVER");
+    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
+    unsafe { command.pre_exec(restrict) };
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "nothing ran:\n{text}");
+}
+
+/// A filter in the kernel's classic BPF (seccomp(2)): the three calls of io_uring answer EPERM, as container runtimes have
+/// it; all others pass.
+fn refuse_io_uring() -> std::io::Result<()> {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let program = [
+        // The first word of struct seccomp_data is the call's number.
+        step(LOAD_WORD, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 3, 0, libc::SYS_io_uring_setup as u32),
+        step(JUMP_IF_EQUAL, 2, 0, libc::SYS_io_uring_enter as u32),
+        step(JUMP_IF_EQUAL, 1, 0, libc::SYS_io_uring_register as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: prctl(2) reads the program and its six steps, which outlive the call. Without new privileges any user may
+    // set a filter; it binds this process, which is about to become the child, and those it starts.
+    unsafe {
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) != 0
+        {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn limit(resource: libc::__rlimit_resource_t, value: libc::rlim_t) -> std::io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: setrlimit(2) reads the structure.
+    match unsafe { libc::setrlimit(resource, &limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn without_io_uring_all_operations_work_on_threads() {
+    run_restricted(&["basic::", "scenes::io_uring_is_refused"], refuse_io_uring);
+}
+
+#[test]
+fn without_locked_memory_all_operations_work_unregistered() {
+    // Enough for the rings, not for the I/O memory.
+    run_restricted(&["basic::", "scenes::memory_is_not_registered"], || lock_at_most(2 << 20));
+}
+
+#[test]
+fn without_any_locked_memory_all_operations_work() {
+    run_restricted(&["basic::", "scenes::no_memory_may_be_locked"], || lock_at_most(0));
+}
+
+fn lock_at_most(bytes: libc::rlim_t) -> std::io::Result<()> {
+    const CAP_IPC_LOCK: libc::c_ulong = 14;
+    // Whoever has this capability has no limit. Not root: it fails, and there is nothing to give up.
+    // SAFETY: prctl(2) with plain numbers; the child's program starts without the capability.
+    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) };
+    limit(libc::RLIMIT_MEMLOCK, bytes)
+}
+
+#[test]
+fn with_few_descriptors_all_operations_work_and_errors_name_the_limit() {
+    run_restricted(&["basic::", "scenes::descriptors_run_out"], || limit(libc::RLIMIT_NOFILE, 100));
+}
+
+#[test]
+fn without_descriptors_the_start_fails_clearly() {
+    run_restricted(&["scenes::no_descriptor_for_a_ring"], || limit(libc::RLIMIT_NOFILE, 100));
+}
+
+/// Run by the tests above, in children.
+mod scenes {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a process to which io_uring is refused"]
+    fn io_uring_is_refused() {
+        let engine = Engine::start(Config::default()).unwrap();
+        assert_eq!(engine.driver(), "threads");
+        let health = engine.health();
+        let told =
+            health.degraded.iter().find(|degradation| degradation.what == "io_uring").expect("a degradation");
+        assert!(told.why.contains("not permitted"), "{told}");
+        assert!(told.remedy.contains("seccomp") && told.remedy.contains("io_uring_disabled"), "{told}");
+        let error = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        assert!(error.to_string().contains("io_uring"), "{error}");
+    }
+
+    #[test]
+    #[ignore = "needs a process that may not lock memory"]
+    fn memory_is_not_registered() {
+        let engine = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap();
+        // Regions are registered with the first operation.
+        let file = engine.open(std::env::current_exe().unwrap(), Open::read()).wait().unwrap();
+        assert_eq!(&file.read(0..4).wait().unwrap()[..], b"\x7fELF");
+        let health = engine.health();
+        let told = health.degraded.iter().find(|degradation| degradation.what == "registered buffers");
+        let told = told.unwrap_or_else(|| panic!("nothing is said about it: {:?}", health.degraded));
+        assert!(told.remedy.contains("RLIMIT_MEMLOCK"), "{told}");
+    }
+
+    /// Since Linux 6.14 or so the rings count too, and then threads do the work; before, only the I/O memory counts.
+    #[test]
+    #[ignore = "needs a process that may not lock memory"]
+    fn no_memory_may_be_locked() {
+        let engine = Engine::start(Config::default()).unwrap();
+        let file = engine.open(std::env::current_exe().unwrap(), Open::read()).wait().unwrap();
+        assert_eq!(&file.read(0..4).wait().unwrap()[..], b"\x7fELF");
+        let told = engine.health().degraded;
+        assert!(told.iter().any(|known| known.remedy.contains("RLIMIT_MEMLOCK")), "{told:?}");
+    }
+
+    #[test]
+    #[ignore = "needs a process that may open few files"]
+    fn descriptors_run_out() {
+        let engine = Engine::start(Config::default()).unwrap();
+        let mut files = Vec::new();
+        let error = loop {
+            match engine.open(std::env::current_exe().unwrap(), Open::read()).wait() {
+                Ok(file) => files.push(file),
+                Err(error) => break error,
+            }
+            assert!(files.len() < 100, "the limit was 100");
+        };
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+        for file in &files {
+            assert_eq!(&file.read(1..4).wait().unwrap()[..], b"ELF");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs a process that may open few files"]
+    fn no_descriptor_for_a_ring() {
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        let error = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+        let engine = Engine::start(Config::default()).unwrap();
+        let told = engine.health().degraded;
+        assert!(
+            told.iter().any(|known| known.what == "io_uring" && known.remedy.contains("ulimit -n")),
+            "{told:?}"
+        );
+        engine.nop().wait().unwrap();
+    }
+}
