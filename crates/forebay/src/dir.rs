@@ -202,7 +202,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The file's length in bytes; 0 for a block device (see [`Device::size_bytes`](crate::device::Device::size_bytes)).
+    /// The file's length in bytes. For a block device: its size when asked of an open file, 0 when asked by path.
     #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
     pub fn len(&self) -> u64 {
         self.len
@@ -257,6 +257,10 @@ impl Metadata {
     /// names are one file.
     pub fn device(&self) -> (u32, u32) {
         crate::device::numbers(self.device)
+    }
+
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.len = len;
     }
 
     pub(crate) fn from_std(found: &fs::Metadata) -> Metadata {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::arena::{AllocError, Arena, ArenaConfig};
@@ -90,6 +90,8 @@ impl Engine {
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
+            page_cache_reads: AtomicU64::new(0),
+            page_cache_bytes: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             origin: Origin::here(),
             shards_left: AtomicUsize::new(count),
@@ -207,7 +209,9 @@ impl Engine {
                     flow.device = shared.lock_devices().name(device);
                     stats.flows.push(flow);
                 }
-                stats.memory = shared.memory();
+                stats.page_cache_reads = shared.page_cache_reads.load(Ordering::Relaxed);
+            stats.page_cache_bytes = shared.page_cache_bytes.load(Ordering::Relaxed);
+            stats.memory = shared.memory();
                 Ok(stats)
             }),
         )
@@ -220,6 +224,9 @@ impl Engine {
 
     /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future need not
     /// be `Send`; `make` is called on the shard.
+    ///
+    /// When the shard's inbox is full the task begins once the handle is awaited, and not at all if the handle is
+    /// dropped before.
     ///
     /// A shard number that does not exist counts from the start again. The task is in `class`; see
     /// [`shard`](crate::shard) for what it may call.
@@ -330,6 +337,9 @@ pub(crate) struct EngineShared {
     driver: OnceLock<&'static str>,
     degraded: Mutex<Vec<Degradation>>,
     devices: Mutex<Devices>,
+    /// Buffered reads that the page cache answered on the caller's thread, and their bytes.
+    pub(crate) page_cache_reads: AtomicU64,
+    pub(crate) page_cache_bytes: AtomicU64,
     closing: AtomicBool,
     origin: Origin,
     shards_left: AtomicUsize,

@@ -5,6 +5,7 @@ use std::future::{Future, IntoFuture};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use crate::arena::{BUFFER_BYTES_MAX, Buffer};
@@ -353,8 +354,13 @@ fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
     let read =
         unsafe { libc::preadv2(core.fd().as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
     // Anything less may be the end of the file or the end of what is cached; the ring finds out.
+    if read != len as isize {
+        return None;
+    }
+    core.engine().page_cache_reads.fetch_add(1, Ordering::Relaxed);
+    core.engine().page_cache_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
     // SAFETY: the kernel filled all `len` bytes.
-    (read == len as isize).then(|| unsafe { buffer.into_block(0, len as usize) })
+    Some(unsafe { buffer.into_block(0, len as usize) })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -31,10 +31,14 @@ pub struct ScanBuilder {
     class: Option<Class>,
 }
 
-/// A fixed or adaptive scan never has more than this in flight.
+/// An adaptive scan never has more than this in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 const ADAPTIVE_BUFFER: u32 = 512 << 10;
 const ADAPTIVE_DEPTH: u32 = 8;
+/// Blocks in a row that were ready before they were asked for: below the first the scan grows, above the second the
+/// consumer counts as the slower one.
+const SLOWER_GROW: u32 = 32;
+const SLOWER_SHRINK: u32 = 64;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;
 
@@ -256,19 +260,30 @@ impl Scan {
         if !self.pace.adaptive {
             return;
         }
-        let waited_for_consumer = self.in_flight.front().is_some_and(|first| first.read.is_known());
-        if waited_for_consumer {
+        if self.next_is_ready() {
             self.slower += 1;
         }
-        if self.slower > 64 && self.pace.depth > RAMP_DEPTH {
+        if self.slower > SLOWER_SHRINK && self.pace.depth > RAMP_DEPTH {
             self.pace.depth -= 1;
             self.slower = 0;
         } else if self.pace.buffer < ADAPTIVE_BUFFER {
             self.pace.buffer *= 2;
-        } else if self.pace.depth < ADAPTIVE_DEPTH && self.slower == 0 {
+        } else if self.pace.depth < ADAPTIVE_DEPTH && self.slower < SLOWER_GROW {
             self.pace.depth = (self.pace.depth * 2).min(ADAPTIVE_DEPTH);
         }
         debug_assert!(u64::from(self.pace.depth) * u64::from(self.pace.buffer) <= IN_FLIGHT_BYTES_MAX);
+    }
+
+    /// Has the block after this one been waiting for the consumer?
+    fn next_is_ready(&mut self) -> bool {
+        let Some(first) = self.in_flight.front_mut() else { return false };
+        if !first.read.is_known() {
+            // Whoever waits for it polls it again with a waker of its own.
+            if let Poll::Ready(result) = first.read.poll(&mut Context::from_waker(Waker::noop())) {
+                first.read = RangeRead::known(self.core.clone(), 0..u64::from(first.len), result);
+            }
+        }
+        first.read.is_known()
     }
 
     fn stop(&mut self) {

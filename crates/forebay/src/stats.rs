@@ -15,6 +15,10 @@ pub struct Stats {
     pub flows: Vec<FlowStats>,
     /// One entry a shard.
     pub shards: Vec<ShardStats>,
+    /// Reads of buffered files that the page cache answered on the caller's thread; they are in no flow.
+    pub page_cache_reads: u64,
+    /// Bytes of those.
+    pub page_cache_bytes: u64,
     /// The I/O memory.
     pub memory: MemoryStats,
 }

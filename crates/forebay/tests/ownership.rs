@@ -432,3 +432,19 @@ fn memory_of_read_into_comes_back_with_the_error() {
     drop(second);
     let _ = file.read(0..1).into_future();
 }
+
+/// The story: a task that was alone gave way to nobody. It was polled again in the same turn, up to 256 times, and what
+/// it had just asked for did not go to the device meanwhile; a test of reads in flight had none, and saw nothing.
+#[test]
+fn giving_way_ends_the_turn() {
+    let scene = scene(config().shards(1));
+    let turns = || scene.engine.stats().wait().unwrap().shards[0].turns;
+    let before = turns();
+    let task = scene.engine.spawn_on_shard(0, Class::DEFAULT, || async {
+        for _ in 0..100 {
+            shard::yield_now().await;
+        }
+    });
+    task.wait().unwrap();
+    assert!(turns() - before >= 100);
+}

@@ -361,3 +361,32 @@ fn as_a_stream_it_equals_std() {
     let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.iter().copied()).collect();
     assert!(bytes == std::fs::read(&path).unwrap());
 }
+
+/// A scan of a block device ended at once, because stat(2) says that a device has length 0. Needs root and losetup;
+/// elsewhere it says so and returns.
+#[test]
+fn a_block_device_is_scanned_to_its_end() {
+    let (engine, dir) = (engine(), dir());
+    let backing = dir.path().join("disk");
+    write_file(&backing, 1 << 20);
+    let attached = std::process::Command::new("losetup")
+        .args(["--find", "--show", "--read-only"])
+        .arg(&backing)
+        .output();
+    let Ok(attached) =
+        attached.as_ref().map_err(drop).and_then(|out| if out.status.success() { Ok(out) } else { Err(()) })
+    else {
+        eprintln!("skipped: a loop device needs root and losetup");
+        return;
+    };
+    let device = String::from_utf8_lossy(&attached.stdout).trim().to_string();
+    let file = engine.open(&device, Open::read()).wait().unwrap();
+    let mut found = Vec::new();
+    let mut scan = file.scan().start();
+    while let Some(block) = scan.next_wait().unwrap() {
+        found.extend_from_slice(&block);
+    }
+    file.close().wait().unwrap();
+    assert!(std::process::Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+    assert_eq!(found, bytes_of(0..1 << 20));
+}

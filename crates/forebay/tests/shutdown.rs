@@ -180,7 +180,7 @@ fn an_operation_that_never_ends_is_leaked_after_the_deadline() {
 }
 
 /// The story: a read that was still awaited when the engine began to end was cancelled by the end; when its future was
-/// then dropped too, its return was counted down without having been counted up, and the shard died of it.
+/// then dropped too, its return was counted down without having been counted up, and the shard died of it (in builds with overflow checks).
 #[test]
 fn futures_dropped_while_the_engine_ends() {
     let dir = dir();
@@ -196,7 +196,6 @@ fn futures_dropped_while_the_engine_ends() {
         assert!(Pin::new(read).poll(&mut context).is_pending());
     }
     let hanging = stuck.wait_for(2);
-    // A task's destructor runs when the shard has begun to end, before it cancels what is in flight.
     let closing = engine.close();
     // The shard looks for word while it waits for the device: one answer wakes it with the other read still in flight.
     drop(reads.pop());

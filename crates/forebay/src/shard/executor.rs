@@ -48,6 +48,8 @@ pub(crate) struct Executor {
     slice_began: Cell<Option<Ticks>>,
     /// The task that runs now.
     current: Cell<u32>,
+    /// A task gave way: the turn's tasks have had their share.
+    yielded: Cell<bool>,
 }
 
 const NO_TASK: u32 = u32::MAX;
@@ -88,6 +90,7 @@ impl Executor {
             slice: clock.ticks(SLICE_NS),
             slice_began: Cell::new(None),
             current: Cell::new(NO_TASK),
+            yielded: Cell::new(false),
         }
     }
 
@@ -151,7 +154,10 @@ impl Executor {
             self.current.set(index);
             runnable.run();
             polls += 1;
-            if polls == POLLS_PER_TURN || (polls % POLLS_PER_CLOCK == 0 && self.slice_is_over(shard)) {
+            if self.yielded.replace(false)
+                || polls == POLLS_PER_TURN
+                || (polls % POLLS_PER_CLOCK == 0 && self.slice_is_over(shard))
+            {
                 break;
             }
         }
@@ -178,6 +184,11 @@ impl Executor {
                 known.waker.wake_by_ref();
             }
         });
+    }
+
+    /// Ends this turn's tasks after the poll at hand, so that completions and the inbox go first.
+    pub(crate) fn give_way(&self) {
+        self.yielded.set(true);
     }
 
     /// Has this turn's share of time passed?

@@ -116,8 +116,9 @@ impl Future for Sending {
 /// A task on a shard: await it, or [`wait`](JoinHandle::wait) for it, to get what it returned.
 ///
 /// The error is [`ErrorKind::TaskPanicked`] when it panicked (the message is in the text),
-/// [`ErrorKind::TaskCancelled`] when it was aborted or its engine closed before it finished. Dropping the handle, on
-/// any thread, lets the task run on.
+/// [`ErrorKind::TaskCancelled`] when it was aborted or its engine closed before it finished, and
+/// [`ErrorKind::EngineClosed`] when the engine closed before it began. Dropping the handle, on any thread, lets the task
+/// run on.
 #[must_use = "dropping the handle is fine, but its result tells whether the task panicked; use `let _ =` to say so"]
 pub struct JoinHandle<T> {
     pending: Pending<T>,
@@ -194,6 +195,7 @@ impl Future for YieldNow {
             return Poll::Ready(());
         }
         self.yielded = true;
+        with_current(|shard| shard.executor().give_way());
         context.waker().wake_by_ref();
         Poll::Pending
     }

@@ -8,12 +8,18 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::{Advice, Lock, errno, retry};
-use crate::dir::Metadata;
+use crate::dir::{FileKind, Metadata};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;
-    Ok(Metadata::from_std(&found))
+    let mut metadata = Metadata::from_std(&found);
+    if metadata.kind() == FileKind::BlockDevice {
+        // stat(2) knows no size of a device; lseek(2) to its end does. Nobody uses the descriptor's position.
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+        metadata.set_len(end.map_err(|errno| Error::os("metadata", errno.raw_os_error()))?);
+    }
+    Ok(metadata)
 }
 
 #[cfg(target_os = "linux")]
