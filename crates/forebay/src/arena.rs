@@ -164,6 +164,17 @@ impl Arena {
         self.0.0.waiting.set(shard, waits);
     }
 
+    /// What to call, on a shard's thread, when memory becomes scarce; it has [`Arena::grow_ahead`] called elsewhere. As
+    /// with [`Arena::set_memory_waker`] it must not own an `Arena`. Only the first counts.
+    pub(crate) fn set_growth_asker(&self, ask: Box<dyn Fn() + Send + Sync>) {
+        self.0.0.set_growth_asker(ask);
+    }
+
+    /// Maps and populates one more region if memory is scarce: milliseconds, so not for a shard's thread.
+    pub(crate) fn grow_ahead(&self) {
+        self.0.0.grow_ahead();
+    }
+
     /// Takes the lock and empties the return stacks: for statistics, not for every operation.
     pub(crate) fn counts(&self) -> ArenaCounts {
         self.0.0.counts()

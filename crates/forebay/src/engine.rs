@@ -97,6 +97,14 @@ impl Engine {
             shards_left: AtomicUsize::new(count),
         });
         let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
+        let weak = Arc::downgrade(&shared);
+        shared.arena.set_growth_asker(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                let pool = shared.pool.clone();
+                // A full or closed pool: the shard that needs the memory maps it itself.
+                let _ = pool.submit(Box::new(move || shared.arena.grow_ahead()));
+            }
+        }));
         let guard = Arc::new(Guard { shared: shared.clone(), ends: Mutex::new(ends) });
         // On an error the guard's drop ends the shards that did start.
         let driver = shard::start_shards(&shared, senders)?;

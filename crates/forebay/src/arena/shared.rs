@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
@@ -17,6 +17,9 @@ use crate::fork::Origin;
 
 /// Regions grow by at least this.
 const GROWTH_BYTES_MIN: usize = 8 << 20;
+/// With less than this free the next region is made ready. A device that fills 1 GB/s takes 2 ms for it, about as long
+/// as a region takes to populate.
+const SCARCE_BYTES: usize = 2 << 20;
 /// The most regions; growth takes larger steps so that `bytes_max` is reached before.
 const REGIONS_MAX: usize = 2048;
 
@@ -42,6 +45,10 @@ pub(super) struct Shared {
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
     closed: AtomicBool,
+    /// Asks somebody who may take his time to call [`Shared::grow_ahead`].
+    asks_growth: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It was asked, and has not come yet.
+    growth_asked: AtomicBool,
     pub(super) origin: Origin,
 }
 
@@ -66,6 +73,8 @@ impl Shared {
             table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
             table_len: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            asks_growth: OnceLock::new(),
+            growth_asked: AtomicBool::new(false),
             origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
@@ -167,7 +176,50 @@ impl Shared {
                 }
             }
         }
+        let scarce = self.is_scarce(&central);
+        drop(central);
+        if scarce {
+            self.ask_growth();
+        }
         Some(header)
+    }
+
+    fn is_scarce(&self, central: &Central) -> bool {
+        self.bytes_mapped.load(Ordering::Relaxed) < self.bytes_max
+            && self.asks_growth.get().is_some()
+            && central.free_bytes() < SCARCE_BYTES
+    }
+
+    /// Has the next region mapped and populated elsewhere, so that the shard which needs it does not wait for that.
+    fn ask_growth(&self) {
+        if !self.growth_asked.swap(true, Ordering::AcqRel) {
+            if let Some(ask) = self.asks_growth.get() {
+                ask();
+            }
+        }
+    }
+
+    pub(super) fn set_growth_asker(&self, ask: Box<dyn Fn() + Send + Sync>) {
+        let first = self.asks_growth.set(ask);
+        debug_assert!(first.is_ok(), "an arena has one asker");
+    }
+
+    /// Maps one more region if memory is still scarce.
+    pub(super) fn grow_ahead(self: &Arc<Self>) {
+        {
+            let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+            let scarce = {
+                let mut central = self.central();
+                central.absorb(self.central_returns().take_all());
+                self.is_scarce(&central)
+            };
+            if let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) {
+                // No memory for it now: whoever needs it finds out himself.
+                let _ = self.add_region(bytes);
+            }
+        }
+        self.growth_asked.store(false, Ordering::Release);
+        self.waiting.wake();
     }
 
     #[cold]
