@@ -90,13 +90,13 @@ async fn read_many_times(file: &File, times: u64) {
                     *place = Some(file.read(start..start + 4096).into_future());
                     begun += 1;
                 }
-                if let Some(read) = place {
-                    if let Poll::Ready(block) = Pin::new(read).poll(context) {
-                        assert_eq!(block.unwrap().len(), 4096);
-                        *place = None;
-                        over += 1;
-                        moved = true;
-                    }
+                if let Some(read) = place
+                    && let Poll::Ready(block) = Pin::new(read).poll(context)
+                {
+                    assert_eq!(block.unwrap().len(), 4096);
+                    *place = None;
+                    over += 1;
+                    moved = true;
                 }
             }
             if over == times {

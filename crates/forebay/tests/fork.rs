@@ -153,7 +153,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
             assert_eq!(&block.unwrap()[..], &bytes_of(range(n as u64))[..]);
         }
         opening.wait().unwrap();
-        written.write(0, &bytes_of(0..4096)).wait().unwrap();
+        written.write(0, bytes_of(0..4096)).wait().unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), bytes_of(0..4096));
     }
     drop((file, written));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -238,8 +238,9 @@ fn first_polled_on_a_shard_then_elsewhere() {
                 0 => futures::executor::block_on(future),
                 1 => drop(future),
                 _ => {
-                    let _ =
-                        poll_times(&mut future, 1).then_some(()).map_or_else(|| back.push(future), |()| ());
+                    if !poll_times(&mut future, 1) {
+                        back.push(future);
+                    }
                 }
             }
         }
@@ -430,7 +431,6 @@ fn memory_of_read_into_comes_back_with_the_error() {
     assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed);
     assert_eq!(block.len(), 4096);
     drop(second);
-    let _ = file.read(0..1).into_future();
 }
 
 /// The story: a task that was alone gave way to nobody. It was polled again in the same turn, up to 256 times, and what

@@ -107,7 +107,7 @@ fn an_engine_dropped_before_its_files() {
     let (engine, file, _dir) = scene(config());
     drop(engine);
     assert_eq!(file.read(0..1).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
-    assert_eq!(file.read_many([0..1]).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+    assert_eq!(file.read_many([0..1, 2..3]).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
     assert_eq!(file.len().wait().unwrap_err().kind(), ErrorKind::EngineClosed);
 }
 

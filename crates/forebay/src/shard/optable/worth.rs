@@ -6,7 +6,6 @@
 //! functions below; divide by the operations that the test prints.
 
 use std::hint::black_box;
-use std::mem::MaybeUninit;
 use std::time::Instant;
 
 use super::*;
@@ -45,14 +44,16 @@ fn complete(slot: &mut Slot) {
     slot.continuation = Continuation::Orphan;
 }
 
-#[inline(never)]
-fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
+#[inline(always)]
+fn through_the_table(table: &mut OpTable, rounds: u64, prepare: impl Fn(&mut Slot)) {
     let mut keys = [OpKey { index: 0, generation: 0 }; DEPTH];
     for round in 0..rounds {
         for key in &mut keys {
             let Some(taken) = table.take() else { return };
             *key = black_box(taken);
-            fill(table.slot(taken.index), round);
+            let slot = table.slot(taken.index);
+            prepare(slot);
+            fill(slot, round);
         }
         for key in &keys {
             if let Some(slot) = table.find(*key) {
@@ -61,6 +62,32 @@ fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
             }
         }
     }
+}
+
+#[inline(never)]
+fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
+    through_the_table(table, rounds, |_| {});
+}
+
+/// The same with the slot's bytes cleared before its fields are set.
+#[inline(never)]
+fn slots_cleared_whole(table: &mut OpTable, rounds: u64) {
+    through_the_table(table, rounds, |slot| {
+        let (generation, slot) = (slot.generation, std::ptr::from_mut(slot));
+        // SAFETY: a slot that was just taken holds nothing to drop. After the clearing the fields of which not all bytes
+        // may be zero are set, so it is a valid slot again; the compiler may not assume that the clearing is useless.
+        unsafe {
+            slot.write_bytes(0, 1);
+            let slot = black_box(slot);
+            (&raw mut (*slot).generation).write(generation);
+            (&raw mut (*slot).buffer).write(OpBuffer::None);
+            (&raw mut (*slot).continuation).write(Continuation::Orphan);
+            (&raw mut (*slot).result).write(Ok(0));
+            (&raw mut (*slot).state).write(SlotState::Staged);
+            (&raw mut (*slot).kind).write(OpKind::Nop);
+            (&raw mut (*slot).durability).write(Durability::None);
+        }
+    });
 }
 
 #[inline(never)]
@@ -77,39 +104,6 @@ fn a_box_for_each_operation(rounds: u64) {
                 complete(&mut slot);
                 drop(black_box(slot));
             }
-        }
-    }
-}
-
-/// The table's way, with the slot's bytes cleared before its fields are set.
-#[inline(never)]
-fn slots_cleared_whole(slots: &mut [MaybeUninit<Slot>; DEPTH], free: &mut Vec<u32>, rounds: u64) {
-    let mut taken = [0u32; DEPTH];
-    for round in 0..rounds {
-        for place in &mut taken {
-            let Some(index) = free.pop() else { return };
-            *place = black_box(index);
-            let slot = slots[index as usize].as_mut_ptr();
-            // SAFETY: the slot's memory is ours; after the clearing a valid slot that holds nothing is written over it,
-            // of which the compiler may not assume that it makes the clearing useless.
-            let slot = unsafe {
-                slot.write_bytes(0, 1);
-                let slot = black_box(slot);
-                (&raw mut (*slot).buffer).write(OpBuffer::None);
-                (&raw mut (*slot).continuation).write(Continuation::Orphan);
-                (&raw mut (*slot).result).write(Ok(0));
-                (&raw mut (*slot).state).write(SlotState::Free);
-                (&raw mut (*slot).kind).write(OpKind::Nop);
-                (&raw mut (*slot).durability).write(Durability::None);
-                &mut *slot
-            };
-            slot.next = NIL;
-            fill(slot, round);
-        }
-        for &index in &taken {
-            // SAFETY: filled above.
-            complete(unsafe { slots[index as usize].assume_init_mut() });
-            free.push(index);
         }
     }
 }
@@ -131,11 +125,10 @@ fn median_ns(mut run: impl FnMut(u64)) -> f64 {
 #[ignore = "a measurement: run it in release, alone"]
 fn op_table_worth() {
     let mut table = OpTable::new();
-    let mut slots = [const { MaybeUninit::<Slot>::uninit() }; DEPTH];
-    let mut free: Vec<u32> = (0..DEPTH as u32).collect();
+    let mut second = OpTable::new();
     let ours = median_ns(|rounds| slots_of_the_table(&mut table, rounds));
     let boxed = median_ns(a_box_for_each_operation);
-    let cleared = median_ns(|rounds| slots_cleared_whole(&mut slots, &mut free, rounds));
+    let cleared = median_ns(|rounds| slots_cleared_whole(&mut second, rounds));
     let operations = ROUNDS_OF_A_RUN * DEPTH as u64 * (RUNS as u64 + 1);
     println!(
         "{} bytes a slot, {DEPTH} in flight, median of {RUNS} runs, {operations} operations each",
