@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -13,23 +12,15 @@ use crate::error::{Error, Result};
 use crate::file::{File, FileCore};
 use crate::pending::Pending;
 use crate::read::RangeRead;
-use crate::shard;
 use crate::wait;
 
-/// How to read a file from front to back; see [`File::scan`].
-///
-/// Without [`buffer`](ScanBuilder::buffer) and [`depth`](ScanBuilder::depth) the scan adapts: it begins with two
-/// requests of 128 KiB and doubles what is in flight with every block taken, up to eight requests of 512 KiB (4 MiB),
-/// which was the best of all cells measured; a consumer that is slower than the device makes it give depth back.
-#[derive(Clone, Debug)]
-#[must_use = "a scan begins with start()"]
-pub struct ScanBuilder {
-    file: File,
-    range: Range<u64>,
-    buffer: Option<u32>,
-    depth: Option<u32>,
-    class: Option<Class>,
-}
+mod builder;
+#[cfg(feature = "tokio")]
+mod reader;
+
+pub use builder::ScanBuilder;
+#[cfg(feature = "tokio")]
+pub use reader::ScanReader;
 
 /// An adaptive scan never has more than this in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
@@ -41,65 +32,6 @@ const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;
-
-impl ScanBuilder {
-    pub(crate) fn new(file: File) -> ScanBuilder {
-        ScanBuilder { file, range: 0..u64::MAX, buffer: None, depth: None, class: None }
-    }
-
-    /// The part of the file to read. Default: all of it. It may begin anywhere; the end is cut to the file's.
-    pub fn range(mut self, range: Range<u64>) -> ScanBuilder {
-        self.range = range;
-        self
-    }
-
-    /// Bytes of one request, 4 KiB to 64 MiB, rounded up to whole pages; makes the scan a fixed one.
-    pub fn buffer(mut self, bytes: usize) -> ScanBuilder {
-        let pages = bytes.clamp(4096, 64 << 20).next_multiple_of(4096);
-        self.buffer = Some(pages as u32);
-        self
-    }
-
-    /// Requests in flight, 1 to 1,024; makes the scan a fixed one.
-    pub fn depth(mut self, requests: usize) -> ScanBuilder {
-        self.depth = Some(requests.clamp(1, 1024) as u32);
-        self
-    }
-
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
-    pub fn class(mut self, class: Class) -> ScanBuilder {
-        self.class = Some(class);
-        self
-    }
-
-    /// Begins; the first requests go out when the first block is asked for.
-    pub fn start(self) -> Scan {
-        let fixed = self.buffer.is_some() || self.depth.is_some();
-        let pace = match fixed {
-            true => Pace {
-                buffer: self.buffer.unwrap_or(ADAPTIVE_BUFFER),
-                depth: self.depth.unwrap_or(ADAPTIVE_DEPTH),
-                adaptive: false,
-            },
-            false => Pace { buffer: RAMP_BUFFER, depth: RAMP_DEPTH, adaptive: true },
-        };
-        Scan {
-            core: self.file.core().clone(),
-            class: self.class.unwrap_or_else(shard::class),
-            next: self.range.start,
-            end: self.range.end,
-            length: None,
-            asked_length: false,
-            pace,
-            slower: 0,
-            in_flight: VecDeque::with_capacity(ADAPTIVE_DEPTH as usize),
-            in_flight_bytes: 0,
-            in_flight_bytes_peak: 0,
-            over: false,
-            file: self.file,
-        }
-    }
-}
 
 /// What is in flight at the moment.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +109,7 @@ impl Scan {
     /// Reads as a byte stream that copies into the reader's memory.
     #[cfg(feature = "tokio")]
     pub fn into_async_read(self) -> ScanReader {
-        ScanReader { scan: self, block: Block::default(), at: 0 }
+        ScanReader::new(self)
     }
 
     pub(crate) fn poll_next_block(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Block>>> {
@@ -313,41 +245,5 @@ impl fmt::Debug for Scan {
             .field("next", &self.next)
             .field("pace", &self.pace)
             .finish_non_exhaustive()
-    }
-}
-
-/// A [`Scan`] as a `tokio::io::AsyncRead`: one copy, from the blocks into the reader's memory.
-#[cfg(feature = "tokio")]
-#[derive(Debug)]
-pub struct ScanReader {
-    scan: Scan,
-    block: Block,
-    at: usize,
-}
-
-#[cfg(feature = "tokio")]
-impl tokio::io::AsyncRead for ScanReader {
-    fn poll_read(
-        self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-        target: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let this = self.get_mut();
-        while this.at == this.block.len() {
-            match std::task::ready!(this.scan.poll_next_block(context)) {
-                Ok(Some(block)) => (this.block, this.at) = (block, 0),
-                Ok(None) => return Poll::Ready(Ok(())),
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-        let part = &this.block[this.at..];
-        let part = &part[..part.len().min(target.remaining())];
-        target.put_slice(part);
-        this.at += part.len();
-        if this.at == this.block.len() {
-            // Given back now: the next poll may come late.
-            (this.block, this.at) = (Block::default(), 0);
-        }
-        Poll::Ready(Ok(()))
     }
 }

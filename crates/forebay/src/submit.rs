@@ -264,6 +264,10 @@ impl OpFuture<'_> {
     /// Dropped before the outcome was taken.
     #[cold]
     fn give_up(&mut self) {
+        // A child forked within a task of a shard still has the shard's copy, but not its ring.
+        if self.target.engine().is_forked() {
+            return;
+        }
         match std::mem::replace(&mut self.state, State::Over) {
             State::Local { shard: uid, key } => {
                 let here = with_current(|shard| {

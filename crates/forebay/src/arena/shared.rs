@@ -10,16 +10,13 @@ use crossbeam_utils::CachePadded;
 use super::cache::{Cache, CachedCounts};
 use super::central::Central;
 use super::header::{Header, class_of};
-use super::region::{HUGE_BYTES, Region};
+use super::region::Region;
 use super::returns::{Chain, ReturnStack, Waiting};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 use crate::fork::Origin;
 
-/// Regions grow by at least this.
-const GROWTH_BYTES_MIN: usize = 8 << 20;
-/// With less than this free the next region is made ready. A device that fills 1 GB/s takes 2 ms for it, about as long
-/// as a region takes to populate.
-const SCARCE_BYTES: usize = 2 << 20;
+mod growth;
+
 /// The most regions; growth takes larger steps so that `bytes_max` is reached before.
 const REGIONS_MAX: usize = 2048;
 
@@ -182,102 +179,6 @@ impl Shared {
             self.ask_growth();
         }
         Some(header)
-    }
-
-    fn is_scarce(&self, central: &Central) -> bool {
-        self.bytes_mapped.load(Ordering::Relaxed) < self.bytes_max
-            && self.asks_growth.get().is_some()
-            && central.free_bytes() < SCARCE_BYTES
-    }
-
-    /// Has the next region mapped and populated elsewhere, so that the shard which needs it does not wait for that.
-    fn ask_growth(&self) {
-        if !self.growth_asked.swap(true, Ordering::AcqRel) {
-            if let Some(ask) = self.asks_growth.get() {
-                ask();
-            }
-        }
-    }
-
-    pub(super) fn set_growth_asker(&self, ask: Box<dyn Fn() + Send + Sync>) {
-        let first = self.asks_growth.set(ask);
-        debug_assert!(first.is_ok(), "an arena has one asker");
-    }
-
-    /// Maps one more region if memory is still scarce.
-    pub(super) fn grow_ahead(self: &Arc<Self>) {
-        {
-            let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-            let scarce = {
-                let mut central = self.central();
-                central.absorb(self.central_returns().take_all());
-                self.is_scarce(&central)
-            };
-            if let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) {
-                // No memory for it now: whoever needs it finds out himself.
-                let _ = self.add_region(bytes);
-            }
-        }
-        self.growth_asked.store(false, Ordering::Release);
-        self.waiting.wake();
-    }
-
-    #[cold]
-    fn grow(self: &Arc<Self>, class: usize) -> Option<NonNull<Header>> {
-        self.growth_bytes(class)?;
-        {
-            let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another shard may have grown while we waited.
-            let taken = self.central().take(class);
-            if taken.is_some() {
-                return taken;
-            }
-            self.add_region(self.growth_bytes(class)?).ok()?;
-        }
-        let header = self.central().take(class);
-        // Others may wait for what is left of it.
-        self.waiting.wake();
-        header
-    }
-
-    /// The length of the next region if it is to hold a buffer of this class.
-    fn growth_bytes(&self, class: usize) -> Option<usize> {
-        let needed = BUFFER_BYTES_MIN << class;
-        let room = self.bytes_max.saturating_sub(self.bytes_mapped.load(Ordering::Relaxed));
-        let step = (self.bytes_max / (REGIONS_MAX / 2))
-            .next_power_of_two()
-            .clamp(GROWTH_BYTES_MIN, BUFFER_BYTES_MAX);
-        let wanted = needed.max(step);
-        let bytes = match room {
-            _ if room >= wanted => wanted,
-            _ if room >= HUGE_BYTES => room & !(HUGE_BYTES - 1),
-            _ => room,
-        };
-        (bytes >= needed).then_some(bytes)
-    }
-
-    /// The caller holds `growth`, or is the only one who knows the arena.
-    fn add_region(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
-        let index = self.table_len.load(Ordering::Relaxed);
-        let Some((start, len)) = self.table.get(index) else { return Err(io::ErrorKind::OutOfMemory.into()) };
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let region = Region::map(self, index as u16, bytes)?;
-        let mut central = self.central();
-        if central.is_closed() {
-            // SAFETY: no buffer of it was handed out and nobody knows it.
-            unsafe { Region::free(region) };
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        debug_assert_eq!(central.regions(), index);
-        // SAFETY: just mapped.
-        let address = unsafe { region.as_ref() }.start();
-        start.store(address.as_ptr(), Ordering::Relaxed);
-        len.store(bytes, Ordering::Relaxed);
-        central.add(region);
-        self.table_len.store(index + 1, Ordering::Release);
-        Ok(())
     }
 
     /// Gives a chain that the caller owns to all.

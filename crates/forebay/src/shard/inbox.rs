@@ -111,7 +111,8 @@ impl Inbox {
             // Whoever found the inbox full of what was just refused waits for room that no shard tells of any more.
             self.tell_room();
         } else {
-            self.kick();
+            // The fence above serves this too.
+            self.kick_fenced();
         }
         Ok(())
     }
@@ -203,6 +204,11 @@ impl Inbox {
     #[inline]
     pub(crate) fn kick(&self) {
         fence(Ordering::SeqCst);
+        self.kick_fenced();
+    }
+
+    #[inline]
+    fn kick_fenced(&self) {
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
             self.kicks.fetch_add(1, Ordering::Relaxed);
             if let Some(wake) = self.wake.get() {

@@ -1,0 +1,31 @@
+//! How an engine ends.
+
+use std::sync::{Arc, Mutex};
+
+use super::shared::EngineShared;
+use crate::pending::Pending;
+use crate::shard;
+
+/// How an engine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CloseReport {
+    /// Operations that the device did not finish before the deadline; their memory and files were leaked.
+    pub leaked_operations: usize,
+    /// Shards whose thread had died before.
+    pub lost_shards: usize,
+}
+
+/// Begins the end when the last handle goes. Never waits: it may run on a shard's own thread.
+pub(super) struct Guard {
+    pub(super) shared: Arc<EngineShared>,
+    pub(super) ends: Mutex<Vec<Pending<shard::Ended>>>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.shared.is_forked() {
+            self.shared.begin_close();
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What an engine's handles, files and shards share.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::devices::Devices;
+use crate::arena::{AllocError, Arena};
+use crate::block::BlockMut;
+use crate::class::ClassTable;
+use crate::config::Config;
+use crate::device::Device;
+use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::driver::pool::Pool;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork::Origin;
+use crate::health::Degradation;
+use crate::op::OpFailure;
+use crate::pending::Pending;
+use crate::shard;
+use crate::shard::clock::Ticks;
+use crate::shard::inbox::Inbox;
+use crate::stats::MemoryStats;
+
+/// What handles, files and shards share.
+pub(crate) struct EngineShared {
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    pub(crate) arena: Arena,
+    pub(crate) classes: ClassTable,
+    pub(crate) config: Config,
+    pub(crate) spin_ticks: Ticks,
+    pub(super) pool: Pool,
+    pub(super) driver: OnceLock<&'static str>,
+    pub(super) degraded: Mutex<Vec<Degradation>>,
+    pub(super) devices: Mutex<Devices>,
+    /// Buffered reads that the page cache answered on the caller's thread, and their bytes.
+    pub(crate) page_cache_reads: AtomicU64,
+    pub(crate) page_cache_bytes: AtomicU64,
+    pub(super) closing: AtomicBool,
+    pub(super) origin: Origin,
+    pub(super) shards_left: AtomicUsize,
+}
+
+impl EngineShared {
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        self.failure().map_or(Ok(()), |failure| Err(failure.into_error(operation, None)))
+    }
+
+    /// Does the engine belong to a process that this one was forked from?
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
+    /// Why nothing can be asked of this engine here, if that is so.
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<OpFailure> {
+        if self.is_forked() {
+            return Some(OpFailure::Forked);
+        }
+        self.closing.load(Ordering::Relaxed).then_some(OpFailure::EngineClosed)
+    }
+
+    /// Has the pool carry out `request`; `answer` takes what belongs to it out of the reply.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        if let Err(error) = self.check(operation) {
+            return Pending::ready(Err(error));
+        }
+        self.pool.run(operation, move || {
+            answer(crate::driver::meta::execute(&request)?).ok_or_else(|| misfit(operation))
+        })
+    }
+
+    /// As [`ask`](Self::ask), with errors that name the file.
+    pub(crate) fn ask_of<T: Send + 'static>(
+        &self,
+        file: &Arc<crate::file::FileCore>,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        if let Err(error) = self.check(operation) {
+            return Pending::ready(Err(file.describe(error)));
+        }
+        let file = file.clone();
+        self.pool.run(operation, move || {
+            let reply = crate::driver::meta::execute(&request).map_err(|error| file.describe(error))?;
+            answer(reply).ok_or_else(|| misfit(operation))
+        })
+    }
+
+    /// A buffer for the calling thread: from its shard's cache, or from the shared memory.
+    pub(crate) fn buffer(&self, operation: &'static str, len: usize) -> Result<crate::arena::Buffer> {
+        // The child of a fork does not inherit I/O memory: it would be handed addresses where nothing is mapped.
+        if self.is_forked() {
+            return Err(OpFailure::Forked.into_error(operation, None));
+        }
+        let buffer = match shard::current() {
+            Some(_) => self.arena.alloc_local(len).or_else(|_| self.arena.alloc_overflow(len)),
+            None => self.arena.alloc(len),
+        };
+        buffer.map_err(|error| match error {
+            AllocError::NoMemory { held } => Error::new(ErrorKind::ArenaExhausted { held }, operation),
+            AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
+        })
+    }
+
+    /// I/O memory with a copy of `data`.
+    pub(crate) fn block_from(&self, operation: &'static str, data: &[u8]) -> Result<BlockMut> {
+        let buffer = self.buffer(operation, data.len())?;
+        // SAFETY: the buffer has at least `data.len()` bytes, is ours alone, and is filled that far before anyone
+        // sees it as a block.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.as_ptr(), data.len());
+            Ok(buffer.into_block_mut(data.len(), data.len()))
+        }
+    }
+
+    /// The shard that the fewest files call home.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let load = |inbox: &Arc<Inbox>| inbox.files.load(Ordering::Relaxed);
+        self.inboxes.iter().enumerate().min_by_key(|(_, inbox)| load(inbox)).map_or(0, |(index, _)| index)
+    }
+
+    /// The number under which a file's device is counted.
+    pub(crate) fn device_of(&self, fd: BorrowedFd<'_>, number: u64) -> (u16, Arc<Device>) {
+        if let Some(known) = self.lock_devices().find(number) {
+            return known;
+        }
+        // Read from sysfs outside the lock: it takes some system calls.
+        let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
+        self.lock_devices().add(number, device)
+    }
+
+    pub(super) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_degraded(&self) -> MutexGuard<'_, Vec<Degradation>> {
+        self.degraded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a degradation and tells the program, unless the same mechanism is on the list already.
+    pub(crate) fn degrade_once(&self, what: &str, why: &str, remedy: &str) {
+        let degradation = Degradation::new(what, why, remedy);
+        {
+            let mut degraded = self.lock_degraded();
+            if degraded.iter().any(|known| known.what == what) {
+                return;
+            }
+            degraded.push(degradation.clone());
+        }
+        #[cfg(feature = "tracing")]
+        tracing::warn!(what, why, remedy, "degraded");
+        if let Some(handler) = &self.config.on_event {
+            // The program's code: its panic must not take a shard with it.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&degradation)));
+        }
+    }
+
+    /// Bytes of I/O memory that live blocks and operations hold; for an error's text.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let counts = self.arena.counts();
+        (counts.bytes_held + counts.overflow_bytes) as u64
+    }
+
+    pub(super) fn memory(&self) -> MemoryStats {
+        let counts = self.arena.counts();
+        MemoryStats {
+            arena_bytes: counts.bytes_mapped as u64,
+            arena_bytes_max: counts.bytes_mapped_max as u64,
+            held_bytes: counts.bytes_held as u64,
+            overflow_bytes: counts.overflow_bytes as u64,
+            overflow_allocations: counts.overflow_allocations,
+        }
+    }
+
+    /// Tells every shard to end, once.
+    pub(super) fn begin_close(&self) {
+        if self.closing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for inbox in &self.inboxes {
+            inbox.end();
+        }
+    }
+
+    /// One shard's thread is over; the last one closes the arena, whose blocks live on.
+    pub(crate) fn shard_ended(&self) {
+        if self.shards_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Not marked as closing: handles of an engine whose shards died are told that, and may still close it.
+            self.arena.close();
+            // Queued calls still run; nobody waits for the pool's threads.
+            drop(self.pool.close());
+        }
+    }
+}
+
+fn misfit(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, operation).with_note("the answer does not fit the call")
+}

@@ -1,0 +1,232 @@
+//! One range on its way into a block: widened to what the device needs, read, and cut to what was asked for.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use crate::arena::{BUFFER_BYTES_MAX, Buffer};
+use crate::block::Block;
+use crate::class::Class;
+use crate::error::{Error, ErrorKind, Result};
+use crate::file::{File, FileCore};
+use crate::op::{Durability, OpBuffer, OpKind, OpRequest, OpResult};
+use crate::open::Mode;
+use crate::shard;
+use crate::submit::{OpFuture, Target};
+
+/// Reads a range into a block; what [`File::read`], scans and appends are made of.
+pub(crate) struct RangeRead<'f> {
+    core: Held<'f>,
+    pub(super) range: Range<u64>,
+    exact: bool,
+    stage: Stage<'f>,
+}
+
+/// The file, borrowed from a handle or kept for as long as the read lives.
+enum Held<'f> {
+    Borrowed(&'f Arc<FileCore>),
+    Owned(Arc<FileCore>),
+}
+
+impl<'f> Held<'f> {
+    #[inline]
+    fn target(&self) -> Target<'f> {
+        match self {
+            Held::Borrowed(core) => Target::File(core),
+            Held::Owned(core) => Target::Owned(core.clone()),
+        }
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = FileCore;
+
+    #[inline]
+    fn deref(&self) -> &FileCore {
+        match self {
+            Held::Borrowed(core) => core,
+            Held::Owned(core) => core,
+        }
+    }
+}
+
+enum Stage<'f> {
+    /// Known without asking the device.
+    Known(Option<Result<Block>>),
+    /// Tries the page cache on the calling thread first.
+    Cached(Option<OpRequest>),
+    Op(OpFuture<'f>),
+}
+
+impl<'f> RangeRead<'f> {
+    #[inline]
+    pub(crate) fn new(file: &'f File, range: Range<u64>, class: Option<Class>, exact: bool) -> RangeRead<'f> {
+        RangeRead::of_core(Held::Borrowed(file.core()), range, class, exact)
+    }
+
+    /// A read that keeps the file itself, of what the range has.
+    pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Option<Class>) -> RangeRead<'static> {
+        RangeRead::of_core(Held::Owned(core), range, class, false)
+    }
+
+    /// A read that is over.
+    pub(crate) fn known(core: Arc<FileCore>, range: Range<u64>, result: Result<Block>) -> RangeRead<'static> {
+        RangeRead { core: Held::Owned(core), range, exact: false, stage: Stage::Known(Some(result)) }
+    }
+
+    /// Is the result known without asking a device?
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self.stage, Stage::Known(_))
+    }
+
+    #[inline]
+    fn of_core(core: Held<'f>, range: Range<u64>, class: Option<Class>, exact: bool) -> RangeRead<'f> {
+        let stage = match Widened::of(&range, core.alignment().read_offset) {
+            Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
+            Ok(_) if range.is_empty() => Stage::Known(Some(empty(&core))),
+            Ok(widened) => {
+                let request = OpRequest {
+                    kind: OpKind::Read,
+                    class: class.unwrap_or_else(shard::class),
+                    durability: Durability::None,
+                    offset: widened.offset,
+                    len: widened.len,
+                    asked: (range.end - range.start) as u32,
+                    buffer: OpBuffer::Late,
+                };
+                match core.mode() {
+                    Mode::Buffered => Stage::Cached(Some(request)),
+                    _ => Stage::Op(OpFuture::new(core.target(), request)),
+                }
+            }
+        };
+        RangeRead { core, range, exact, stage }
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Block>> {
+        loop {
+            match &mut self.stage {
+                Stage::Op(op) => {
+                    let result = std::task::ready!(op.poll_result(context));
+                    let buffer = op.take_buffer();
+                    return Poll::Ready(self.finish(result, buffer));
+                }
+                Stage::Cached(request) => {
+                    let Some(request) = request.take() else { return Poll::Ready(Err(self.again())) };
+                    if let Some(block) = from_page_cache(&self.core, request.offset, request.len) {
+                        self.stage = Stage::Known(None);
+                        return Poll::Ready(Ok(block));
+                    }
+                    self.stage = Stage::Op(OpFuture::new(self.core.target(), request));
+                }
+                Stage::Known(known) => {
+                    let known = known.take();
+                    return Poll::Ready(known.unwrap_or_else(|| Err(self.again())));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn finish(&self, result: OpResult, buffer: OpBuffer) -> Result<Block> {
+        let describe = |error: Error| {
+            self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
+        };
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(failure) => return Err(describe(failure.into_error("read", Some(&self.core)))),
+        };
+        let OpBuffer::Buffer(buffer) = buffer else {
+            return Err(describe(Error::os("read", libc::EIO)));
+        };
+        cut(buffer, bytes, &self.range, self.core.alignment().read_offset, self.exact).map_err(describe)
+    }
+
+    fn again(&self) -> Error {
+        self.core.describe(Error::invalid("read", "this read was polled again after it had answered"))
+    }
+}
+
+/// The slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
+#[inline]
+fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
+    let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
+    let asked = (range.end - range.start) as usize;
+    let got = (bytes as usize).saturating_sub(skip).min(asked);
+    if exact && got < asked {
+        return Err(Error::new(ErrorKind::UnexpectedEof { got: got as u64 }, "read"));
+    }
+    // SAFETY: the device filled `bytes` from the buffer's start, and `skip + got` does not exceed that.
+    Ok(unsafe { buffer.into_block(if got == 0 { 0 } else { skip }, got) })
+}
+
+pub(super) fn empty(core: &FileCore) -> Result<Block> {
+    if core.is_closed() {
+        return Err(core.describe(Error::new(ErrorKind::FileClosed, "read")));
+    }
+    match core.engine().failure() {
+        Some(failure) => Err(failure.into_error("read", Some(core))),
+        None => Ok(Block::default()),
+    }
+}
+
+/// A range widened to what the device needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Widened {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+impl Widened {
+    #[inline]
+    pub(crate) fn of(range: &Range<u64>, grain: u32) -> Result<Widened> {
+        if range.end < range.start {
+            let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
+            return Err(Error::invalid("read", note));
+        }
+        let grain = u64::from(grain.max(1));
+        // The kernel's offsets are signed (off_t), and the widened range must fit as well.
+        if range.end > i64::MAX as u64 - grain {
+            let note = format!("offset {} is beyond what a file can have", range.end);
+            return Err(Error::invalid("read", note).with_range(range.start, range.end - range.start));
+        }
+        // Grains are powers of two; a division would cost as much as everything else here.
+        debug_assert!(grain.is_power_of_two());
+        let offset = range.start & !(grain - 1);
+        let len = ((range.end + grain - 1) & !(grain - 1)) - offset;
+        if len > BUFFER_BYTES_MAX as u64 {
+            return Err(Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "read")
+                .with_range(range.start, range.end - range.start));
+        }
+        Ok(Widened { offset, len: len as u32 })
+    }
+}
+
+/// All `len` bytes at `offset` if the page cache has them: preadv2(2) with `RWF_NOWAIT`, about a microsecond.
+#[cfg(target_os = "linux")]
+fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
+    use std::os::fd::AsRawFd;
+    if core.is_closed() || core.engine().failure().is_some() {
+        return None;
+    }
+    let buffer = core.engine().buffer("read", len as usize).ok()?;
+    let part = libc::iovec { iov_base: buffer.as_ptr().cast(), iov_len: len as usize };
+    // SAFETY: one vector over a buffer of at least `len` bytes that is ours alone.
+    let read =
+        unsafe { libc::preadv2(core.fd().as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
+    // Anything less may be the end of the file or the end of what is cached; the ring finds out.
+    if read != len as isize {
+        return None;
+    }
+    core.engine().page_cache_reads.fetch_add(1, Ordering::Relaxed);
+    core.engine().page_cache_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+    // SAFETY: the kernel filled all `len` bytes.
+    Some(unsafe { buffer.into_block(0, len as usize) })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn from_page_cache(_: &FileCore, _: u64, _: u32) -> Option<Block> {
+    None
+}
