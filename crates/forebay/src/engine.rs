@@ -83,14 +83,14 @@ impl Engine {
         .map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
         })?;
-        let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
-        let spin_ns = if one_cpu { 0 } else { u64::try_from(config.spin.as_nanos()).unwrap_or(u64::MAX) };
+        let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
         let shared = Arc::new(EngineShared {
             inboxes: (0..count).map(|index| Arc::new(Inbox::new(index, config.inbox_depth))).collect(),
             arena,
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
-            spin_ticks: Clock::system().ticks(spin_ns),
+            spin_idle: Clock::system().ticks(spin_idle_ns),
+            spin_flying: Clock::system().ticks(spin_flying_ns),
             config,
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),

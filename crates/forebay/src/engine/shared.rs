@@ -28,7 +28,9 @@ pub(crate) struct EngineShared {
     pub(crate) arena: Arena,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
-    pub(crate) spin_ticks: Ticks,
+    /// How long a shard looks for news before it sleeps: while nothing is in flight, and while something is.
+    pub(crate) spin_idle: Ticks,
+    pub(crate) spin_flying: Ticks,
     pub(super) pool: Pool,
     pub(super) driver: OnceLock<&'static str>,
     pub(super) degraded: Mutex<Vec<Degradation>>,

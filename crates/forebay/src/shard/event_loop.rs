@@ -21,8 +21,14 @@ use crate::stats::{FlowStats, ShardStats};
 const MESSAGES_PER_TURN: usize = 256;
 /// A wait for several completions ends with one after this long.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// With `IN_FLIGHT_PER_WAIT` operations in flight the shard waits for one, with twice as many for two, ...
+/// With at least `IN_FLIGHT_SEVERAL` operations in flight the shard waits for a quarter of them, else for one: the timer
+/// that bounds a wait for several costs more than the wake-ups it saves when few are in flight (at depth 8 on a disk
+/// 5.95 us of processor time a read instead of 4.98).
 const IN_FLIGHT_PER_WAIT: u32 = 4;
+const IN_FLIGHT_SEVERAL: u32 = 16;
+
+/// After so many useless spins in a row the pause between tries grows no more: 128 waits.
+const USELESS_SPINS_MAX: u16 = 7;
 
 /// How a shard ended.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +190,7 @@ impl Shard {
         // so look again soon.
         let limit =
             if starved { Some(limit.map_or(PATIENCE * 20, |limit| limit.min(PATIENCE * 20))) } else { limit };
-        let completions = (in_flight / IN_FLIGHT_PER_WAIT).max(1);
+        let completions = if in_flight < IN_FLIGHT_SEVERAL { 1 } else { in_flight / IN_FLIGHT_PER_WAIT };
         Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit }
     }
 
@@ -192,13 +198,17 @@ impl Shard {
     /// news is near. Stops trying for a while when it did not pay.
     #[inline]
     fn spin_until_news(&self, in_flight: u32) -> bool {
-        if self.engine.spin_ticks == 0 || in_flight > IN_FLIGHT_PER_WAIT {
+        let (limit, state) = match in_flight {
+            0 => (self.engine.spin_idle, &self.spin_idle),
+            _ => (self.engine.spin_flying, &self.spin_flying),
+        };
+        if limit == 0 || in_flight > IN_FLIGHT_PER_WAIT {
             return false;
         }
-        let mut spin = self.spin.get();
+        let mut spin = state.get();
         if spin.pause > 0 {
             spin.pause -= 1;
-            self.spin.set(spin);
+            state.set(spin);
             return false;
         }
         // What was staged in this turn must be with the device while we look.
@@ -216,7 +226,7 @@ impl Shard {
             {
                 break true;
             }
-            if self.clock.now().wrapping_sub(began) > self.engine.spin_ticks {
+            if self.clock.now().wrapping_sub(began) > limit {
                 break false;
             }
             std::hint::spin_loop();
@@ -225,10 +235,10 @@ impl Shard {
             self.counters.spins_useful.set(self.counters.spins_useful.get() + 1);
             spin.useless = 0;
         } else {
-            spin.useless = (spin.useless + 1).min(10);
+            spin.useless = (spin.useless + 1).min(USELESS_SPINS_MAX);
             spin.pause = 1 << spin.useless;
         }
-        self.spin.set(spin);
+        state.set(spin);
         useful
     }
 

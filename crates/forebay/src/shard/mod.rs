@@ -76,7 +76,8 @@ pub(crate) struct Shard {
     counters: Counters,
     class: Cell<Class>,
     known_regions: Cell<usize>,
-    spin: Cell<event_loop::Spin>,
+    spin_idle: Cell<event_loop::Spin>,
+    spin_flying: Cell<event_loop::Spin>,
     /// Completions of one turn, kept for its capacity.
     completed: LocalCell<Vec<(optable::OpKey, i32)>>,
 }

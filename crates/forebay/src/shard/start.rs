@@ -159,7 +159,8 @@ fn run_shard(
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),
         known_regions: Cell::new(0),
-        spin: Cell::default(),
+        spin_idle: Cell::default(),
+        spin_flying: Cell::default(),
         completed: LocalCell::new(Vec::with_capacity(1024)),
     });
     CURRENT.with(|current| current.set(&*shard));
