@@ -3,6 +3,7 @@
 
 mod batch;
 mod plan;
+mod run;
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -20,8 +21,9 @@ use crate::shard::inbox::Message;
 use crate::shard::{self, with_current};
 use crate::wait;
 
-pub(crate) use batch::{Batch, Batches, begin, piece_done, refuse_all, resume, retry_blocked};
+pub(crate) use batch::Batch;
 use plan::{Limits, Plan};
+pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_blocked};
 
 /// A batch of reads; see [`File::read_many`].
 ///

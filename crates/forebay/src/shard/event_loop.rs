@@ -1,21 +1,19 @@
-//! The shard's turns: look for news, run tasks, submit, wait, take completions; and its orderly end.
+//! The shard's turns: look for news, run tasks, submit, wait, take completions.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::Wait;
 use crate::file::CloseNode;
 use crate::op::{OpFailure, OpOutcome};
-use crate::pending::Sender;
 use crate::read_many::{self, Batch};
 use crate::shard::Shard;
 use crate::shard::clock::Ticks;
+use crate::shard::ending::Ended;
 use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::inbox::Message;
-use crate::shard::optable::{Continuation, NO_FILE, OpKey, SlotState};
+use crate::shard::optable::{Continuation, NO_FILE};
 use crate::shard::remote::{RemoteCell, RemotePtr};
-use crate::stats::{FlowStats, ShardStats};
 
 /// Messages a turn takes before tasks and completions have theirs.
 const MESSAGES_PER_TURN: usize = 256;
@@ -29,13 +27,6 @@ const IN_FLIGHT_SEVERAL: u32 = 16;
 
 /// After so many useless spins in a row the pause between tries grows no more: 128 waits.
 const USELESS_SPINS_MAX: u16 = 7;
-
-/// How a shard ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    /// Operations whose completion was not seen before the deadline; their memory and files are leaked.
-    pub(crate) leaked: usize,
-}
 
 /// Whether spinning before sleeping pays at the moment.
 #[derive(Clone, Copy, Default)]
@@ -91,13 +82,13 @@ impl Shard {
     }
 
     /// Reads what destructors on other threads left.
-    fn take_word(&self) {
+    pub(super) fn take_word(&self) {
         let capacity = self.ops.with(|ops| ops.table.capacity());
         self.inbox.take_dropped(capacity, |index| self.drop_op_at(index));
         self.inbox.foreign.take_all(|node| self.heed(node));
     }
 
-    fn heed(&self, node: NonNull<ForeignNode>) {
+    pub(super) fn heed(&self, node: NonNull<ForeignNode>) {
         // SAFETY: nodes in the list are live, and this call owns what they begin.
         match unsafe { node.as_ref() }.kind {
             NodeKind::Remote => {
@@ -242,7 +233,7 @@ impl Shard {
         useful
     }
 
-    fn take_completions(&self, wait: Wait) {
+    pub(super) fn take_completions(&self, wait: Wait) {
         let mut batch = self.completed.with(std::mem::take);
         let reaped =
             self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
@@ -264,166 +255,6 @@ impl Shard {
         self.completed.with(|kept| *kept = batch);
     }
 
-    /// Cancel all, drain with a deadline, leak what is left.
-    fn end(&self) -> Ended {
-        self.inbox.close(false);
-        self.end_tasks(u32::MAX);
-        // Before the operations: or each request of a batch that ends now would begin the next one.
-        read_many::refuse_all(self, OpFailure::EngineClosed);
-        self.fail_unsubmitted();
-        let flying = self.ops.with(|ops| ops.table.live_keys());
-        for &key in &flying {
-            self.cancel_in_flight(key);
-        }
-        let deadline = Instant::now() + self.engine.config.shutdown_deadline;
-        while self.ops.with(|ops| ops.in_flight) > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            self.take_word();
-            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left) });
-            // Short transfers and the syncs of durable writes go on to their end.
-            self.submit_staged();
-        }
-        self.inbox.foreign.close(|node| self.heed(node));
-        let leaked = self.leak_in_flight(OpFailure::EngineClosed);
-        self.drain_files(false);
-        if leaked == 0 {
-            self.driver.with(|driver| driver.retire());
-        }
-        self.end_tasks(u32::MAX);
-        Ended { leaked }
-    }
-
-    /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
-    /// freed, and each step runs whatever the ones before it did.
-    pub(crate) fn end_lost(&self) {
-        self.inbox.close(true);
-        let steps: [&dyn Fn(); 5] = [
-            &|| self.end_tasks(10_000),
-            &|| {
-                self.inbox.foreign.close(|node| {
-                    let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
-                })
-            },
-            &|| read_many::refuse_all(self, OpFailure::ShardLost),
-            &|| {
-                self.leak_in_flight(OpFailure::ShardLost);
-            },
-            &|| self.drain_files(true),
-        ];
-        for step in steps {
-            let _ = catch_unwind(AssertUnwindSafe(step));
-        }
-    }
-
-    /// Lets go of all files, and tells those who wait for their close; one that the device may use stays open.
-    fn drain_files(&self, keep_all: bool) {
-        let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
-        for (core, in_use) in drained {
-            core.entry_gone_from(in_use || keep_all);
-        }
-    }
-
-    /// Drops every task's future on this thread, where it was polled. `patience`: looks at an empty queue after which
-    /// it gives up on tasks that nobody brings.
-    fn end_tasks(&self, mut patience: u32) {
-        self.executor.close();
-        loop {
-            while let Some(runnable) = self.inbox.pop_runnable() {
-                self.executor.push(runnable);
-            }
-            if self.executor.is_idle() && self.executor.task_count() == 0 {
-                break;
-            }
-            if self.executor.is_idle() {
-                // A waker on another thread is between taking the task and pushing it.
-                patience -= 1;
-                if patience == 0 {
-                    break;
-                }
-                std::thread::yield_now();
-                continue;
-            }
-            self.executor.run(self);
-        }
-    }
-
-    /// Operations that the device has not seen fail now; nothing of theirs is lost.
-    fn fail_unsubmitted(&self) {
-        for key in self.ops.with(|ops| ops.table.live_keys()) {
-            if self.ops.with(|ops| ops.table.slot(key.index).state) == SlotState::Staged {
-                self.finish_with(key.index, OpFailure::EngineClosed);
-            }
-        }
-        self.ops.with(|ops| ops.forget_staged());
-    }
-
-    fn cancel_in_flight(&self, key: OpKey) {
-        let cancel = self.ops.with(|ops| {
-            let slot = ops.table.slot(key.index);
-            let cancel = slot.state == SlotState::InFlight && !slot.cancelling;
-            slot.cancelling |= cancel;
-            cancel
-        });
-        if cancel {
-            self.driver.with(|driver| driver.cancel(key));
-        }
-    }
-
-    /// The device did not answer in time: its memory and files stay as they are for ever, and whoever waits is told.
-    pub(crate) fn leak_in_flight(&self, failure: OpFailure) -> usize {
-        let keys = self.ops.with(|ops| ops.table.live_keys());
-        let mut leaked = 0;
-        for key in keys {
-            let (in_flight, buffer, continuation) = self.ops.with(|ops| {
-                let slot = ops.table.slot(key.index);
-                let buffer = slot.buffer.take();
-                let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
-                (slot.state == SlotState::InFlight, buffer, continuation)
-            });
-            if in_flight {
-                leaked += 1;
-                // The kernel may still write here.
-                std::mem::forget(buffer);
-            }
-            match continuation {
-                Continuation::Remote(cell) => {
-                    // A waker that panics must not keep the others from their answers.
-                    let _ = catch_unwind(AssertUnwindSafe(|| cell.finish(OpOutcome::failed(failure))));
-                }
-                Continuation::Wake(waker) => {
-                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-                }
-                Continuation::Task(task) => self.executor.wake_task(task),
-                Continuation::Batch { .. } | Continuation::Orphan => {}
-            }
-        }
-        leaked
-    }
-
-    /// This shard's counters; for a message.
-    pub(crate) fn tell_stats(&self, answer: Sender<ShardReport>) {
-        let (in_flight, slots_used, slots) =
-            self.ops.with(|ops| (ops.in_flight, ops.table.live(), ops.table.capacity()));
-        let stats = ShardStats {
-            turns: self.counters.turns.get(),
-            enters: self.driver.with(|driver| driver.enters()),
-            kicks: self.inbox.kicks.load(std::sync::atomic::Ordering::Relaxed),
-            spins: self.counters.spins.get(),
-            spins_useful: self.counters.spins_useful.get(),
-            in_flight,
-            slots_used,
-            slots,
-            tasks: self.executor.task_count(),
-            memory_waits: self.counters.memory_waits.get(),
-            stray_completions: self.counters.strays.get(),
-        };
-        let flows = self.flows.with(|flows| flows.snapshot());
-        answer.send(Ok(ShardReport { stats, flows }));
-    }
-
     /// Registers a sleeping task's waker; returns the number that renews or removes it.
     pub(crate) fn set_timer(&self, deadline: Ticks, id: Option<u64>, waker: &std::task::Waker) -> u64 {
         // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
@@ -436,10 +267,4 @@ impl Shard {
     pub(crate) fn remove_timer(&self, deadline: Ticks, id: u64) {
         drop(self.timers.with(|timers| timers.remove(deadline, id)));
     }
-}
-
-/// One shard's part of [`Stats`](crate::Stats).
-pub(crate) struct ShardReport {
-    pub(crate) stats: ShardStats,
-    pub(crate) flows: Vec<((u8, u16), FlowStats)>,
 }

@@ -1,24 +1,24 @@
 //! The shard's own executor: tasks that run next to the device, in run queues per class.
 
+mod guarded;
+mod queues;
+
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use atomic_waker::AtomicWaker;
-
-use crate::class::{CLASSES_MAX, Class, ClassTable};
-use crate::error::{Error, ErrorKind};
-use crate::op::OpFailure;
+use crate::class::Class;
 use crate::pending::Sender;
 use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::shard::local::LocalCell;
 use crate::shard::{self, Shard};
+use guarded::Guarded;
+use queues::Queues;
+
+pub(crate) use guarded::{Abort, panicked};
 
 /// What the executor knows of a task.
 #[derive(Debug)]
@@ -54,16 +54,6 @@ pub(crate) struct Executor {
 
 const NO_TASK: u32 = u32::MAX;
 
-struct Queues {
-    ready: [VecDeque<Runnable>; CLASSES_MAX],
-    /// Virtual time of each class: the one that lags most goes next.
-    pass: [u64; CLASSES_MAX],
-    /// The largest virtual time at which a class was served.
-    served: u64,
-    /// Bit per class with ready tasks.
-    nonempty: u16,
-}
-
 struct Tasks {
     slots: Vec<Option<Known>>,
     free: Vec<usize>,
@@ -80,12 +70,7 @@ struct Known {
 impl Executor {
     pub(crate) fn new(clock: &Clock) -> Executor {
         Executor {
-            queues: LocalCell::new(Queues {
-                ready: [const { VecDeque::new() }; CLASSES_MAX],
-                pass: [0; CLASSES_MAX],
-                served: 0,
-                nonempty: 0,
-            }),
+            queues: LocalCell::new(Queues::new()),
             tasks: LocalCell::new(Tasks { slots: Vec::new(), free: Vec::new(), closed: false }),
             slice: clock.ticks(SLICE_NS),
             slice_began: Cell::new(None),
@@ -96,7 +81,7 @@ impl Executor {
 
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.queues.with(|queues| queues.nonempty == 0)
+        self.queues.with(|queues| queues.is_empty())
     }
 
     /// Tasks that are not over.
@@ -120,8 +105,7 @@ impl Executor {
     ) {
         let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else { return };
         let home = inbox.clone();
-        let future =
-            Guarded { future: Some(Box::pin(future)), answer: Some(answer), index, abort, begun: false };
+        let future = Guarded::new(future, answer, index, abort);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
         let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
         // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on
@@ -226,40 +210,6 @@ impl Executor {
     }
 }
 
-impl Queues {
-    #[inline]
-    fn push(&mut self, runnable: Runnable) {
-        let class = runnable.metadata().class.0 as usize % CLASSES_MAX;
-        if self.nonempty & (1 << class) == 0 {
-            // A class that slept does not catch up on what it did not ask for.
-            self.pass[class] = self.pass[class].max(self.served);
-            self.nonempty |= 1 << class;
-        }
-        self.ready[class].push_back(runnable);
-    }
-
-    /// Stride scheduling (Waldspurger 1995), with a poll as the unit.
-    #[inline]
-    fn pop(&mut self, classes: &ClassTable) -> Option<Runnable> {
-        let class = match self.nonempty {
-            0 => return None,
-            one if one & (one - 1) == 0 => one.trailing_zeros() as usize,
-            _ => (0..CLASSES_MAX)
-                .filter(|class| self.nonempty & (1 << class) != 0)
-                .min_by_key(|&class| self.pass[class])?,
-        };
-        self.served = self.served.max(self.pass[class]);
-        if self.nonempty & (self.nonempty - 1) != 0 {
-            self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
-        }
-        let runnable = self.ready[class].pop_front();
-        if self.ready[class].is_empty() {
-            self.nonempty &= !(1 << class);
-        }
-        runnable
-    }
-}
-
 impl Tasks {
     fn reserve(&mut self) -> Option<usize> {
         if self.closed {
@@ -270,93 +220,6 @@ impl Tasks {
             self.slots.len() - 1
         }))
     }
-}
-
-/// How a handle on any thread ends its task: never by the task's place in a list, which belongs to another task soon.
-#[derive(Debug, Default)]
-pub(crate) struct Abort {
-    asked: AtomicBool,
-    waker: AtomicWaker,
-}
-
-impl Abort {
-    /// Asks the task to end at its next chance, which comes soon.
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
-    }
-}
-
-/// A task's future with its panics caught, its answer sent, and its place in the executor's list given back.
-struct Guarded<F: Future> {
-    future: Option<Pin<Box<F>>>,
-    answer: Option<Sender<F::Output>>,
-    index: usize,
-    abort: Arc<Abort>,
-    begun: bool,
-}
-
-impl<F: Future> Future for Guarded<F>
-where
-    F::Output: Send + 'static,
-{
-    type Output = ();
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        if !std::mem::replace(&mut this.begun, true) {
-            // A task's waker is the same for its whole life.
-            this.abort.waker.register(context.waker());
-        }
-        if this.abort.is_asked() {
-            // The future goes with this task's end, and its destructor answers.
-            return Poll::Ready(());
-        }
-        let Some(future) = &mut this.future else { return Poll::Ready(()) };
-        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(output)) => Ok(output),
-            Err(panic) => Err(panicked("task", panic.as_ref())),
-        };
-        if let Some(answer) = this.answer.take() {
-            answer.send(result);
-        }
-        Poll::Ready(())
-    }
-}
-
-impl<F: Future> Drop for Guarded<F> {
-    fn drop(&mut self) {
-        // Caught here: async-task ends the process when a destructor panics.
-        let future = self.future.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
-        if let Some(answer) = self.answer.take() {
-            let failure = shard::with_current(|shard| shard.inbox().failure()).flatten();
-            let kind = match failure {
-                Some(OpFailure::ShardLost) => ErrorKind::ShardLost,
-                _ => ErrorKind::TaskCancelled,
-            };
-            answer.send(Err(Error::new(kind, "task")));
-        }
-        let index = self.index;
-        shard::with_current(|shard| shard.executor().forget(index));
-    }
-}
-
-/// The error for a panic's payload.
-pub(crate) fn panicked(operation: &'static str, payload: &(dyn std::any::Any + Send)) -> Error {
-    let text = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a message");
-    Error::new(ErrorKind::TaskPanicked, operation).with_note(format!("panicked: {text}"))
 }
 
 /// Where a woken task goes: on its own thread straight into a run queue, from elsewhere through the inbox.

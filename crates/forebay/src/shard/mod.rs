@@ -19,6 +19,7 @@
 //! ```
 
 pub(crate) mod clock;
+mod ending;
 mod event_loop;
 pub(crate) mod executor;
 mod files;
@@ -28,6 +29,7 @@ pub(crate) mod local;
 mod ops;
 pub(crate) mod optable;
 pub(crate) mod remote;
+mod report;
 mod start;
 mod task;
 mod timers;
@@ -50,7 +52,7 @@ use local::LocalCell;
 use ops::Ops;
 use timers::Timers;
 
-pub(crate) use event_loop::Ended;
+pub(crate) use ending::Ended;
 pub(crate) use start::start_shards;
 pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,

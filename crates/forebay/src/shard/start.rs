@@ -15,7 +15,7 @@ use crate::health::Degradation;
 use crate::pending::Sender;
 use crate::read_many;
 use crate::shard::clock::Clock;
-use crate::shard::event_loop::Ended;
+use crate::shard::ending::Ended;
 use crate::shard::executor::Executor;
 use crate::shard::files::FileTable;
 use crate::shard::local::LocalCell;

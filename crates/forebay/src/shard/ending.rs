@@ -1,0 +1,158 @@
+//! A shard's end: tasks are cancelled, operations drained or leaked, files let go of, and whoever waits is told.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use crate::driver::Wait;
+use crate::op::{OpFailure, OpOutcome};
+use crate::read_many;
+use crate::shard::Shard;
+use crate::shard::optable::{Continuation, OpKey, SlotState};
+
+/// How a shard ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Operations whose completion was not seen before the deadline; their memory and files are leaked.
+    pub(crate) leaked: usize,
+}
+
+impl Shard {
+    /// Cancel all, drain with a deadline, leak what is left.
+    pub(super) fn end(&self) -> Ended {
+        self.inbox.close(false);
+        self.end_tasks(u32::MAX);
+        // Before the operations: or each request of a batch that ends now would begin the next one.
+        read_many::refuse_all(self, OpFailure::EngineClosed);
+        self.fail_unsubmitted();
+        let flying = self.ops.with(|ops| ops.table.live_keys());
+        for &key in &flying {
+            self.cancel_in_flight(key);
+        }
+        let deadline = Instant::now() + self.engine.config.shutdown_deadline;
+        while self.ops.with(|ops| ops.in_flight) > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.take_word();
+            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left) });
+            // Short transfers and the syncs of durable writes go on to their end.
+            self.submit_staged();
+        }
+        self.inbox.foreign.close(|node| self.heed(node));
+        let leaked = self.leak_in_flight(OpFailure::EngineClosed);
+        self.drain_files(false);
+        if leaked == 0 {
+            self.driver.with(|driver| driver.retire());
+        }
+        self.end_tasks(u32::MAX);
+        Ended { leaked }
+    }
+
+    /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
+    /// freed, and each step runs whatever the ones before it did.
+    pub(crate) fn end_lost(&self) {
+        self.inbox.close(true);
+        let steps: [&dyn Fn(); 5] = [
+            &|| self.end_tasks(10_000),
+            &|| {
+                self.inbox.foreign.close(|node| {
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
+                })
+            },
+            &|| read_many::refuse_all(self, OpFailure::ShardLost),
+            &|| {
+                self.leak_in_flight(OpFailure::ShardLost);
+            },
+            &|| self.drain_files(true),
+        ];
+        for step in steps {
+            let _ = catch_unwind(AssertUnwindSafe(step));
+        }
+    }
+
+    /// Lets go of all files, and tells those who wait for their close; one that the device may use stays open.
+    fn drain_files(&self, keep_all: bool) {
+        let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
+        for (core, in_use) in drained {
+            core.entry_gone_from(in_use || keep_all);
+        }
+    }
+
+    /// Drops every task's future on this thread, where it was polled. `patience`: looks at an empty queue after which
+    /// it gives up on tasks that nobody brings.
+    fn end_tasks(&self, mut patience: u32) {
+        self.executor.close();
+        loop {
+            while let Some(runnable) = self.inbox.pop_runnable() {
+                self.executor.push(runnable);
+            }
+            if self.executor.is_idle() && self.executor.task_count() == 0 {
+                break;
+            }
+            if self.executor.is_idle() {
+                // A waker on another thread is between taking the task and pushing it.
+                patience -= 1;
+                if patience == 0 {
+                    break;
+                }
+                std::thread::yield_now();
+                continue;
+            }
+            self.executor.run(self);
+        }
+    }
+
+    /// Operations that the device has not seen fail now; nothing of theirs is lost.
+    fn fail_unsubmitted(&self) {
+        for key in self.ops.with(|ops| ops.table.live_keys()) {
+            if self.ops.with(|ops| ops.table.slot(key.index).state) == SlotState::Staged {
+                self.finish_with(key.index, OpFailure::EngineClosed);
+            }
+        }
+        self.ops.with(|ops| ops.forget_staged());
+    }
+
+    fn cancel_in_flight(&self, key: OpKey) {
+        let cancel = self.ops.with(|ops| {
+            let slot = ops.table.slot(key.index);
+            let cancel = slot.state == SlotState::InFlight && !slot.cancelling;
+            slot.cancelling |= cancel;
+            cancel
+        });
+        if cancel {
+            self.driver.with(|driver| driver.cancel(key));
+        }
+    }
+
+    /// The device did not answer in time: its memory and files stay as they are for ever, and whoever waits is told.
+    pub(crate) fn leak_in_flight(&self, failure: OpFailure) -> usize {
+        let keys = self.ops.with(|ops| ops.table.live_keys());
+        let mut leaked = 0;
+        for key in keys {
+            let (in_flight, buffer, continuation) = self.ops.with(|ops| {
+                let slot = ops.table.slot(key.index);
+                let buffer = slot.buffer.take();
+                let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+                (slot.state == SlotState::InFlight, buffer, continuation)
+            });
+            if in_flight {
+                leaked += 1;
+                // The kernel may still write here.
+                std::mem::forget(buffer);
+            }
+            match continuation {
+                Continuation::Remote(cell) => {
+                    // A waker that panics must not keep the others from their answers.
+                    let _ = catch_unwind(AssertUnwindSafe(|| cell.finish(OpOutcome::failed(failure))));
+                }
+                Continuation::Wake(waker) => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                }
+                Continuation::Task(task) => self.executor.wake_task(task),
+                Continuation::Batch { .. } | Continuation::Orphan => {}
+            }
+        }
+        leaked
+    }
+}

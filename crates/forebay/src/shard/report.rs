@@ -1,0 +1,34 @@
+//! What a shard tells of itself.
+
+use crate::pending::Sender;
+use crate::shard::Shard;
+use crate::stats::{FlowStats, ShardStats};
+
+/// One shard's part of [`Stats`](crate::Stats).
+pub(crate) struct ShardReport {
+    pub(crate) stats: ShardStats,
+    pub(crate) flows: Vec<((u8, u16), FlowStats)>,
+}
+
+impl Shard {
+    /// This shard's counters; for a message.
+    pub(crate) fn tell_stats(&self, answer: Sender<ShardReport>) {
+        let (in_flight, slots_used, slots) =
+            self.ops.with(|ops| (ops.in_flight, ops.table.live(), ops.table.capacity()));
+        let stats = ShardStats {
+            turns: self.counters.turns.get(),
+            enters: self.driver.with(|driver| driver.enters()),
+            kicks: self.inbox.kicks.load(std::sync::atomic::Ordering::Relaxed),
+            spins: self.counters.spins.get(),
+            spins_useful: self.counters.spins_useful.get(),
+            in_flight,
+            slots_used,
+            slots,
+            tasks: self.executor.task_count(),
+            memory_waits: self.counters.memory_waits.get(),
+            stray_completions: self.counters.strays.get(),
+        };
+        let flows = self.flows.with(|flows| flows.snapshot());
+        answer.send(Ok(ShardReport { stats, flows }));
+    }
+}
