@@ -41,7 +41,7 @@ const POOL_QUEUE_MAX: usize = 1024;
 ///
 /// When the last handle is dropped, on whatever thread, the engine begins an orderly end without waiting for it:
 /// tasks are cancelled, operations in flight drained, and files that are still held answer
-/// [`ErrorKind::EngineClosed`]. [`Engine::close`] does the same and tells the outcome.
+/// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and tells the outcome.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -66,7 +66,7 @@ impl Engine {
     /// Starts the shards and maps the first I/O memory: a few milliseconds.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for settings out of range; the system's error when a thread or the memory cannot be
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range; the system's error when a thread or the memory cannot be
     /// had, or when [`DriverChoice::Uring`](crate::DriverChoice::Uring) was asked for and the kernel refuses io_uring.
     pub fn start(config: Config) -> Result<Engine> {
         if let Some(fault) = config.fault() {
@@ -130,7 +130,7 @@ impl Engine {
     /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
     ///
     /// # Errors
-    /// Those of open(2). A file system that cannot do direct I/O answers [`ErrorKind::Unsupported`].
+    /// Those of open(2). A file system that cannot do direct I/O answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     pub fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
         open::open(self, path.as_ref().to_path_buf(), open)
     }
@@ -155,7 +155,7 @@ impl Engine {
     /// I/O memory for a write or a [`File::read_into`], all zero, from the arena.
     ///
     /// # Errors
-    /// [`ErrorKind::ArenaExhausted`] when blocks hold all memory, [`ErrorKind::TooLarge`] above 1 GiB.
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when blocks hold all memory, [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB.
     pub fn block(&self, len: usize) -> Result<BlockMut> {
         let buffer = self.shared.buffer("block", len)?;
         // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
@@ -192,7 +192,7 @@ impl Engine {
     /// Counts and times since the start. Each shard is asked with one message; costs microseconds, not for hot loops.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineClosed`] and [`ErrorKind::Forked`].
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn stats(&self) -> Pending<Stats> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));
@@ -228,7 +228,7 @@ impl Engine {
     /// A class with that name and number of shares (1 to 10,000); asking again for a name changes its shares.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for an empty name, shares out of range, or a seventeenth class.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or a seventeenth class.
     pub fn class(&self, name: &str, shares: u32) -> Result<Class> {
         self.shared.classes.add(name, shares).map_err(|fault| Error::invalid("class", fault))
     }
@@ -241,7 +241,7 @@ impl Engine {
     /// awaits it is cancelled at that point, like every other task.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineClosed`] when it was closed before.
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) when it was closed before.
     pub fn close(self) -> Pending<CloseReport> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));

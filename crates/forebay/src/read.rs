@@ -66,7 +66,7 @@ impl<'f> Read<'f> {
     /// Blocks the calling thread until the bytes are there.
     ///
     /// # Errors
-    /// As [`File::read`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// As [`File::read`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Block> {
         wait::block_on("read", self.into_future())
     }
@@ -80,7 +80,7 @@ impl<'f> ReadUpTo<'f> {
     /// Blocks the calling thread until the bytes are there.
     ///
     /// # Errors
-    /// As [`File::read_up_to`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// As [`File::read_up_to`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Block> {
         wait::block_on("read", self.into_future())
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
