@@ -103,7 +103,11 @@ impl Executor {
         answer: Sender<T>,
         abort: Arc<Abort>,
     ) {
-        let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else { return };
+        let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else {
+            // In this order, and with a panic caught, as for a task that had begun.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            return drop(answer);
+        };
         let home = inbox.clone();
         let future = Guarded::new(future, answer, index, abort);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);

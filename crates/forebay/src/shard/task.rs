@@ -63,6 +63,8 @@ where
     let heeded = abort.clone();
     let message = Message::Call(Box::new(move |shard| {
         if heeded.is_asked() {
+            // What the task would have owned goes before its handle answers, as with a task that had begun.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(make)));
             return answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));
         }
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
