@@ -128,8 +128,8 @@ impl Config {
     /// How long a shard with little in flight looks for completions and messages before it sleeps. Costs processor time
     /// and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU. Zero turns it off.
     ///
-    /// Default: 30 us for messages when nothing is in flight, so that a program that asks for one thing after the other
-    /// finds the shard awake; nothing while operations are in flight, since a device's answer takes longer than that.
+    /// Default: 30 us for messages when nothing is in flight and the device answered the last time within 20 us, so that a
+    /// program that asks for one thing after the other finds the shard awake; else nothing.
     pub fn spin(mut self, spin: Duration) -> Config {
         self.spin = Some(spin);
         self

@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_micros(50);
 const IN_FLIGHT_PER_WAIT: u32 = 4;
 const IN_FLIGHT_SEVERAL: u32 = 16;
 
+/// By default an idle shard looks for messages only where the device answers faster than this: on zram that doubles lone
+/// reads from Tokio, on a disk of 45 us it cost a fifth of them.
+const FAST_DEVICE_NS: u64 = 20_000;
 /// After so many useless spins in a row the pause between tries grows no more: 128 waits.
 const USELESS_SPINS_MAX: u16 = 7;
 
@@ -190,6 +193,8 @@ impl Shard {
     #[inline]
     fn spin_until_news(&self, in_flight: u32) -> bool {
         let (limit, state) = match in_flight {
+            // Beside a device that is slower than a wake-up it would only take the processor from the program.
+            0 if self.engine.config.spin.is_none() && self.device_ns.get() > FAST_DEVICE_NS => return false,
             0 => (self.engine.spin_idle, &self.spin_idle),
             _ => (self.engine.spin_flying, &self.spin_flying),
         };

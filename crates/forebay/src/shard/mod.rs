@@ -78,6 +78,8 @@ pub(crate) struct Shard {
     counters: Counters,
     class: Cell<Class>,
     known_regions: Cell<usize>,
+    /// How long the device took for the operation whose times were taken last.
+    device_ns: Cell<u64>,
     spin_idle: Cell<event_loop::Spin>,
     spin_flying: Cell<event_loop::Spin>,
     /// Completions of one turn, kept for its capacity.

@@ -381,6 +381,7 @@ impl Shard {
             let returning = orphan || slot.kind == OpKind::Write;
             if slot.sampled {
                 let device_ns = self.pass(slot, now);
+                self.device_ns.set(device_ns);
                 self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(device_ns));
             }
             let verdict = self.judge(slot, result, orphan);

@@ -159,6 +159,7 @@ fn run_shard(
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),
         known_regions: Cell::new(0),
+        device_ns: Cell::new(u64::MAX),
         spin_idle: Cell::default(),
         spin_flying: Cell::default(),
         completed: LocalCell::new(Vec::with_capacity(1024)),
