@@ -28,6 +28,8 @@ mod returns;
 mod shared;
 
 pub(crate) use buffer::Buffer;
+#[cfg(feature = "sim")]
+pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
 use shared::Shared;
@@ -173,6 +175,12 @@ impl Arena {
     /// Maps and populates one more region if memory is scarce: milliseconds, so not for a shard's thread.
     pub(crate) fn grow_ahead(&self) {
         self.0.0.grow_ahead();
+    }
+
+    /// Why the system gave no memory when the arena would have grown the last time, if it did not.
+    pub(crate) fn refusal(&self) -> Option<io::Error> {
+        let errno = self.0.0.refusal.load(std::sync::atomic::Ordering::Relaxed);
+        (errno != 0).then(|| io::Error::from_raw_os_error(errno))
     }
 
     /// Takes the lock and empties the return stacks: for statistics, not for every operation.

@@ -21,6 +21,9 @@ pub enum DriverChoice {
 
 type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
 
+/// I/O memory at the start.
+const ARENA_BYTES: usize = 8 << 20;
+
 /// The settings of an engine. Every setting has a default that suits a program with a few files.
 ///
 /// ```
@@ -55,7 +58,7 @@ impl Config {
         Config {
             shards: None,
             driver: DriverChoice::Auto,
-            arena_bytes: 8 << 20,
+            arena_bytes: ARENA_BYTES,
             arena_bytes_max: None,
             overflow_bytes_max: 64 << 20,
             queue_depth: 256,
@@ -139,6 +142,17 @@ impl Config {
     /// block.
     pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
         self.on_event = Some(Arc::new(handler));
+        self
+    }
+
+    /// With nothing left to the machine at hand, which a seed could not repeat, and with little to set up.
+    #[cfg(feature = "sim")]
+    pub(crate) fn for_world(mut self) -> Config {
+        self.shards = self.shards.or(Some(2));
+        if self.arena_bytes == ARENA_BYTES {
+            self.arena_bytes = 1 << 20;
+        }
+        self.arena_bytes_max = self.arena_bytes_max.or(Some(self.arena_bytes.max(64 << 20)));
         self
     }
 

@@ -63,6 +63,12 @@ impl Device {
         Ok(Device::of_place(place))
     }
 
+    /// A simulated disk of that name.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(name: &str) -> Device {
+        Device { file_system: Some(FileSystem::simulated(name)), ..Device::default() }
+    }
+
     fn of_place(place: Place) -> Device {
         let sys = std::fs::canonicalize("/sys").unwrap_or_else(|_| "/sys".into());
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();

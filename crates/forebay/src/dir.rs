@@ -263,6 +263,23 @@ impl Metadata {
         self.len = len;
     }
 
+    /// What a simulated machine knows about a file; its clock began at the Unix epoch.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(found: Simulated) -> Metadata {
+        let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));
+        Metadata {
+            kind: found.kind,
+            len: found.len,
+            blocks_bytes: found.blocks_bytes,
+            mode: found.mode,
+            inode: found.inode,
+            links: found.links,
+            device: found.device,
+            modified: time(found.modified_ns),
+            created: time(found.created_ns),
+        }
+    }
+
     pub(crate) fn from_std(found: &fs::Metadata) -> Metadata {
         Metadata {
             kind: FileKind::from_std(found.file_type()),
@@ -277,4 +294,19 @@ impl Metadata {
             created: found.created().ok(),
         }
     }
+}
+
+/// What [`Metadata::simulated`] is made from.
+#[cfg(feature = "sim")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) kind: FileKind,
+    pub(crate) len: u64,
+    pub(crate) blocks_bytes: u64,
+    pub(crate) mode: u32,
+    pub(crate) inode: u64,
+    pub(crate) links: u64,
+    pub(crate) device: u64,
+    pub(crate) modified_ns: u64,
+    pub(crate) created_ns: u64,
 }

@@ -16,10 +16,10 @@ use crate::file::File;
 use crate::fork::Origin;
 use crate::health::Health;
 use crate::open::{self, Open};
-use crate::pending::{self, Pending};
-use crate::shard::clock::Clock;
+use crate::pending::{self, Pending, Sender};
+use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
-use crate::shard::{self, JoinHandle};
+use crate::shard::{self, Ended, JoinHandle};
 use crate::stats::{MemoryStats, Stats};
 
 mod closing;
@@ -68,7 +68,52 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range; the system's error when a thread or the memory cannot be
     /// had, or when [`DriverChoice::Uring`](crate::DriverChoice::Uring) was asked for and the kernel refuses io_uring.
+    ///
+    /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the driver and of
+    /// spinning mean nothing there.
     pub fn start(config: Config) -> Result<Engine> {
+        #[cfg(feature = "sim")]
+        if let Some(world) = crate::sim::Link::current() {
+            return Engine::start_in(config, world);
+        }
+        let clock = Clock::system();
+        let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
+        let spin = (clock.ticks(spin_idle_ns), clock.ticks(spin_flying_ns));
+        let (engine, ends) = Engine::build(config, spin, Place::Here)?;
+        let weak = Arc::downgrade(&engine.shared);
+        engine.shared.arena.set_growth_asker(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                let pool = shared.pool.clone();
+                // A full or closed pool: the shard that needs the memory maps it itself.
+                let _ = pool.submit(Box::new(move || shared.arena.grow_ahead()));
+            }
+        }));
+        // On an error the guard's drop ends the shards that did start.
+        let driver = shard::start_shards(&engine.shared, ends)?;
+        let first = engine.shared.driver.set(driver);
+        debug_assert!(first.is_ok());
+        if !engine.shared.arena.counts().huge {
+            engine.shared.degrade_once(
+                "huge pages",
+                "the kernel gave none for the I/O memory",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; scans are up to twice as fast with them",
+            );
+        }
+        Ok(engine)
+    }
+
+    /// An engine whose shards `world` steps. Memory is mapped by whoever needs it, never in the background.
+    #[cfg(feature = "sim")]
+    fn start_in(config: Config, world: crate::sim::Link) -> Result<Engine> {
+        let (engine, ends) = Engine::build(config.for_world(), (0, 0), Place::World(world.clone()))?;
+        world.adopt(&engine.shared, ends);
+        let first = engine.shared.driver.set("sim");
+        debug_assert!(first.is_ok());
+        Ok(engine)
+    }
+
+    /// Everything but the shards; the senders are for their ends.
+    fn build(config: Config, spin: (Ticks, Ticks), place: Place) -> Result<(Engine, Vec<Sender<Ended>>)> {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
@@ -83,14 +128,15 @@ impl Engine {
         .map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
         })?;
-        let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
+        #[cfg(not(feature = "sim"))]
+        let Place::Here = place;
         let shared = Arc::new(EngineShared {
             inboxes: (0..count).map(|index| Arc::new(Inbox::new(index, config.inbox_depth))).collect(),
             arena,
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
-            spin_idle: Clock::system().ticks(spin_idle_ns),
-            spin_flying: Clock::system().ticks(spin_flying_ns),
+            spin_idle: spin.0,
+            spin_flying: spin.1,
             config,
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),
@@ -99,30 +145,16 @@ impl Engine {
             page_cache_bytes: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             origin: Origin::here(),
+            #[cfg(feature = "sim")]
+            world: match place {
+                Place::Here => None,
+                Place::World(world) => Some(world),
+            },
             shards_left: AtomicUsize::new(count),
         });
         let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
-        let weak = Arc::downgrade(&shared);
-        shared.arena.set_growth_asker(Box::new(move || {
-            if let Some(shared) = weak.upgrade() {
-                let pool = shared.pool.clone();
-                // A full or closed pool: the shard that needs the memory maps it itself.
-                let _ = pool.submit(Box::new(move || shared.arena.grow_ahead()));
-            }
-        }));
         let guard = Arc::new(Guard { shared: shared.clone(), ends: Mutex::new(ends) });
-        // On an error the guard's drop ends the shards that did start.
-        let driver = shard::start_shards(&shared, senders)?;
-        let first = shared.driver.set(driver);
-        debug_assert!(first.is_ok());
-        if !shared.arena.counts().huge {
-            shared.degrade_once(
-                "huge pages",
-                "the kernel gave none for the I/O memory",
-                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; scans are up to twice as fast with them",
-            );
-        }
-        Ok(Engine { shared, guard })
+        Ok((Engine { shared, guard }, senders))
     }
 
     /// Opens a file as `open` says; see [`Open`].
@@ -175,7 +207,7 @@ impl Engine {
         self.shared.inboxes.len()
     }
 
-    /// `"uring"` or `"threads"`.
+    /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
     pub fn driver(&self) -> &'static str {
         self.shared.driver.get().copied().unwrap_or("threads")
     }
@@ -275,6 +307,13 @@ impl Engine {
     pub(crate) fn shared(&self) -> &Arc<EngineShared> {
         &self.shared
     }
+}
+
+/// Where an engine runs.
+enum Place {
+    Here,
+    #[cfg(feature = "sim")]
+    World(crate::sim::Link),
 }
 
 impl fmt::Debug for Engine {

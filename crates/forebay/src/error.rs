@@ -72,6 +72,10 @@ pub enum ErrorKind {
     WaitOnShard,
     /// The call works only inside a task that runs on a shard.
     NotOnShard,
+    /// `.wait()` was called inside a simulated world (feature `sim`), whose one thread would wait for itself.
+    WaitInWorld,
+    /// The handle belongs to a simulated world (feature `sim`), and this is another thread, or its run is over.
+    OutsideWorld,
     /// An argument cannot be right (an empty name, a range that ends before it starts, ...).
     InvalidInput,
     /// The task panicked; the message is in the text.
@@ -182,14 +186,28 @@ impl Error {
             ErrorKind::ShardLost => "start a new Engine; a panic outside tasks is a bug worth reporting",
             ErrorKind::Forked => "start a new Engine in the child process",
             ErrorKind::WaitOnShard => "use .await in tasks that run on a shard",
+            ErrorKind::WaitInWorld => "use .await in the program that the world runs",
+            ErrorKind::OutsideWorld => "use sim::spawn instead of threads or another runtime's tasks",
             ErrorKind::NotOnShard => "run it in a task given to Engine::spawn_on_shard",
             ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
             ErrorKind::Locked => "wait until the other holder has released the lock",
             ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
             _ => match self.raw_os_error()? {
-                libc::ENOSPC => "free space on the file system; nothing acknowledged before is lost",
+                libc::ENOSPC => {
+                    "free space or inodes of the file system (df -h, df -i); nothing acknowledged before is lost"
+                }
                 libc::EDQUOT => "raise the quota or free space",
                 libc::EMFILE | libc::ENFILE => "close files, or raise the limit of open files (ulimit -n)",
+                libc::EFBIG => "write less, or raise the limit of a file's length (ulimit -f, or the file system's)",
+                libc::ENOMEM if self.0.operation == "start" => {
+                    "raise RLIMIT_MEMLOCK (ulimit -l), the address space (ulimit -v) or the control group's \
+                     memory.max, or lower Config::arena_bytes"
+                }
+                libc::ENOMEM => "free memory, or raise what this process may use (ulimit -v, -l; memory.max)",
+                libc::EAGAIN => {
+                    "the system has no thread or memory for it now: raise the limit of processes (ulimit -u, or \
+                     pids.max of the control group), or try again later"
+                }
                 libc::EACCES | libc::EPERM => "check the permissions of the file and its directories",
                 libc::ENOENT => "check the path",
                 libc::EROFS => "the file system is mounted read-only",
@@ -229,6 +247,10 @@ impl fmt::Display for Error {
             ErrorKind::ShardLost => f.write_str("the shard's thread died")?,
             ErrorKind::Forked => f.write_str("this handle belongs to the parent process")?,
             ErrorKind::WaitOnShard => f.write_str("waiting on a shard's own thread would never end")?,
+            ErrorKind::WaitInWorld => f.write_str("waiting would stop the one thread of the simulated world")?,
+            ErrorKind::OutsideWorld => {
+                f.write_str("this handle works only on its simulated world's thread, while it runs")?
+            }
             ErrorKind::NotOnShard => f.write_str("this works only in a task on a shard")?,
             ErrorKind::TaskCancelled => f.write_str("the task was cancelled")?,
             ErrorKind::Cancelled => f.write_str("the operation was cancelled")?,

@@ -202,6 +202,10 @@ impl File {
         let Some(len) = range.end.checked_sub(range.start) else {
             return self.backwards("copy_range", &range);
         };
+        if to.core.is_closed() {
+            let error = Error::new(ErrorKind::FileClosed, "copy_range");
+            return Pending::ready(Err(to.core.describe(error)));
+        }
         let request = MetaRequest::CopyRange {
             from: self.owner(),
             offset: range.start,

@@ -42,7 +42,7 @@ fn mark() -> Option<&'static AtomicU64> {
     *PAGE.get_or_init(map_page)
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn map_page() -> Option<&'static AtomicU64> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     let len = rustix::param::page_size();
@@ -62,7 +62,8 @@ fn map_page() -> Option<&'static AtomicU64> {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+// The interpreter knows no such advice, and no fork.
+#[cfg(any(not(target_os = "linux"), miri))]
 fn map_page() -> Option<&'static AtomicU64> {
     None
 }

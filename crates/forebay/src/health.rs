@@ -44,7 +44,7 @@ impl std::fmt::Display for Degradation {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
-    /// `"uring"` or `"threads"`.
+    /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
     pub driver: &'static str,
     /// Shards that run.
     pub shards: usize,

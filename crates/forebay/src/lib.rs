@@ -29,6 +29,8 @@
 //! - `tokio`: `AsyncRead` for scans, `AsyncWrite` for appends.
 //! - `stream`: `futures_core::Stream` for scans and `read_many`.
 //! - `tracing`: events for degradations.
+//! - `sim`: a simulated machine, for tests of what is built on this crate.
+//! - `testing`: the conformance suite that every driver passes.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod append;
@@ -52,8 +54,14 @@ mod read;
 mod read_many;
 mod scan;
 pub mod shard;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod signals;
 mod stats;
 mod submit;
+mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod wait;
 mod write;
 
@@ -92,3 +100,6 @@ struct GettingStarted;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct Porting;
+#[cfg(all(doctest, feature = "sim"))]
+#[doc = include_str!("../../../docs/simulator.md")]
+struct Simulator;

@@ -141,17 +141,19 @@ pub(crate) enum OpFailure {
     FileClosed,
     ShardLost,
     Forked,
+    /// On a thread that is not the simulated world's.
+    #[cfg(feature = "sim")]
+    OutsideWorld,
 }
 
 impl OpFailure {
     pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
         let error = match self {
             OpFailure::Errno(errno) => Error::os(operation, errno),
-            OpFailure::NoMemory => {
-                // Counted now, not when it failed: the figure is for people.
-                let held = file.map_or(0, |file| file.engine().held_bytes());
-                Error::new(ErrorKind::ArenaExhausted { held }, operation)
-            }
+            OpFailure::NoMemory => match file {
+                Some(file) => file.engine().exhausted(operation),
+                None => Error::new(ErrorKind::ArenaExhausted { held: 0 }, operation),
+            },
             OpFailure::TooLarge => {
                 Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation)
             }
@@ -159,6 +161,8 @@ impl OpFailure {
             OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
             OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
             OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
+            #[cfg(feature = "sim")]
+            OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
         };
         match file {
             Some(file) => file.describe(error),

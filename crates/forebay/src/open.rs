@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use crate::device::Alignment;
-use crate::driver::meta::{MetaReply, MetaRequest, OpenHow};
+use crate::driver::meta::{Descriptor, MetaReply, MetaRequest, OpenHow};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -126,6 +126,12 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
         return Pending::ready(Err(error));
     }
     let engine = engine.clone();
+    if engine.shared().is_simulated() {
+        return Pending::ready(Err(Error::invalid(
+            "open",
+            "a file of the operating system cannot be given to a simulated machine",
+        )));
+    }
     let pool = engine.pool().clone();
     pool.run("open", move || {
         let fd = OwnedFd::from(file);
@@ -143,10 +149,12 @@ fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pe
         return Pending::ready(Err(error.with_path(path)));
     }
     // A handle of the engine travels along: an open that outlives all others must not find the engine gone.
+    let shared = engine.shared().clone();
     let engine = engine.clone();
-    let pool = engine.pool().clone();
-    pool.run("open", move || match crate::driver::meta::execute(&request)? {
-        MetaReply::Opened(fd) => Ok(finish(&engine, fd, path, open)),
+    shared.call(request, move |reply| match reply? {
+        MetaReply::Opened(Descriptor::Os(fd)) => Ok(finish(&engine, fd, path, open)),
+        #[cfg(feature = "sim")]
+        MetaReply::Opened(Descriptor::Sim(file)) => Ok(finish_simulated(&engine, file, path, open)),
         _ => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
     })
 }
@@ -171,9 +179,40 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
             );
         }
     }
+    let fd = Descriptor::Os(fd);
+    file(engine, open, |home| Opened {
+        fd,
+        path,
+        mode: open.mode,
+        rw_flags,
+        alignment,
+        device,
+        device_index,
+        home,
+    })
+}
+
+/// A simulated machine knows all that by itself.
+#[cfg(feature = "sim")]
+fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: PathBuf, open: Open) -> File {
+    let alignment = found.alignment;
+    let (device_index, device) = engine.shared().device_known(found.device_number, found.device.clone());
+    file(engine, open, |home| Opened {
+        fd: Descriptor::Sim(found),
+        path,
+        mode: open.mode,
+        rw_flags: 0,
+        alignment,
+        device,
+        device_index,
+        home,
+    })
+}
+
+fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> File {
+    let shared = engine.shared();
     let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
-    let opened = Opened { fd, path, mode: open.mode, rw_flags, alignment, device, device_index, home };
-    File::new(FileCore::new(shared.clone(), opened))
+    File::new(FileCore::new(shared.clone(), opened(home)))
 }
 
 /// `RWF_DONTCACHE` where this file takes it, found by calling: preadv2(2) answers EOPNOTSUPP otherwise.

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Origin;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The answer of a call that opens, renames, looks up or otherwise does not move a file's bytes.
 ///
@@ -190,6 +191,9 @@ impl<T> Cell<T> {
         }
     }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
 
 #[cfg(test)]
 mod tests {

@@ -11,18 +11,30 @@ use crate::shard;
 
 /// Runs `future` to its end on the calling thread, which sleeps in between.
 ///
-/// A shard's thread is refused: it would wait for work that only it can do.
+/// A shard's thread is refused, and a simulated world's: it would wait for work that only it can do.
 pub(crate) fn block_on<F, T>(operation: &'static str, future: F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
-    if shard::current().is_some() {
-        return Err(Error::new(ErrorKind::WaitOnShard, operation));
+    match refusal() {
+        Some(kind) => Err(Error::new(kind, operation)),
+        None => block_on_any(future),
     }
-    block_on_any(future)
 }
 
-/// As [`block_on`] for futures whose output is not a `Result`; the caller has checked that this is no shard.
+/// Why this thread must not wait, if so: what it would wait for needs it.
+pub(crate) fn refusal() -> Option<ErrorKind> {
+    if shard::current().is_some() {
+        return Some(ErrorKind::WaitOnShard);
+    }
+    #[cfg(feature = "sim")]
+    if crate::sim::is_inside() {
+        return Some(ErrorKind::WaitInWorld);
+    }
+    None
+}
+
+/// As [`block_on`] for futures whose output is not a `Result`; the caller has asked for a [`refusal`].
 pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
     thread_local! {
         static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));

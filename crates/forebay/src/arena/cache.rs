@@ -16,6 +16,23 @@ thread_local! {
     static NEWEST: Cell<*const Cache> = const { Cell::new(ptr::null()) };
 }
 
+/// The caches of a shard that shares its thread with others, while it is not its turn.
+#[cfg(feature = "sim")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aside(*const Cache);
+
+#[cfg(feature = "sim")]
+impl Aside {
+    /// No cache: what a thread has that is no shard's.
+    pub(crate) const NOTHING: Aside = Aside(ptr::null());
+
+    /// Puts these caches in the place of the thread's, which come back. Each `Aside` that holds something must be put
+    /// back once, on this thread: forgetting it leaks the caches.
+    pub(crate) fn swap(self) -> Aside {
+        Aside(NEWEST.replace(self.0))
+    }
+}
+
 /// The cache of one shard. Cells instead of `&mut`: a drop inside a call-back may come back here.
 pub(super) struct Cache {
     shared: Arc<Shared>,

@@ -3,10 +3,10 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use super::region::Region;
 use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, overflow};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 /// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
 pub(super) const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
@@ -213,6 +213,9 @@ unsafe fn give_back(header: NonNull<Header>, region: NonNull<Region>) {
         Region::count_down(region);
     }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
 
 #[cfg(test)]
 mod tests {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::header::Header;
+use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// An intrusive stack that is only pushed to one chain at a time and only emptied whole, so there is no ABA: nobody
 /// ever looks at the `next` of a buffer that he does not own.
@@ -154,6 +154,9 @@ impl fmt::Debug for Waiting {
         f.debug_struct("Waiting").field("bits", &self.bits).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
 
 #[cfg(test)]
 mod tests {

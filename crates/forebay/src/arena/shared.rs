@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -46,6 +46,8 @@ pub(super) struct Shared {
     asks_growth: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// It was asked, and has not come yet.
     growth_asked: AtomicBool,
+    /// Why the system gave no memory when the arena would have grown the last time; 0: it did.
+    pub(super) refusal: AtomicI32,
     pub(super) origin: Origin,
 }
 
@@ -72,6 +74,7 @@ impl Shared {
             closed: AtomicBool::new(false),
             asks_growth: OnceLock::new(),
             growth_asked: AtomicBool::new(false),
+            refusal: AtomicI32::new(0),
             origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);

@@ -545,3 +545,45 @@ fn shards_and_threads_in_turmoil() {
     drop(arena);
     assert_eq!(mapped(&shared), 0);
 }
+
+/// The story: the last handle of an arena that was dropped in a forked child closed the arena, under a lock that a thread
+/// of the parent's may have held at the fork and that nobody releases in the child: the child hung.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn a_forked_child_drops_the_arena_whoever_held_its_lock() {
+    let arena = pages(64);
+    let shared = shared(&arena);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Counting holds the lock most of the time.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                shared.counts();
+            }
+        });
+        let statuses: Vec<libc::c_int> = (0..64)
+            .map(|_| {
+                // SAFETY: the child makes system calls and drops its copy of the handle, whose destructor must neither
+                // lock nor free anything; it is not used again, as the child ends by `_exit`.
+                match unsafe { libc::fork() } {
+                    0 => unsafe {
+                        libc::alarm(10);
+                        drop(std::ptr::read(&arena));
+                        libc::_exit(0)
+                    },
+                    child => {
+                        let mut status = -1;
+                        // SAFETY: `status` is writable; the child is ours.
+                        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                        status
+                    }
+                }
+            })
+            .take_while(|&status| status == 0)
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(statuses.len(), 64, "a child hung, and its alarm ended it");
+    });
+    // The parent's arena is as it was.
+    assert_eq!(take_all(&arena).len(), 64);
+}

@@ -34,6 +34,17 @@ impl FileSystem {
         &self.options
     }
 
+    /// That of a simulated disk.
+    #[cfg(feature = "sim")]
+    pub(super) fn simulated(source: &str) -> FileSystem {
+        FileSystem {
+            type_name: "sim".to_string(),
+            mount_point: PathBuf::from("/"),
+            source: source.to_string(),
+            options: String::new(),
+        }
+    }
+
     /// The value of an option such as `upperdir=...`.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         self.options.split(',').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))

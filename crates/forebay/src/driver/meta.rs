@@ -11,7 +11,7 @@ mod open;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,8 +20,64 @@ use rustix::io::Errno;
 use crate::dir::{DirEntry, Metadata};
 use crate::error::{Error, Result};
 
+/// What an open file is to its driver.
+pub(crate) enum Descriptor {
+    /// The operating system's.
+    Os(OwnedFd),
+    /// A simulated machine's.
+    #[cfg(feature = "sim")]
+    Sim(super::sim::SimFile),
+}
+
+impl Descriptor {
+    /// What requests to the driver name.
+    pub(crate) fn raw(&self) -> RawFd {
+        match self {
+            Descriptor::Os(fd) => fd.as_raw_fd(),
+            #[cfg(feature = "sim")]
+            Descriptor::Sim(file) => file.raw(),
+        }
+    }
+
+    /// The simulated machine's file, if it is one.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(&self) -> Option<&super::sim::SimFile> {
+        match self {
+            Descriptor::Os(_) => None,
+            Descriptor::Sim(file) => Some(file),
+        }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Descriptor::Os(fd) => fd.as_fd(),
+            #[cfg(feature = "sim")]
+            Descriptor::Sim(file) => file.as_fd(),
+        }
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Descriptor").field(&self.raw()).finish()
+    }
+}
+
+/// Whoever keeps a descriptor open.
+pub(crate) trait Described {
+    fn descriptor(&self) -> &Descriptor;
+}
+
+impl Described for Descriptor {
+    fn descriptor(&self) -> &Descriptor {
+        self
+    }
+}
+
 /// An open file that lives at least as long as the request that names it.
-pub(crate) type FdOwner = Arc<dyn AsFd + Send + Sync>;
+pub(crate) type FdOwner = Arc<dyn Described + Send + Sync>;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +221,7 @@ pub(crate) enum MetaRequest {
 #[derive(Debug)]
 pub(crate) enum MetaReply {
     Done,
-    Opened(OwnedFd),
+    Opened(Descriptor),
     Entries(Vec<DirEntry>),
     Metadata(Metadata),
     /// Bytes copied.
@@ -209,8 +265,8 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     let operation = request.operation();
     let done = |()| MetaReply::Done;
     match request {
-        MetaRequest::Open { path, how } => open::open(path, how).map(MetaReply::Opened),
-        MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(MetaReply::Opened),
+        MetaRequest::Open { path, how } => open::open(path, how).map(opened),
+        MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(opened),
         MetaRequest::Rename { from, to } => names::rename(from, to).map(done),
         MetaRequest::HardLink { from, to } => names::hard_link(from, to).map(done),
         MetaRequest::RemoveFile { path } => {
@@ -244,8 +300,12 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     }
 }
 
+fn opened(fd: OwnedFd) -> MetaReply {
+    MetaReply::Opened(Descriptor::Os(fd))
+}
+
 fn fd(file: &FdOwner) -> BorrowedFd<'_> {
-    (**file).as_fd()
+    file.descriptor().as_fd()
 }
 
 /// Repeats a call that a signal interrupted (signal(7)).

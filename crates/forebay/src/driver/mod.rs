@@ -2,6 +2,8 @@
 
 pub(crate) mod meta;
 pub(crate) mod pool;
+#[cfg(feature = "sim")]
+pub(crate) mod sim;
 pub(crate) mod threads;
 #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
 pub(crate) mod uring;
@@ -53,6 +55,8 @@ pub(crate) enum Driver {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     Uring(uring::UringDriver),
     Threads(threads::ThreadsDriver),
+    #[cfg(feature = "sim")]
+    Sim(sim::SimDriver),
 }
 
 /// Calls the same method on whichever driver there is.
@@ -62,6 +66,8 @@ macro_rules! each {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring($driver) => $call,
             Driver::Threads($driver) => $call,
+            #[cfg(feature = "sim")]
+            Driver::Sim($driver) => $call,
         }
     };
 }
@@ -125,6 +131,8 @@ impl Driver {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(_) => "uring",
             Driver::Threads(_) => "threads",
+            #[cfg(feature = "sim")]
+            Driver::Sim(_) => "sim",
         }
     }
 
@@ -145,6 +153,8 @@ pub(crate) enum WakeHandle {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     Uring(std::sync::Arc<uring::UringWake>),
     Threads(std::sync::Arc<threads::CompletionQueue>),
+    #[cfg(feature = "sim")]
+    Sim(std::sync::Arc<sim::SimWake>),
 }
 
 impl WakeHandle {
@@ -153,6 +163,8 @@ impl WakeHandle {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             WakeHandle::Uring(wake) => wake.wake(),
             WakeHandle::Threads(queue) => queue.wake(),
+            #[cfg(feature = "sim")]
+            WakeHandle::Sim(wake) => wake.wake(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The devices that an engine's files are on.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::Device;
@@ -8,7 +8,7 @@ use crate::device::Device;
 /// Devices that files were opened on, numbered for the statistics; number 0 means none.
 #[derive(Default)]
 pub(super) struct Devices {
-    numbers: HashMap<u64, u16>,
+    numbers: BTreeMap<u64, u16>,
     list: Vec<Arc<Device>>,
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct EngineShared {
     pub(crate) page_cache_bytes: AtomicU64,
     pub(super) closing: AtomicBool,
     pub(super) origin: Origin,
+    /// The simulated machine that this engine runs on, if it does.
+    #[cfg(feature = "sim")]
+    pub(crate) world: Option<crate::sim::Link>,
     pub(super) shards_left: AtomicUsize,
 }
 
@@ -60,10 +63,40 @@ impl EngineShared {
         if self.is_forked() {
             return Some(OpFailure::Forked);
         }
+        #[cfg(feature = "sim")]
+        if self.world.as_ref().is_some_and(|world| !world.is_here()) {
+            return Some(OpFailure::OutsideWorld);
+        }
         self.closing.load(Ordering::Relaxed).then_some(OpFailure::EngineClosed)
     }
 
-    /// Has the pool carry out `request`; `answer` takes what belongs to it out of the reply.
+    /// Does it run on a simulated machine?
+    #[inline]
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(feature = "sim")]
+        return self.world.is_some();
+        #[cfg(not(feature = "sim"))]
+        false
+    }
+
+    /// Has `request` carried out, by the pool or by the simulated machine, and `finish` make the answer of the reply, on
+    /// the thread that has it.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        request: MetaRequest,
+        finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        #[cfg(feature = "sim")]
+        if let Some(world) = &self.world {
+            let (answer, pending) = crate::pending::channel(operation);
+            world.ask(request, Box::new(move |reply| answer.send(finish(reply))));
+            return pending;
+        }
+        self.pool.run(operation, move || finish(crate::driver::meta::execute(&request)))
+    }
+
+    /// Has `request` carried out; `answer` takes what belongs to it out of the reply.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         request: MetaRequest,
@@ -73,9 +106,7 @@ impl EngineShared {
         if let Err(error) = self.check(operation) {
             return Pending::ready(Err(error));
         }
-        self.pool.run(operation, move || {
-            answer(crate::driver::meta::execute(&request)?).ok_or_else(|| misfit(operation))
-        })
+        self.call(request, move |reply| answer(reply?).ok_or_else(|| misfit(operation)))
     }
 
     /// As [`ask`](Self::ask), with errors that name the file.
@@ -90,8 +121,8 @@ impl EngineShared {
             return Pending::ready(Err(file.describe(error)));
         }
         let file = file.clone();
-        self.pool.run(operation, move || {
-            let reply = crate::driver::meta::execute(&request).map_err(|error| file.describe(error))?;
+        self.call(request, move |reply| {
+            let reply = reply.map_err(|error| file.describe(error))?;
             answer(reply).ok_or_else(|| misfit(operation))
         })
     }
@@ -107,9 +138,25 @@ impl EngineShared {
             None => self.arena.alloc(len),
         };
         buffer.map_err(|error| match error {
-            AllocError::NoMemory { held } => Error::new(ErrorKind::ArenaExhausted { held }, operation),
+            AllocError::NoMemory { .. } => self.exhausted(operation),
             AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
         })
+    }
+
+    /// The error when there is no I/O memory left; it says so when it is the system that gives none.
+    #[cold]
+    pub(crate) fn exhausted(&self, operation: &'static str) -> Error {
+        // Counted now, not when it failed: the figure is for people.
+        let counts = self.arena.counts();
+        let held = (counts.bytes_held + counts.overflow_bytes) as u64;
+        let error = Error::new(ErrorKind::ArenaExhausted { held }, operation);
+        let Some(refusal) = self.arena.refusal() else { return error };
+        self.degrade_once(
+            "I/O memory",
+            &format!("the system gave no more: {refusal}"),
+            "free memory, or raise what this process may use (ulimit -v, memory.max of the control group)",
+        );
+        error.with_note(format!(", and the system gave no more: {refusal}"))
     }
 
     /// I/O memory with a copy of `data`.
@@ -139,6 +186,12 @@ impl EngineShared {
         self.lock_devices().add(number, device)
     }
 
+    /// As [`device_of`](Self::device_of), for a device that is known already.
+    #[cfg(feature = "sim")]
+    pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
+        self.lock_devices().add(number, device)
+    }
+
     pub(super) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,12 +218,6 @@ impl EngineShared {
         }
     }
 
-    /// Bytes of I/O memory that live blocks and operations hold; for an error's text.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        let counts = self.arena.counts();
-        (counts.bytes_held + counts.overflow_bytes) as u64
-    }
-
     pub(super) fn memory(&self) -> MemoryStats {
         let counts = self.arena.counts();
         MemoryStats {
@@ -183,7 +230,7 @@ impl EngineShared {
     }
 
     /// Tells every shard to end, once.
-    pub(super) fn begin_close(&self) {
+    pub(crate) fn begin_close(&self) {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -1,6 +1,6 @@
 //! What all handles, shards and operations of one open file share.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::device::{Alignment, Device};
+use crate::driver::meta::{Described, Descriptor};
 use crate::engine::EngineShared;
 use crate::error::Error;
 use crate::open::Mode;
@@ -15,7 +16,7 @@ use crate::shard::foreign::{ForeignNode, NodeKind};
 
 /// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries, running calls.
 pub(crate) struct FileCore {
-    fd: OwnedFd,
+    fd: Descriptor,
     path: PathBuf,
     engine: Arc<EngineShared>,
     home: usize,
@@ -45,7 +46,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// What [`FileCore::new`] needs to know of an opened file.
 pub(crate) struct Opened {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Descriptor,
     pub(crate) path: PathBuf,
     pub(crate) mode: Mode,
     pub(crate) rw_flags: i32,
@@ -80,6 +81,11 @@ impl FileCore {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// What requests to the driver name.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.raw()
     }
 
     #[inline]
@@ -224,9 +230,9 @@ impl FileCore {
     }
 }
 
-impl AsFd for FileCore {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
+impl Described for FileCore {
+    fn descriptor(&self) -> &Descriptor {
+        &self.fd
     }
 }
 

@@ -35,8 +35,8 @@ impl<'f> ReadInto<'f> {
 
     /// Blocks the calling thread until the bytes are there; the block comes back in every case.
     pub fn wait(self) -> (Result<usize>, BlockMut) {
-        match shard::current() {
-            Some(_) => (Err(Error::new(ErrorKind::WaitOnShard, "read")), self.block),
+        match wait::refusal() {
+            Some(kind) => (Err(Error::new(kind, "read")), self.block),
             None => wait::block_on_any(self.into_future()),
         }
     }

@@ -209,7 +209,7 @@ impl Widened {
 #[cfg(target_os = "linux")]
 fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
     use std::os::fd::AsRawFd;
-    if core.is_closed() || core.engine().failure().is_some() {
+    if core.is_closed() || core.engine().failure().is_some() || core.engine().is_simulated() {
         return None;
     }
     let buffer = core.engine().buffer("read", len as usize).ok()?;

@@ -1,7 +1,7 @@
 //! A shard's end: tasks are cancelled, operations drained or leaked, files let go of, and whoever waits is told.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::Duration;
 
 use crate::driver::Wait;
 use crate::op::{OpFailure, OpOutcome};
@@ -18,7 +18,7 @@ pub(crate) struct Ended {
 
 impl Shard {
     /// Cancel all, drain with a deadline, leak what is left.
-    pub(super) fn end(&self) -> Ended {
+    pub(crate) fn end(&self) -> Ended {
         self.inbox.close(false);
         self.end_tasks(u32::MAX);
         // Before the operations: or each request of a batch that ends now would begin the next one.
@@ -28,9 +28,10 @@ impl Shard {
         for &key in &flying {
             self.cancel_in_flight(key);
         }
-        let deadline = Instant::now() + self.engine.config.shutdown_deadline;
+        let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
         while self.ops.with(|ops| ops.in_flight) > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())));
             if left.is_zero() {
                 break;
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::driver::Wait;
 use crate::file::CloseNode;
+use crate::health::Degradation;
 use crate::op::{OpFailure, OpOutcome};
 use crate::read_many::{self, Batch};
 use crate::shard::Shard;
@@ -44,12 +45,15 @@ impl Shard {
     /// The thread's life until the engine closes.
     pub(crate) fn run(&self) -> Ended {
         while !self.inbox.is_ending() {
-            self.turn();
+            let wait = self.work();
+            self.rest(wait);
         }
         self.end()
     }
 
-    fn turn(&self) {
+    /// The first half of a turn: everything there is to do. Answers how long to wait for more.
+    #[inline]
+    pub(crate) fn work(&self) -> Wait {
         self.counters.turns.set(self.counters.turns.get() + 1);
         self.take_messages();
         self.take_word();
@@ -57,7 +61,12 @@ impl Shard {
         read_many::retry_blocked(self);
         self.executor.run(self);
         self.submit_staged();
-        let wait = self.choose_wait();
+        self.choose_wait()
+    }
+
+    /// The second half of a turn: waits in the driver and takes what came.
+    #[inline]
+    pub(crate) fn rest(&self, wait: Wait) {
         self.take_completions(wait);
         self.inbox.awake();
     }
@@ -243,11 +252,7 @@ impl Shard {
         let reaped =
             self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
         if let Err(error) = reaped {
-            self.engine.degrade_once(
-                "driver",
-                &format!("waiting for completions failed: {error}"),
-                "report this",
-            );
+            self.tell_driver_failure(&error);
         }
         if !batch.is_empty() {
             // Read once for all, and only if some operation's times are taken.
@@ -258,6 +263,19 @@ impl Shard {
         }
         // Given back for its capacity, so that a turn allocates nothing.
         self.completed.with(|kept| *kept = batch);
+    }
+
+    /// Tells what the driver says of a failure, or else the failure itself.
+    #[cold]
+    fn tell_driver_failure(&self, error: &std::io::Error) {
+        let told = self.driver.with(|driver| driver.degradations());
+        if told.is_empty() {
+            let why = format!("waiting for completions failed: {error}");
+            self.engine.degrade_once("driver", &why, "report this");
+        }
+        for Degradation { what, why, remedy } in told {
+            self.engine.degrade_once(&what, &why, &remedy);
+        }
     }
 
     /// Registers a sleeping task's waker; returns the number that renews or removes it.

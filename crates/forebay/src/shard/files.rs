@@ -1,7 +1,7 @@
 //! The shard's own table of files: a slot in flight holds its file through an entry here, which only this thread
 //! counts, and not through a count that all shards share.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::driver::Driver;
@@ -95,7 +95,7 @@ impl FileTable {
             }
             return Err(Refused::ClosedMeanwhile);
         }
-        let fd = core.fd().as_raw_fd();
+        let fd = core.raw_fd();
         let entry = Entry {
             fd,
             fixed: register(index, fd),

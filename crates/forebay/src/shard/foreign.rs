@@ -5,7 +5,8 @@
 //! whole stack at once, so no node is ever compared with one that was freed and reused in between (no ABA).
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// The link; the first field of everything that can be left for a shard.
 #[repr(C)]
@@ -27,7 +28,7 @@ pub(crate) enum NodeKind {
 }
 
 impl ForeignNode {
-    pub(crate) const fn new(kind: NodeKind) -> ForeignNode {
+    pub(crate) fn new(kind: NodeKind) -> ForeignNode {
         ForeignNode { next: AtomicPtr::new(ptr::null_mut()), kind }
     }
 }
@@ -42,7 +43,7 @@ pub(crate) struct ForeignList {
 const CLOSED: *mut ForeignNode = ptr::without_provenance_mut(1);
 
 impl ForeignList {
-    pub(crate) const fn new() -> ForeignList {
+    pub(crate) fn new() -> ForeignList {
         ForeignList { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
@@ -104,3 +105,6 @@ impl ForeignList {
         }
     }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;

@@ -54,6 +54,8 @@ use timers::Timers;
 
 pub(crate) use ending::Ended;
 pub(crate) use start::start_shards;
+#[cfg(feature = "sim")]
+pub(crate) use start::{new_shard, shard_over};
 pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
 };
@@ -106,6 +108,16 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     // SAFETY: the pointer is set by the shard's own thread while the shard lives on its stack, and cleared before
     // it goes; a thread-local is seen by that thread only.
     if shard.is_null() { None } else { Some(f(unsafe { &*shard })) }
+}
+
+/// Makes `shard` the one whose thread this is, or none; answers which it was. For the one thread of a simulated world,
+/// where which shard runs is a value.
+///
+/// # Safety
+/// The shard stays where it is until another is set, or none.
+#[cfg(feature = "sim")]
+pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
+    CURRENT.with(|current| current.replace(shard))
 }
 
 impl Shard {

@@ -14,6 +14,8 @@ use crate::shard::clock::Ticks;
 use crate::shard::files::{FileTarget, Refused};
 use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::shard::remote::RemotePtr;
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
 
 /// The op table and its queues.
 pub(crate) struct Ops {
@@ -35,11 +37,24 @@ pub(crate) struct Ops {
 const SAMPLE_EVERY: u32 = 32;
 /// Times an operation is tried again after EAGAIN or EINTR before it fails.
 const RETRIES_MAX: u8 = 100;
+/// What a try counts for that the kernel had no worker thread for: it looked for one for 30 ms already.
+const RETRY_WITHOUT_WORKER: u8 = 25;
 
 /// What a completion means.
 enum Verdict {
     Finished(OpResult),
     Again,
+}
+
+/// Does the end of this operation give memory back, whoever waits for it? A write's does, and so does the sync that is a
+/// durable write's second half; what was read goes to the program.
+#[inline]
+fn brings_memory(slot: &Slot) -> bool {
+    match slot.kind {
+        OpKind::Write => true,
+        OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
+        OpKind::Read | OpKind::Nop => false,
+    }
 }
 
 impl Ops {
@@ -111,6 +126,10 @@ impl Shard {
             let slot = ops.table.slot(key.index);
             slot.state = SlotState::Staged;
             slot.kind = request.kind;
+            #[cfg(feature = "_breakage")]
+            if Breakage::IgnoredFlush.is_on() && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
+                slot.kind = OpKind::Nop;
+            }
             slot.class = request.class;
             slot.durability = request.durability;
             slot.cancelling = false;
@@ -199,9 +218,14 @@ impl Shard {
                     ops.table.give_back(key.index);
                 }
                 SlotState::InFlight => {
+                    #[cfg(feature = "_breakage")]
+                    if Breakage::BufferFreedAtDrop.is_on() && matches!(slot.memory(), Some((_, Some(_)))) {
+                        // Memory of a region only: it stays mapped, so that the device's late bytes hit a neighbour.
+                        buffer = slot.buffer.take();
+                    }
                     cancel = !std::mem::replace(&mut slot.cancelling, true);
                     // With the orphaning, not with the cancel: the shard's end cancels what futures still wait for.
-                    if slot.kind != OpKind::Write && !matches!(continuation, Continuation::Orphan) {
+                    if !brings_memory(slot) && !matches!(continuation, Continuation::Orphan) {
                         ops.returning += 1;
                     }
                 }
@@ -329,9 +353,7 @@ impl Shard {
                     self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
                 }
                 ops.in_flight += 1;
-                if slot.kind == OpKind::Write {
-                    ops.returning += 1;
-                }
+                ops.returning += u32::from(brings_memory(slot));
             }
             let starving = !ops.starved.is_empty();
             if starving || ops.starving {
@@ -378,7 +400,7 @@ impl Shard {
         let verdict = self.ops.with(|ops| {
             let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
             let orphan = matches!(slot.continuation, Continuation::Orphan);
-            let returning = orphan || slot.kind == OpKind::Write;
+            let returning = orphan || brings_memory(slot);
             if slot.sampled {
                 let device_ns = self.pass(slot, now);
                 self.device_ns.set(device_ns);
@@ -404,11 +426,14 @@ impl Shard {
     #[inline]
     fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
         if result < 0 {
-            let again = matches!(-result, libc::EAGAIN | libc::EINTR);
+            // The kernel cancels what it has no worker thread for; nothing was done then.
+            let unasked = result == -libc::ECANCELED && !slot.cancelling;
+            let again = unasked || matches!(-result, libc::EAGAIN | libc::EINTR);
             if again && !orphan && !slot.cancelling && slot.retries < RETRIES_MAX {
-                slot.retries += 1;
+                slot.retries += if unasked { RETRY_WITHOUT_WORKER } else { 1 };
                 return Verdict::Again;
             }
+            let result = if unasked { -libc::EAGAIN } else { result };
             // What the engine's end cancelled fails for that reason.
             let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
             let failure = if ended { OpFailure::EngineClosed } else { OpFailure::Errno(-result) };
@@ -420,6 +445,10 @@ impl Shard {
                 slot.done += result as u32;
                 if slot.done >= slot.len || result == 0 || orphan {
                     return Verdict::Finished(Ok(slot.done.min(slot.len)));
+                }
+                #[cfg(feature = "_breakage")]
+                if Breakage::ShortReadIsSuccess.is_on() {
+                    return Verdict::Finished(Ok(slot.len));
                 }
                 // A direct read ends off the device's grain only where the file ends.
                 let grain =
@@ -438,7 +467,10 @@ impl Shard {
                         _ => Verdict::Again,
                     };
                 }
-                match slot.durability.sync_kind() {
+                let sync_kind = slot.durability.sync_kind();
+                #[cfg(feature = "_breakage")]
+                let sync_kind = sync_kind.filter(|_| !Breakage::IgnoredFlush.is_on());
+                match sync_kind {
                     // The sync is the same operation's second half: same slot, same key, submitted with this turn.
                     Some(sync) => {
                         slot.kind = sync;

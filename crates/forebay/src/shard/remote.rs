@@ -1,17 +1,15 @@
 //! The cell through which a future on any thread and a shard agree about one operation.
 
-use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
-
-use atomic_waker::AtomicWaker;
 
 use crate::file::FileCore;
 use crate::op::{OpFailure, OpOutcome, OpRequest};
 use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::optable::OpKey;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicWaker, UnsafeCell};
 
 /// Shared by the future and the shard; see [`RemoteCell`].
 pub(crate) type RemotePtr = Arc<RemoteCell>;
@@ -169,3 +167,6 @@ fn into_node(cell: RemotePtr) -> NonNull<ForeignNode> {
     // SAFETY: a pointer out of an Arc is never null.
     unsafe { NonNull::new_unchecked(raw) }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;

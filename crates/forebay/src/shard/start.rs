@@ -122,10 +122,26 @@ impl DriverMaker {
 fn run_shard(
     index: usize,
     engine: Arc<EngineShared>,
-    mut driver: Driver,
+    driver: Driver,
     tell: mpsc::Sender<Result<&'static str>>,
     end: Sender<Ended>,
 ) {
+    let name = driver.name();
+    let shard = new_shard(index, &engine, driver, Clock::system());
+    CURRENT.with(|current| current.set(&*shard));
+    let _ = tell.send(Ok(name));
+    drop(tell);
+    let run = catch_unwind(AssertUnwindSafe(|| shard.run()));
+    shard_over(shard, run, end);
+}
+
+/// A shard of `engine` for the calling thread, which gets its cache of I/O memory.
+pub(crate) fn new_shard(
+    index: usize,
+    engine: &Arc<EngineShared>,
+    mut driver: Driver,
+    clock: Clock,
+) -> Box<Shard> {
     let inbox = engine.inboxes[index].clone();
     inbox.set_wake_handle(driver.wake_handle());
     for Degradation { what, why, remedy } in driver.degradations() {
@@ -141,9 +157,7 @@ fn run_shard(
         }),
     );
     engine.arena.install(index);
-    let name = driver.name();
-    let clock = Clock::system();
-    let shard = Box::new(Shard {
+    Box::new(Shard {
         executor: Executor::new(&clock),
         depth: engine.config.queue_depth,
         inbox,
@@ -163,11 +177,13 @@ fn run_shard(
         spin_idle: Cell::default(),
         spin_flying: Cell::default(),
         completed: LocalCell::new(Vec::with_capacity(1024)),
-    });
-    CURRENT.with(|current| current.set(&*shard));
-    let _ = tell.send(Ok(name));
-    drop(tell);
-    match catch_unwind(AssertUnwindSafe(|| shard.run())) {
+    })
+}
+
+/// What follows a shard's run, on its thread, which still counts as the shard.
+pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end: Sender<Ended>) {
+    let engine = shard.engine.clone();
+    match run {
         Ok(ended) => {
             // Dropped while the thread still counts as the shard, so that what the destructors do stays local.
             if ended.leaked > 0 {

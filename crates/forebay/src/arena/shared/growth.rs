@@ -49,7 +49,7 @@ impl Shared {
             };
             if let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) {
                 // No memory for it now: whoever needs it finds out himself.
-                let _ = self.add_region(bytes);
+                let _ = self.grow_by(bytes);
             }
         }
         self.growth_asked.store(false, Ordering::Release);
@@ -66,7 +66,7 @@ impl Shared {
             if taken.is_some() {
                 return taken;
             }
-            self.add_region(self.growth_bytes(class)?).ok()?;
+            self.grow_by(self.growth_bytes(class)?).ok()?;
         }
         let header = self.central().take(class);
         // Others may wait for what is left of it.
@@ -88,6 +88,14 @@ impl Shared {
             _ => room,
         };
         (bytes >= needed).then_some(bytes)
+    }
+
+    /// As `add_region`, and remembers whether the system gave the memory.
+    fn grow_by(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
+        let grown = self.add_region(bytes);
+        let errno = grown.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::ENOMEM));
+        self.refusal.store(errno, Ordering::Relaxed);
+        grown
     }
 
     /// The caller holds `growth`, or is the only one who knows the arena.

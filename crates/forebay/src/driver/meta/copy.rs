@@ -29,9 +29,12 @@ pub(super) fn copy_range(
         return Err(failed(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1")));
     }
     // copy_file_range(2) refuses ranges of one file that overlap, as EINVAL; reading and writing would mix them up.
-    if offset.abs_diff(to_offset) < len && same_file(from, to) {
+    let same_file = same_file(from, to);
+    if offset.abs_diff(to_offset) < len && same_file {
         return Err(failed(Error::invalid(OPERATION, "source and target overlap in the same file")));
     }
+    // A copy behind the end of its own source would extend it, and then find zeros where the source had ended.
+    let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
     let copied =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;
     match copied {
@@ -151,6 +154,16 @@ fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
     }
 }
 
+/// How many bytes a file has from `offset` on; all there could be for what is no regular file and so never grows.
+fn bytes_behind(file: BorrowedFd<'_>, offset: u64) -> u64 {
+    match rustix::fs::fstat(file) {
+        Ok(found) if rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() => {
+            u64::try_from(found.st_size).unwrap_or(0).saturating_sub(offset)
+        }
+        _ => u64::MAX,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,5 +239,17 @@ mod tests {
         assert_eq!(copy_range(file.as_fd(), 0, 50, file.as_fd(), 50).unwrap(), 50);
         let error = copy_range(file.as_fd(), u64::MAX, 2, file.as_fd(), 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    /// A random sequence copied from before the end of a file to behind it: 8 KiB were there, which made the file
+    /// longer, and then 4 KiB of zeros were found where it had ended, and copied and counted too.
+    #[test]
+    fn a_copy_within_a_file_ends_where_the_file_ended_before() {
+        let file = tempfile::tempfile().unwrap();
+        let bytes = pattern(28_672);
+        file.write_all_at(&bytes, 0).unwrap();
+        assert_eq!(copy_range(file.as_fd(), 20_480, 12_288, file.as_fd(), 45_568).unwrap(), 8192);
+        assert_eq!(content(&file)[45_568..], bytes[20_480..]);
+        assert_eq!(copy_range(file.as_fd(), 60_000, 10, file.as_fd(), 90_000).unwrap(), 0);
+        assert_eq!(file.metadata().unwrap().len(), 45_568 + 8192);
     }
 }

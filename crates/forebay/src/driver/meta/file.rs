@@ -103,12 +103,12 @@ fn with_file<T>(fd: BorrowedFd<'_>, call: impl FnOnce(&File) -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::meta::{FdOwner, MetaReply, MetaRequest, execute};
+    use crate::driver::meta::{Descriptor, FdOwner, MetaReply, MetaRequest, execute};
     use std::os::fd::AsFd;
     use std::sync::Arc;
 
     fn owner(file: File) -> FdOwner {
-        Arc::new(file)
+        Arc::new(Descriptor::Os(file.into()))
     }
 
     fn metadata(file: &FdOwner) -> Metadata {

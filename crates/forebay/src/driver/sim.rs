@@ -1,0 +1,204 @@
+//! The driver of a simulated world: requests go to its machine, and nothing blocks but virtual time.
+//!
+//! The memory of a read is filled when the read *completes*, and that of a write is read then or when it was submitted,
+//! as a device with DMA would: a core that gave memory away too early is seen by what it then holds.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+
+use crate::device::{Alignment, Device};
+use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
+use crate::health::Degradation;
+use crate::shard::optable::OpKey;
+use crate::sim::Hub;
+
+/// Memory that a simulated device reads or writes while an operation is in flight.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    memory: NonNull<u8>,
+    len: usize,
+}
+
+impl Transfer {
+    /// # Safety
+    /// The memory stays readable and writable until the operation's completion was reported, or for ever if it never is.
+    /// Nobody else looks at it meanwhile.
+    pub(crate) unsafe fn new(memory: NonNull<u8>, len: usize) -> Transfer {
+        Transfer { memory, len }
+    }
+
+    /// Memory of a test, which lives as long as the process and is looked at on one thread.
+    #[cfg(test)]
+    pub(crate) fn of(memory: &'static [std::cell::Cell<u8>]) -> Transfer {
+        Transfer { memory: NonNull::from(memory).cast(), len: memory.len() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where it lies, to see whether two operations share memory. Never part of a history: addresses differ between runs.
+    pub(crate) fn as_range(&self) -> Range<usize> {
+        let start = self.memory.as_ptr() as usize;
+        start..start + self.len
+    }
+
+    /// Writes `bytes` at `at`, as far as there is room.
+    pub(crate) fn fill(&mut self, at: usize, bytes: &[u8]) {
+        let at = at.min(self.len);
+        let len = bytes.len().min(self.len - at);
+        // SAFETY: inside of the memory, which `new`'s caller keeps valid; the source is a reference and so elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), len) };
+    }
+
+    /// Reads into `out` from `at` on, as far as there is memory.
+    pub(crate) fn copy_to(&self, at: usize, out: &mut [u8]) {
+        let at = at.min(self.len);
+        let len = out.len().min(self.len - at);
+        // SAFETY: as in `fill`.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), out.as_mut_ptr(), len) };
+    }
+}
+
+/// A file of a simulated machine; dropping it closes it there.
+#[derive(Debug)]
+pub(crate) struct SimFile {
+    pub(crate) number: u32,
+    pub(crate) alignment: Alignment,
+    pub(crate) device: Arc<Device>,
+    pub(crate) device_number: u64,
+    /// Where the numbers of closed files wait for the machine: a destructor must not meet it at work.
+    pub(crate) closed: Arc<Mutex<Vec<u32>>>,
+    /// `/dev/null`, for those who ask for a descriptor.
+    pub(crate) null: Arc<OwnedFd>,
+}
+
+impl SimFile {
+    pub(crate) fn raw(&self) -> RawFd {
+        self.number as RawFd
+    }
+}
+
+impl AsFd for SimFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.null.as_fd()
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
+}
+
+/// One shard's way to its world's machine.
+pub(crate) struct SimDriver {
+    hub: Rc<Hub>,
+    port: usize,
+    wake: Arc<SimWake>,
+    enters: u64,
+}
+
+impl SimDriver {
+    pub(crate) fn new(hub: Rc<Hub>, wake: Arc<SimWake>) -> SimDriver {
+        let port = hub.add_port();
+        SimDriver { hub, port, wake, enters: 0 }
+    }
+
+    /// The shard's place among those of the world.
+    pub(crate) fn port(&self) -> usize {
+        self.port
+    }
+
+    /// # Safety
+    /// As [`Driver::submit`](crate::driver::Driver::submit).
+    #[inline]
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+        // SAFETY: the caller keeps the memory until the completion was reported; the machine forgets what was not
+        // reported before the memory can go (see `Hub::kill`).
+        let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
+        self.hub.submit(self.port, request, transfer);
+        Ok(())
+    }
+
+    pub(crate) fn cancel(&mut self, key: OpKey) {
+        self.hub.cancel(self.port, key);
+    }
+
+    /// A wait is one in virtual time: the world goes on to the next completion of this shard. Shards that wait in their
+    /// turns never come here, the world steps them; one that comes to its end does.
+    pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
+        if let Wait::For { completions, limit, .. } = wait {
+            self.hub.wait_for(self.port, completions as usize, limit);
+        }
+        self.enters += 1;
+        for (key, result) in self.hub.take_done(self.port) {
+            report(key, result);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_completions(&mut self) -> bool {
+        self.hub.done_count(self.port) > 0
+    }
+
+    pub(crate) fn wake_handle(&self) -> WakeHandle {
+        WakeHandle::Sim(self.wake.clone())
+    }
+
+    pub(crate) fn register_file(&mut self, _index: u32, _fd: RawFd) -> bool {
+        false
+    }
+
+    pub(crate) fn unregister_file(&mut self, _index: u32) {}
+
+    pub(crate) fn register_region(&mut self, _index: u16, _start: *mut u8, _len: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn retire(&mut self) {}
+
+    pub(crate) fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    pub(crate) fn degradations(&mut self) -> Vec<Degradation> {
+        Vec::new()
+    }
+}
+
+/// Tells the world that a shard has news; and that somebody did so from another thread, which no seed could repeat.
+#[derive(Debug)]
+pub(crate) struct SimWake {
+    woken: AtomicBool,
+    thread: ThreadId,
+    /// Shared by all of a world.
+    foreign: Arc<AtomicBool>,
+}
+
+impl SimWake {
+    pub(crate) fn new(foreign: Arc<AtomicBool>) -> SimWake {
+        SimWake { woken: AtomicBool::new(false), thread: std::thread::current().id(), foreign }
+    }
+
+    pub(crate) fn wake(&self) {
+        if std::thread::current().id() != self.thread {
+            self.foreign.store(true, Ordering::SeqCst);
+        }
+        self.woken.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn take(&self) -> bool {
+        self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,330 @@
+//! What a world's shards, files and tasks reach of it: the machine, the clock, and who waits for what.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::driver::IoRequest;
+use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
+use crate::driver::sim::{SimFile, Transfer};
+use crate::error::Result;
+use crate::op::OpKind;
+use crate::shard::optable::OpKey;
+use crate::sim::history::{Fate, What};
+use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
+use crate::sim::shards::Stepped;
+use crate::sim::tasks::Tasks;
+
+/// Takes the reply of a call about files.
+pub(crate) type Answer = Box<dyn FnOnce(Result<MetaReply>) + Send>;
+
+thread_local! {
+    /// The world that runs on this thread: its number (0 for none), its time, itself.
+    static HERE: Cell<u64> = const { Cell::new(0) };
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+    static HUB: RefCell<Option<Rc<Hub>>> = const { RefCell::new(None) };
+}
+
+/// The number of the world that runs on this thread; 0 when none does.
+#[inline]
+pub(crate) fn here() -> u64 {
+    HERE.get()
+}
+
+/// The virtual time of this thread's world, in nanoseconds since its beginning.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    NOW_NS.get()
+}
+
+/// The world that runs on this thread.
+pub(crate) fn current() -> Option<Rc<Hub>> {
+    HUB.with_borrow(Option::clone)
+}
+
+/// One shard's completions.
+#[derive(Default)]
+struct Port {
+    done: VecDeque<(OpKey, i32)>,
+}
+
+/// What the power supply was told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cut {
+    pub(crate) at_ns: Option<u64>,
+    pub(crate) at_operation: Option<u64>,
+    pub(crate) now: bool,
+}
+
+/// The inside of a [`World`](super::World).
+pub(crate) struct Hub {
+    number: u64,
+    pub(crate) machine: RefCell<Machine>,
+    pub(crate) fate: RefCell<Fate>,
+    pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
+    pub(crate) tasks: Tasks,
+    /// Something of this world was woken on another thread.
+    pub(crate) foreign: Arc<AtomicBool>,
+    pub(crate) cut: Cell<Cut>,
+    now_ns: Cell<u64>,
+    ports: RefCell<Vec<Port>>,
+    owners: RefCell<BTreeMap<IoId, (usize, OpKey)>>,
+    ids: RefCell<BTreeMap<(usize, u64), IoId>>,
+    asked: RefCell<BTreeMap<IoId, Answer>>,
+    next_id: Cell<u64>,
+    operations: Cell<u64>,
+    closed: Arc<Mutex<Vec<u32>>>,
+    null: Arc<OwnedFd>,
+    devices: RefCell<BTreeMap<u64, Arc<Device>>>,
+    /// What the core did that it never may.
+    violations: RefCell<Vec<String>>,
+}
+
+/// Marks a world as the one of this thread, until it is dropped.
+pub(crate) struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        HERE.set(0);
+        NOW_NS.set(0);
+        HUB.take();
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(fate: Fate) -> std::io::Result<Hub> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let foreign = Arc::<AtomicBool>::default();
+        Ok(Hub {
+            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            machine: RefCell::new(Machine::new()),
+            fate: RefCell::new(fate),
+            shards: RefCell::default(),
+            tasks: Tasks::new(foreign.clone()),
+            foreign,
+            cut: Cell::default(),
+            now_ns: Cell::new(0),
+            ports: RefCell::default(),
+            owners: RefCell::default(),
+            ids: RefCell::default(),
+            asked: RefCell::default(),
+            next_id: Cell::new(0),
+            operations: Cell::new(0),
+            closed: Arc::default(),
+            null: Arc::new(std::fs::File::open("/dev/null")?.into()),
+            devices: RefCell::default(),
+            violations: RefCell::default(),
+        })
+    }
+
+    /// Makes this the world of the thread; `None` when it has one already.
+    pub(crate) fn enter(self: &Rc<Hub>) -> Option<Running> {
+        if here() != 0 {
+            return None;
+        }
+        HERE.set(self.number);
+        NOW_NS.set(self.now_ns.get());
+        HUB.set(Some(self.clone()));
+        Some(Running)
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    /// Moves the clock; it never goes back.
+    pub(crate) fn set_now(&self, now_ns: u64) {
+        let now_ns = now_ns.max(self.now_ns.get());
+        self.now_ns.set(now_ns);
+        if here() == self.number {
+            NOW_NS.set(now_ns);
+        }
+    }
+
+    pub(crate) fn note(&self, what: What, words: &[u64]) {
+        self.fate.borrow_mut().history.note(what, words);
+    }
+
+    pub(crate) fn add_port(&self) -> usize {
+        let mut ports = self.ports.borrow_mut();
+        ports.push(Port::default());
+        ports.len() - 1
+    }
+
+    /// Operations given to the disks so far.
+    pub(crate) fn operations(&self) -> u64 {
+        self.operations.get()
+    }
+
+    fn id(&self) -> IoId {
+        self.next_id.set(self.next_id.get() + 1);
+        IoId(self.next_id.get())
+    }
+
+    pub(crate) fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) {
+        self.operations.set(self.operations.get() + 1);
+        if self.cut.get().at_operation == Some(self.operations.get()) {
+            self.cut.set(Cut { now: true, ..self.cut.get() });
+        }
+        if !self.machine.borrow().is_on() {
+            return self.push_done(port, request.key, -libc::EIO);
+        }
+        let id = self.id();
+        self.owners.borrow_mut().insert(id, (port, request.key));
+        let before = self.ids.borrow_mut().insert((port, request.key.to_user_data()), id);
+        if before.is_some() {
+            self.violation("two operations in flight have the same slot and generation".to_string());
+        }
+        let io = SimIo {
+            id,
+            kind: request.kind,
+            file: request.fd as u32,
+            offset: request.offset,
+            transfer,
+            len: if request.kind == OpKind::Nop { 0 } else { request.len },
+        };
+        self.close_files();
+        self.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
+    }
+
+    pub(crate) fn cancel(&self, port: usize, key: OpKey) {
+        let id = self.ids.borrow().get(&(port, key.to_user_data())).copied();
+        if let Some(id) = id {
+            self.machine.borrow_mut().cancel(id, self.now_ns(), &mut self.fate.borrow_mut());
+        }
+    }
+
+    /// Has the machine carry out a call about files; one that is off never answers, so the answer is given up.
+    pub(crate) fn ask(&self, request: MetaRequest, answer: Answer) {
+        self.close_files();
+        if !self.machine.borrow().is_on() {
+            return drop(answer);
+        }
+        let id = self.id();
+        self.asked.borrow_mut().insert(id, answer);
+        self.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
+    }
+
+    /// Tells the machine which files were closed since the last look.
+    pub(crate) fn close_files(&self) {
+        let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut machine = self.machine.borrow_mut();
+        closed.into_iter().for_each(|file| machine.close(file));
+    }
+
+    /// Hands out everything that the machine has done by now.
+    pub(crate) fn deliver(&self) {
+        self.close_files();
+        loop {
+            let done = self.machine.borrow_mut().pop_due(self.now_ns(), &mut self.fate.borrow_mut());
+            match done {
+                None => break,
+                Some(Done::Io { id, result }) => {
+                    let owner = self.owners.borrow_mut().remove(&id);
+                    if let Some((port, key)) = owner {
+                        self.ids.borrow_mut().remove(&(port, key.to_user_data()));
+                        self.push_done(port, key, result);
+                    }
+                }
+                Some(Done::Opened { id, result }) => {
+                    self.answer(id, result.map(|opened| MetaReply::Opened(self.descriptor(opened))));
+                }
+                Some(Done::Meta { id, result }) => self.answer(id, result),
+            }
+        }
+        let found = self.machine.borrow_mut().violations();
+        self.violations.borrow_mut().extend(found);
+    }
+
+    fn answer(&self, id: IoId, result: Result<MetaReply>) {
+        // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that nobody waits for.
+        let answer = self.asked.borrow_mut().remove(&id);
+        if let Some(answer) = answer {
+            answer(result);
+        }
+    }
+
+    fn descriptor(&self, opened: OpenedFile) -> Descriptor {
+        let device = self
+            .devices
+            .borrow_mut()
+            .entry(opened.disk_number)
+            .or_insert_with(|| Arc::new(Device::simulated(&opened.disk_name)))
+            .clone();
+        Descriptor::Sim(SimFile {
+            number: opened.number,
+            alignment: opened.alignment,
+            device,
+            device_number: opened.disk_number,
+            closed: self.closed.clone(),
+            null: self.null.clone(),
+        })
+    }
+
+    fn push_done(&self, port: usize, key: OpKey, result: i32) {
+        if let Some(port) = self.ports.borrow_mut().get_mut(port) {
+            port.done.push_back((key, result));
+        }
+    }
+
+    pub(crate) fn done_count(&self, port: usize) -> usize {
+        self.ports.borrow().get(port).map_or(0, |port| port.done.len())
+    }
+
+    pub(crate) fn take_done(&self, port: usize) -> VecDeque<(OpKey, i32)> {
+        self.ports.borrow_mut().get_mut(port).map(|port| std::mem::take(&mut port.done)).unwrap_or_default()
+    }
+
+    /// Lets time pass until this shard has `completions`, or `limit` is over, or nothing more will happen.
+    pub(crate) fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>) {
+        let limit_ns = limit.map_or(u64::MAX, |limit| {
+            self.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+        });
+        loop {
+            self.deliver();
+            if self.done_count(port) >= completions {
+                return;
+            }
+            let next = self.machine.borrow().next_event_ns();
+            match next {
+                Some(next) if next <= limit_ns => self.set_now(next),
+                _ if limit_ns < u64::MAX => return self.set_now(limit_ns),
+                _ => return,
+            }
+        }
+    }
+
+    /// The power went: whatever is in flight fails, so that nobody keeps memory for a device that is off.
+    pub(crate) fn kill(&self) {
+        let owners = std::mem::take(&mut *self.owners.borrow_mut());
+        self.ids.borrow_mut().clear();
+        for (port, key) in owners.into_values() {
+            self.push_done(port, key, -libc::EIO);
+        }
+        // Dropped with nothing borrowed: each tells its `Pending`.
+        let asked = std::mem::take(&mut *self.asked.borrow_mut());
+        drop(asked);
+    }
+
+    /// Forgets what belonged to the run that is over. No shard is left.
+    pub(crate) fn clear_run(&self) {
+        self.kill();
+        self.ports.borrow_mut().clear();
+        self.cut.set(Cut::default());
+        self.close_files();
+    }
+
+    pub(crate) fn violation(&self, text: String) {
+        self.violations.borrow_mut().push(text);
+    }
+
+    /// The first thing that the core did and never may.
+    pub(crate) fn first_violation(&self) -> Option<String> {
+        self.violations.borrow().first().cloned()
+    }
+}

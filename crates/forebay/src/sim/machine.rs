@@ -1,0 +1,285 @@
+//! The disks and the file system of a world: what is in them, what is on its way, and when it arrives.
+//!
+//! Nothing here waits or runs by itself. The world submits operations with the time at which it does, asks when the next
+//! thing happens, and takes what is due. An operation's effect on data happens when it is taken.
+//!
+//! # What is durable, and what may be there after a power cut
+//!
+//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. A disk
+//! without a volatile cache ([`Profile::write_cache`](crate::sim::Profile::write_cache) of 0) has it on the medium at
+//! once. A full cache, and too much buffered, move their oldest writes on by themselves.
+//!
+//! | after | is durable |
+//! |---|---|
+//! | a sync of any file or directory of the disk | all direct writes on that disk that completed before the sync was submitted |
+//! | a data sync of a file | also its buffered writes, its length, its holes; with [`Journal`] also every change of names up to the last change of its length, or its creation |
+//! | a full sync of a file | as a data sync; with [`Journal`] also every change of names up to the last one that touched it (rename, link, removal) |
+//! | a sync of a directory | with [`Journal`] every change of names and lengths (those by calls) up to the last one in it; with [`Posix`] the changes in this directory and no others |
+//! | rename, hard_link | what a sync of the new name's directory gives, then of the old one's, in steps of their own: the power may go between the change and each of the syncs |
+//! | an orderly restart | everything but what a failed sync lost |
+//!
+//! | before that, a power cut leaves | |
+//! |---|---|
+//! | of a direct write that completed | what [`Lost`](crate::sim::Lost) says: all, all up to a point, or any; with [`Profile::torn`](crate::sim::Profile::torn) any sectors of the write at the point, or of each |
+//! | of a buffered write | any sectors |
+//! | of a write in flight | any sectors |
+//! | of a sector that was written several times | any of its versions since the last flush, or the one before |
+//! | of a length that writes grew | the old one, the new one, or one between at a sector; apart from all else. Bytes that did not survive are zeros |
+//! | of truncate, allocate, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. What was written into the place of something that was cut off is gone if the cut is |
+//! | of names, with [`Journal`] | the changes up to one point, none after it: a rename is there or not, also across directories |
+//! | of names, with [`Posix`] | of each directory's own changes those up to one point. A rename within a directory is there or not; one across directories may leave the old name, the new one, both or none. A new file whose name survives may be empty |
+//! | of locks and open handles, of files without a name | nothing |
+//!
+//! [`Journal`]: crate::sim::MetadataOrder::Journal
+//! [`Posix`]: crate::sim::MetadataOrder::Posix
+
+mod calls;
+mod content;
+mod crash;
+mod disk;
+mod finish;
+mod flight;
+mod handles;
+mod inode;
+mod names;
+mod pages;
+mod ranges;
+mod rules;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod timing;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+pub use self::rules::Counts;
+
+use self::content::Doom;
+use self::disk::Disk;
+use self::flight::{Flight, IoFlight};
+use self::rules::{Faults, Rules, Struck, Target};
+use crate::device::Alignment;
+use crate::driver::meta::MetaReply;
+use crate::driver::sim::Transfer;
+use crate::error::{Error, Result};
+use crate::op::OpKind;
+use crate::sim::fault::Rule;
+use crate::sim::history::{Fate, What};
+use crate::sim::profile::Profile;
+
+/// An operation or call that is on its way; given by who asks, never twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IoId(pub(crate) u64);
+
+/// A read, write or sync.
+#[derive(Debug)]
+pub(crate) struct SimIo {
+    pub(crate) id: IoId,
+    pub(crate) kind: OpKind,
+    /// The open file's number.
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+    pub(crate) transfer: Option<Transfer>,
+    pub(crate) len: u32,
+}
+
+/// How something ended.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// Bytes moved, or an errno, negative.
+    Io { id: IoId, result: i32 },
+    /// The answer to `Open` and `TempFile`.
+    Opened { id: IoId, result: Result<OpenedFile> },
+    /// The answer to every other call.
+    Meta { id: IoId, result: Result<MetaReply> },
+}
+
+/// A file that was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedFile {
+    pub(crate) number: u32,
+    pub(crate) alignment: Alignment,
+    pub(crate) disk_name: String,
+    pub(crate) disk_number: u64,
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+struct Handle {
+    disk: usize,
+    inode: u64,
+    path: Rc<Path>,
+    read: bool,
+    write: bool,
+    direct: bool,
+}
+
+/// All disks of a world, and everything that is on its way to or from them.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    disks: Vec<Disk>,
+    /// Where each disk is mounted, in components.
+    mounts: Vec<names::Names>,
+    /// How many mounts have their directories.
+    settled: usize,
+    handles: BTreeMap<u32, Handle>,
+    next_handle: u32,
+    /// Numbers below were given before the last restart.
+    first_handle: u32,
+    flights: BTreeMap<IoId, Flight>,
+    /// When which flight goes on: time, then order of asking.
+    events: BTreeMap<(u64, u64), IoId>,
+    serial: u64,
+    injected: Rules,
+    counts: Counts,
+    violations: Vec<String>,
+    on: bool,
+    /// Bytes of a read on their way from a file to memory.
+    scratch: Vec<u8>,
+}
+
+impl Machine {
+    /// A machine that is switched on. Without a disk at `/` its first use mounts an ideal one there.
+    pub(crate) fn new() -> Machine {
+        Machine {
+            disks: Vec::new(),
+            mounts: Vec::new(),
+            settled: 0,
+            handles: BTreeMap::new(),
+            next_handle: 1,
+            first_handle: 1,
+            flights: BTreeMap::new(),
+            events: BTreeMap::new(),
+            serial: 0,
+            injected: Rules::default(),
+            counts: Counts::default(),
+            violations: Vec::new(),
+            on: true,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds a disk.
+    ///
+    /// # Errors
+    /// When the profile describes no possible disk, or another is mounted there.
+    pub(crate) fn mount(&mut self, profile: Profile) -> Result<()> {
+        profile.check()?;
+        let mount = names::components(&profile.mount);
+        if self.mounts.contains(&mount) {
+            return Err(Error::invalid("mount", "another disk is mounted there").with_path(&profile.mount));
+        }
+        self.disks.push(Disk::new(self.disks.len(), profile));
+        self.mounts.push(mount);
+        Ok(())
+    }
+
+    /// When the next thing happens.
+    pub(crate) fn next_event_ns(&self) -> Option<u64> {
+        self.events.first_key_value().map(|((time_ns, _), _)| *time_ns)
+    }
+
+    /// Takes the earliest thing that is due at `now_ns`, and lets it have its effect.
+    pub(crate) fn pop_due(&mut self, now_ns: u64, fate: &mut Fate) -> Option<Done> {
+        loop {
+            let first = self.events.first_entry().filter(|event| event.key().0 <= now_ns)?;
+            let ((time_ns, _), id) = first.remove_entry();
+            let done = match self.flights.remove(&id) {
+                Some(Flight::Io(flight)) => Some(self.finish(*flight, time_ns, fate)),
+                Some(Flight::Meta(flight)) => self.go_on(id, *flight, time_ns, fate),
+                None => None,
+            };
+            if done.is_some() {
+                return done;
+            }
+        }
+    }
+
+    /// The last owner of a file is gone.
+    pub(crate) fn close(&mut self, file: u32) {
+        let in_use = |flight: &Flight| matches!(flight, Flight::Io(flight) if flight.io.file == file);
+        if let Some(handle) = self.handles.remove(&file) {
+            if self.flights.values().any(in_use) {
+                self.violations.push(format!("file {file} was closed with operations in flight"));
+            }
+            if let Some(disk) = self.disks.get_mut(handle.disk) {
+                disk.tree.close(handle.inode, file);
+            }
+        }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Adds a rule for all disks.
+    pub(crate) fn inject(&mut self, rule: Rule) {
+        self.injected.add(rule);
+    }
+
+    /// From now on nothing strikes; what did stays.
+    pub(crate) fn clear_faults(&mut self) {
+        self.injected.clear();
+        self.disks.iter_mut().for_each(|disk| disk.rules.clear());
+    }
+
+    /// What the core did that it must never do, since the last call.
+    pub(crate) fn violations(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.violations)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Asks the rules of a disk, and those for all, about one operation.
+    fn strike(&mut self, disk: usize, target: &Target<'_>, fate: &mut Fate) -> Struck {
+        let mut struck = Struck::default();
+        if target.possible != Faults::default() {
+            if let Some(disk) = self.disks.get_mut(disk) {
+                disk.rules.ask(target, fate, &mut self.counts, &mut struck);
+            }
+            self.injected.ask(target, fate, &mut self.counts, &mut struck);
+        }
+        struck
+    }
+
+    /// Lets a flight go on at a time.
+    fn schedule(&mut self, id: IoId, time_ns: u64, flight: Flight) {
+        let event = self.event(id, time_ns);
+        let flight = match flight {
+            Flight::Io(mut flight) => {
+                flight.event = Some(event);
+                Flight::Io(flight)
+            }
+            other => other,
+        };
+        self.flights.insert(id, flight);
+    }
+
+    fn event(&mut self, id: IoId, time_ns: u64) -> (u64, u64) {
+        let event = (time_ns, self.serial);
+        self.serial += 1;
+        self.events.insert(event, id);
+        event
+    }
+
+    fn note_done(&mut self, flight: &IoFlight, result: i32, time_ns: u64, fate: &mut Fate) {
+        let io = &flight.io;
+        let result = result as u32;
+        fate.history.note(
+            What::Done,
+            &[
+                io.id.0,
+                io.kind as u64,
+                u64::from(io.file),
+                io.offset,
+                u64::from(io.len),
+                u64::from(result),
+                time_ns,
+            ],
+        );
+    }
+}

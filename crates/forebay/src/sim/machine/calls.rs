@@ -1,0 +1,279 @@
+//! Calls about names and open files: when they act, the syncs that follow in steps of their own, and their errors, which
+//! are those of the operating system's calls (`driver/meta`).
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use super::flight::{DirSync, Flight, MetaFlight};
+use super::names::Spot;
+use super::rules::{Faults, Struck, Target};
+use super::{Done, IoId, Machine};
+use crate::dir::{DirEntry, FileKind};
+use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::error::{Error, Result};
+use crate::sim::fault::Fault;
+use crate::sim::history::{Fate, What};
+
+const SYNC: Faults = Faults::of(&[Fault::LyingFlush, Fault::FlushError, Fault::Slow]);
+pub(super) const MAKE: Faults = Faults::of(&[Fault::NoSpace]);
+
+impl Machine {
+    /// Takes a call.
+    pub(crate) fn ask(&mut self, id: IoId, request: MetaRequest, now_ns: u64, _fate: &mut Fate) {
+        if self.flights.contains_key(&id) {
+            self.violations.push(format!("call {} was made again while it was under way", id.0));
+            return;
+        }
+        self.settle_in();
+        let call_ns = match self.on {
+            true => self.disks.first().map_or(0, |disk| disk.profile.call_ns),
+            false => 0,
+        };
+        let flight = MetaFlight {
+            request,
+            acted: false,
+            syncs: VecDeque::new(),
+            barrier: 0,
+            struck: Struck::default(),
+        };
+        self.schedule(id, now_ns.saturating_add(call_ns), Flight::Meta(Box::new(flight)));
+    }
+
+    /// The next step of a call; its end, if that was the last.
+    pub(super) fn go_on(
+        &mut self,
+        id: IoId,
+        mut flight: MetaFlight,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Option<Done> {
+        let operation = flight.request.operation();
+        if !self.on {
+            let refused = Err(Error::os(operation, libc::EIO).with_note("the machine is switched off"));
+            return Some(self.answer(id, &flight.request, refused, now_ns, fate));
+        }
+        if flight.acted {
+            if let Some(sync) = flight.syncs.pop_front()
+                && let Err(error) = self.sync_dir(operation, &sync, &flight, fate)
+            {
+                return Some(self.answer(id, &flight.request, Err(error), now_ns, fate));
+            }
+        } else {
+            if let MetaRequest::Open { .. } | MetaRequest::TempFile { .. } = &flight.request {
+                let result = self.open_any(id, &flight.request, now_ns, fate);
+                self.counts.calls += 1;
+                let errno = result.as_ref().err().map_or(0, errno_of);
+                fate.history.note(What::Meta, &[id.0, operation_number(&flight.request), errno, now_ns]);
+                return Some(Done::Opened { id, result });
+            }
+            flight.acted = true;
+            let acted = self.act(id, &flight.request, now_ns, fate);
+            match acted {
+                Err(error) => return Some(self.answer(id, &flight.request, Err(error), now_ns, fate)),
+                Ok(Acted::Done(reply)) => {
+                    return Some(self.answer(id, &flight.request, Ok(reply), now_ns, fate));
+                }
+                Ok(Acted::Syncs(syncs)) => flight.syncs = syncs,
+            }
+        }
+        let Some(sync) = flight.syncs.front() else {
+            return Some(self.answer(id, &flight.request, Ok(MetaReply::Done), now_ns, fate));
+        };
+        let target = Target { id: id.0, possible: SYNC, path: &sync.at, range: None };
+        let struck = self.strike(sync.disk, &target, fate);
+        let Some(disk) = self.disks.get_mut(sync.disk) else { return None };
+        let base_ns = disk.profile.flush_ns;
+        let base_ns = if struck.by(Fault::Slow) { base_ns.saturating_mul(1000) } else { base_ns };
+        let span = disk.timing.take(&disk.profile, base_ns, 0, 1, now_ns, fate);
+        flight.barrier = disk.seq();
+        flight.struck = struck;
+        self.schedule(id, span.end_ns, Flight::Meta(Box::new(flight)));
+        None
+    }
+
+    fn sync_dir(
+        &mut self,
+        operation: &'static str,
+        sync: &DirSync,
+        flight: &MetaFlight,
+        fate: &mut Fate,
+    ) -> Result<()> {
+        let Some(disk) = self.disks.get_mut(sync.disk) else { return Ok(()) };
+        self.counts.flushes += 1;
+        match disk.sync(sync.dir, false, flight.barrier, &flight.struck, fate) {
+            0 => Ok(()),
+            errno => {
+                let error = Error::os(operation, -errno).with_path(&sync.path);
+                Err(match sync.changed {
+                    true => error.with_note(
+                        "the name was changed, but its directory could not be synced, so the change may be lost",
+                    ),
+                    false => error,
+                })
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        id: IoId,
+        request: &MetaRequest,
+        result: Result<MetaReply>,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Done {
+        self.counts.calls += 1;
+        let errno = result.as_ref().err().map_or(0, errno_of);
+        fate.history.note(What::Meta, &[id.0, operation_number(request), errno, now_ns]);
+        match &result {
+            Ok(MetaReply::Entries(entries)) => {
+                for entry in entries {
+                    fate.history.bytes(entry.name().as_encoded_bytes());
+                }
+            }
+            Ok(MetaReply::Metadata(found)) => {
+                fate.history.note(What::Meta, &[found.inode(), found.len(), found.links(), found.blocks_bytes()]);
+            }
+            Ok(MetaReply::Copied(bytes)) => fate.history.note(What::Meta, &[*bytes]),
+            _ => {}
+        }
+        match (request, result) {
+            (MetaRequest::Open { .. } | MetaRequest::TempFile { .. }, Err(error)) => {
+                Done::Opened { id, result: Err(error) }
+            }
+            (_, result) => Done::Meta { id, result },
+        }
+    }
+
+    /// Does what the call is for, and says which directories are synced then.
+    fn act(&mut self, id: IoId, request: &MetaRequest, now_ns: u64, fate: &mut Fate) -> Result<Acted> {
+        let operation = request.operation();
+        let at = |path: &Path, result: Result<(), i32>| match result {
+            Ok(()) => Ok(Acted::Done(MetaReply::Done)),
+            Err(errno) => Err(Error::os(operation, errno).with_path(path)),
+        };
+        match request {
+            MetaRequest::Rename { from, to } => {
+                let (from_dir, to_dir) = (self.parent(operation, from)?, self.parent(operation, to)?);
+                self.rename(from, to, now_ns).map_err(|errno| {
+                    Error::os(operation, errno).with_path(from).with_note(format!("to {}", to.display()))
+                })?;
+                // The new name first: when power fails between the two syncs the file should have both names.
+                let mut syncs = VecDeque::from([dir_sync(&to_dir, to, true)]);
+                if from_dir.0 != to_dir.0 {
+                    syncs.push_back(dir_sync(&from_dir, from, true));
+                }
+                Ok(Acted::Syncs(syncs))
+            }
+            MetaRequest::HardLink { from, to } => {
+                let to_dir = self.parent(operation, to)?;
+                self.hard_link(from, to, now_ns).map_err(|errno| {
+                    Error::os(operation, errno).with_path(from).with_note(format!("as {}", to.display()))
+                })?;
+                Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to, true)])))
+            }
+            MetaRequest::SyncDir { path } => {
+                let spot = self.find_dir(path).map_err(|errno| Error::os(operation, errno).with_path(path))?;
+                Ok(Acted::Syncs(VecDeque::from([dir_sync(&(spot, path.clone()), path, false)])))
+            }
+            MetaRequest::RemoveFile { path } => at(path, self.remove_file(path, now_ns)),
+            MetaRequest::RemoveDir { path } => at(path, self.remove_dir(path, now_ns)),
+            MetaRequest::CreateDir { path } => {
+                let room = self.room_to_make(id, path, fate);
+                at(path, room.and_then(|()| self.create_dir(path, now_ns)))
+            }
+            MetaRequest::CreateDirAll { path } => {
+                let room = match self.find(path) {
+                    Ok(_) => Ok(()),
+                    Err(_) => self.room_to_make(id, path, fate),
+                };
+                at(path, room.and_then(|()| self.create_dir_all(path, now_ns)))
+            }
+            MetaRequest::ReadDir { path } => match self.find_dir(path) {
+                Ok(spot) => Ok(Acted::Done(MetaReply::Entries(self.entries(spot)))),
+                Err(errno) => at(path, Err(errno)),
+            },
+            MetaRequest::Metadata { path } => match self.find(path).and_then(|spot| self.metadata(spot)) {
+                Ok(found) => Ok(Acted::Done(MetaReply::Metadata(found))),
+                Err(errno) => at(path, Err(errno)),
+            },
+            other => self.act_on_file(id, other, now_ns, fate).map(Acted::Done),
+        }
+    }
+
+    /// The directory of a path, as the real calls open it before they begin.
+    fn parent(&self, operation: &'static str, path: &Path) -> Result<(Spot, PathBuf)> {
+        let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
+            return Err(Error::invalid(operation, "this path does not end in a name").with_path(path));
+        };
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        match self.find_dir(dir) {
+            Ok(spot) => Ok((spot, dir.to_path_buf())),
+            Err(errno) => Err(Error::os(operation, errno)
+                .with_path(path)
+                .with_note(format!("cannot open the directory {}", dir.display()))),
+        }
+    }
+
+    /// Whether a rule says that there is no space for a new file.
+    pub(super) fn room_to_make(&mut self, id: IoId, path: &Path, fate: &mut Fate) -> Result<(), i32> {
+        let Ok(slot) = self.slot(path) else { return Ok(()) };
+        if slot.inode.is_some() {
+            return Ok(());
+        }
+        let target = Target { id: id.0, possible: MAKE, path, range: None };
+        match self.strike(slot.disk, &target, fate).by(Fault::NoSpace) {
+            true => Err(libc::ENOSPC),
+            false => Ok(()),
+        }
+    }
+
+    fn entries(&self, spot: Spot) -> Vec<DirEntry> {
+        let Some(dir) = self.inode(spot) else { return Vec::new() };
+        let kind = |inode| match self.inode(Spot { disk: spot.disk, inode }).is_some_and(|inode| inode.is_dir) {
+            true => FileKind::Dir,
+            false => FileKind::File,
+        };
+        // Names come in order from the map, as the real call sorts them.
+        dir.names.iter().map(|(name, inode)| DirEntry::new(name.clone(), kind(*inode))).collect()
+    }
+}
+
+enum Acted {
+    Done(MetaReply),
+    Syncs(VecDeque<DirSync>),
+}
+
+fn dir_sync((spot, at): &(Spot, PathBuf), path: &Path, changed: bool) -> DirSync {
+    DirSync { disk: spot.disk, dir: spot.inode, path: path.to_path_buf(), at: at.clone(), changed }
+}
+
+fn errno_of(error: &Error) -> u64 {
+    // Errors that are not the system's get a number that no errno has.
+    error.raw_os_error().map_or(u64::from(u32::MAX), |errno| errno as u64)
+}
+
+/// The kind of call, in histories; never changes.
+fn operation_number(request: &MetaRequest) -> u64 {
+    match request {
+        MetaRequest::Open { .. } => 1,
+        MetaRequest::TempFile { .. } => 2,
+        MetaRequest::Rename { .. } => 3,
+        MetaRequest::HardLink { .. } => 4,
+        MetaRequest::RemoveFile { .. } => 5,
+        MetaRequest::RemoveDir { .. } => 6,
+        MetaRequest::CreateDir { .. } => 7,
+        MetaRequest::CreateDirAll { .. } => 8,
+        MetaRequest::SyncDir { .. } => 9,
+        MetaRequest::ReadDir { .. } => 10,
+        MetaRequest::Metadata { .. } => 11,
+        MetaRequest::FileMetadata { .. } => 12,
+        MetaRequest::Allocate { .. } => 13,
+        MetaRequest::PunchHole { .. } => 14,
+        MetaRequest::Truncate { .. } => 15,
+        MetaRequest::Advise { .. } => 16,
+        MetaRequest::CopyRange { .. } => 17,
+        MetaRequest::TryLock { .. } => 18,
+        MetaRequest::Unlock { .. } => 19,
+    }
+}

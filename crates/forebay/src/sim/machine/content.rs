@@ -1,0 +1,281 @@
+//! The bytes and the length of one file: as they are read now, as they are on the medium, and the log of changes
+//! between the two.
+//!
+//! Always: the durable content, with the log applied in order, is the live content. A change leaves the log at its front
+//! only, when it is settled, so that older content never lands on newer. A power cut walks through the log once, and
+//! applies what survives.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use super::pages::{PAGE, Pages, Piece};
+use super::ranges::Ranges;
+
+/// Where the bytes of a change are, or whether a change of length is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the machine's memory: the page cache, or a change of metadata that no journal holds yet.
+    Memory,
+    /// In the disk's volatile cache.
+    Cache,
+    /// On the medium.
+    Medium,
+    /// Nowhere: a sync failed, and what it was for counts as written.
+    Gone,
+}
+
+/// What a power cut leaves of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    All,
+    Nothing,
+    /// Each sector on its own.
+    Torn,
+}
+
+/// What a rule said about this write's fate in a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Doom {
+    pub(super) torn: bool,
+    pub(super) lost: bool,
+    pub(super) loose: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Changed {
+    Data { pieces: Vec<Piece>, doom: Doom },
+    /// A write made the file longer.
+    Grow { to: u64 },
+    /// Truncated or allocated: a call about metadata.
+    Resize { to: u64 },
+    /// A hole was made. A call about metadata.
+    Hole { range: Range<u64> },
+}
+
+/// One change that is not durable yet.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) seq: u64,
+    pub(super) place: Place,
+    pub(super) changed: Changed,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) live: Pages,
+    pub(super) len: u64,
+    pub(super) durable: Pages,
+    pub(super) durable_len: u64,
+    /// In the order of `seq`.
+    pub(super) log: VecDeque<Change>,
+    /// Pages that take space.
+    pub(super) blocks: Ranges,
+    /// Bytes of sectors that cannot be read.
+    pub(super) bad: Ranges,
+    /// Whether live bytes went [`Place::Gone`]: a restart forgets them.
+    pub(super) stale: bool,
+}
+
+impl Content {
+    pub(super) fn push(&mut self, seq: u64, place: Place, changed: Changed) {
+        self.log.push_back(Change { seq, place, changed });
+    }
+
+    /// Makes one write longer than the file a longer file.
+    pub(super) fn grow(&mut self, seq: u64, to: u64) {
+        if to > self.len {
+            self.len = to;
+            self.push(seq, Place::Memory, Changed::Grow { to });
+        }
+    }
+
+    /// Sets the live length; what is beyond it reads as zeros when the file grows again.
+    pub(super) fn resize(&mut self, seq: u64, to: u64) {
+        if to < self.len {
+            self.live.zero(to..self.len.next_multiple_of(PAGE));
+            self.bad.remove(to..u64::MAX);
+        }
+        self.len = to;
+        self.push(seq, Place::Memory, Changed::Resize { to });
+    }
+
+    pub(super) fn hole(&mut self, seq: u64, range: Range<u64>) {
+        self.live.zero(range.clone());
+        self.bad.remove(range.clone());
+        self.push(seq, Place::Memory, Changed::Hole { range });
+    }
+
+    /// Moves one change to another place.
+    pub(super) fn place(&mut self, seq: u64, place: Place) {
+        let at = self.log.partition_point(|change| change.seq < seq);
+        if let Some(change) = self.log.get_mut(at).filter(|change| change.seq == seq) {
+            change.place = place;
+        }
+        self.compact();
+    }
+
+    /// Moves data from one place to another, as far as `chosen` says so, and answers the sequence numbers and bytes.
+    pub(super) fn move_data(
+        &mut self,
+        from: Place,
+        to: Place,
+        mut chosen: impl FnMut(u64, Range<u64>) -> bool,
+    ) -> Vec<(u64, u64)> {
+        let mut moved = Vec::new();
+        for change in self.log.iter_mut().filter(|change| change.place == from) {
+            let Changed::Data { pieces, .. } = &change.changed else { continue };
+            let range = span(pieces);
+            if chosen(change.seq, range.clone()) {
+                change.place = to;
+                moved.push((change.seq, range.end - range.start));
+            }
+        }
+        moved
+    }
+
+    /// Settles growth that writes before `barrier` caused.
+    pub(super) fn settle_growth(&mut self, barrier: u64) {
+        for change in self.log.iter_mut().take_while(|change| change.seq < barrier) {
+            if matches!(change.changed, Changed::Grow { .. }) {
+                change.place = Place::Medium;
+            }
+        }
+    }
+
+    /// The last change of the length before `barrier` that is not settled.
+    pub(super) fn last_length(&self, barrier: u64) -> Option<u64> {
+        let unsettled = |change: &&Change| {
+            change.seq < barrier
+                && change.place == Place::Memory
+                && !matches!(change.changed, Changed::Data { .. })
+        };
+        self.log.iter().rev().find(unsettled).map(|change| change.seq)
+    }
+
+    /// Takes settled changes off the log's front.
+    pub(super) fn compact(&mut self) {
+        while self.log.front().is_some_and(|front| matches!(front.place, Place::Medium | Place::Gone)) {
+            let Some(front) = self.log.pop_front() else { return };
+            match (front.place, &front.changed) {
+                (Place::Gone, _) => self.stale = true,
+                (_, Changed::Data { pieces, .. }) => pieces.iter().for_each(|piece| self.durable.put(piece)),
+                (_, Changed::Grow { to }) => self.durable_len = self.durable_len.max(*to),
+                (_, Changed::Resize { to }) => self.resize_durable(*to),
+                (_, Changed::Hole { range }) => self.durable.zero(range.clone()),
+            }
+        }
+    }
+
+    fn resize_durable(&mut self, to: u64) {
+        // Bytes beyond a length that is not durable may be on the medium already.
+        let end = self.durable.numbers().next_back().map_or(0, |last| (last + 1) * PAGE);
+        if to < end {
+            self.durable.zero(to..end);
+        }
+        self.durable_len = to;
+    }
+
+    /// Everything counts as written but what is gone, as before an orderly restart.
+    pub(super) fn settle_all(&mut self) {
+        for change in self.log.iter_mut().filter(|change| change.place != Place::Gone) {
+            change.place = Place::Medium;
+        }
+        self.compact();
+        self.restart();
+    }
+
+    /// What a power cut leaves. `keep` decides about data by sequence number, place and range, `sector` about a sector
+    /// of a torn write, `survives` about resizes and holes, `grown` about a length from ... to that a write caused:
+    /// the length that is there afterwards.
+    pub(super) fn cut(&mut self, sector: u64, fates: &mut dyn CutFates) {
+        let mut frozen = Ranges::default();
+        // Whether lengths still follow those that the log tells of.
+        let mut follows = true;
+        for change in std::mem::take(&mut self.log) {
+            match change.changed {
+                Changed::Data { pieces, doom } => {
+                    let keep = match change.place {
+                        Place::Medium => Keep::All,
+                        Place::Gone => Keep::Nothing,
+                        place => fates.keep(change.seq, place, span(&pieces), doom),
+                    };
+                    for piece in pieces.iter().filter(|_| keep != Keep::Nothing) {
+                        if keep == Keep::All && frozen.is_empty() {
+                            self.durable.put(piece);
+                            continue;
+                        }
+                        let range = piece.range();
+                        for start in range.step_by(sector as usize) {
+                            let one = start..start + sector;
+                            let kept = keep == Keep::All || fates.sector(change.seq, start);
+                            if kept && frozen.overlap(one.clone()) == 0 {
+                                piece.cut(one).iter().for_each(|part| self.durable.put(part));
+                            }
+                        }
+                    }
+                }
+                Changed::Grow { to } if follows => {
+                    let from = self.durable_len;
+                    let len = match change.place {
+                        Place::Medium => to,
+                        _ => fates.grown(change.seq, from, to),
+                    };
+                    self.durable_len = from.max(len);
+                    follows = self.durable_len >= to;
+                }
+                Changed::Grow { .. } => {}
+                Changed::Resize { to } => match change.place == Place::Medium || fates.survives(change.seq) {
+                    true => {
+                        self.resize_durable(to);
+                        follows = true;
+                    }
+                    // The blocks behind the cut stayed the file's; what was written there later went to new ones.
+                    false => {
+                        frozen.insert(to..u64::MAX);
+                        follows = false;
+                    }
+                },
+                Changed::Hole { range } => match change.place == Place::Medium || fates.survives(change.seq) {
+                    true => self.durable.zero(range),
+                    false => {
+                        frozen.insert(range);
+                    }
+                },
+            }
+        }
+        let len = self.durable_len;
+        self.resize_durable(len);
+        self.restart();
+    }
+
+    /// What is read is what is on the medium.
+    fn restart(&mut self) {
+        self.log.clear();
+        self.live = self.durable.clone();
+        self.len = self.durable_len;
+        self.stale = false;
+        self.blocks.remove(self.len.div_ceil(PAGE)..u64::MAX);
+        for page in self.durable.numbers() {
+            self.blocks.insert(page..page + 1);
+        }
+    }
+}
+
+/// Who decides what a power cut leaves.
+pub(super) trait CutFates {
+    fn keep(&mut self, seq: u64, place: Place, range: Range<u64>, doom: Doom) -> Keep;
+    fn sector(&mut self, seq: u64, start: u64) -> bool;
+    fn survives(&mut self, seq: u64) -> bool;
+    fn grown(&mut self, seq: u64, from: u64, to: u64) -> u64;
+}
+
+/// From the first to the last byte of a write.
+pub(super) fn span(pieces: &[Piece]) -> Range<u64> {
+    match (pieces.first(), pieces.last()) {
+        (Some(first), Some(last)) => first.range().start..last.range().end,
+        _ => 0..0,
+    }
+}
+
+/// Fates decided ahead, by sequence number.
+pub(super) type Decided = BTreeMap<u64, Keep>;

@@ -1,0 +1,241 @@
+//! The power goes: what is left of everything volatile. And the orderly restart, which loses nothing that was not lost
+//! before.
+
+use super::content::{CutFates, Decided, Doom, Keep, Place};
+use super::disk::{Disk, Waiting, Write};
+use super::flight::{End, Flight, IoFlight};
+use super::inode::Edit;
+use super::{Machine, OpKind};
+use crate::sim::fault::Fault;
+use crate::sim::history::{Fate, What};
+use crate::sim::profile::{Lost, MetadataOrder};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Machine {
+    /// The power goes off. Nothing that was on its way is answered any more.
+    pub(crate) fn power_cut(&mut self, fate: &mut Fate) {
+        if !self.on {
+            return;
+        }
+        self.settle_in();
+        let in_flight = self.store_in_flight();
+        self.counts.power_cuts += 1;
+        let mut volatile = 0;
+        for (index, disk) in self.disks.iter_mut().enumerate() {
+            let own: Vec<Waiting> = in_flight.iter().filter(|(at, _)| *at == index).map(|(_, w)| *w).collect();
+            volatile += disk.cut(&own, fate);
+        }
+        fate.history.note(What::PowerCut, &[volatile]);
+        self.kill();
+        self.on = false;
+    }
+
+    /// The machine comes up. When the power had not gone this is an orderly restart: everything is written out first.
+    pub(crate) fn reboot(&mut self, fate: &mut Fate) {
+        if self.on {
+            self.settle_in();
+            for disk in &mut self.disks {
+                if let Some(last) = disk.tree.journal.back().map(|entry| entry.seq) {
+                    disk.tree.commit(last);
+                }
+                for inode in disk.tree.inodes.values_mut() {
+                    if inode.content.stale || !inode.content.log.is_empty() {
+                        inode.content.settle_all();
+                    }
+                }
+                disk.tree.restart();
+                disk.forget();
+            }
+            self.kill();
+        }
+        fate.history.note(What::Reboot, &[]);
+        self.on = true;
+    }
+
+    /// Forgets what was on its way, and who had what open.
+    fn kill(&mut self) {
+        self.flights.clear();
+        self.events.clear();
+        self.handles.clear();
+        self.first_handle = self.next_handle;
+    }
+
+    /// Writes that were on their way may have arrived: they join those that did, and the cut decides about them.
+    fn store_in_flight(&mut self) -> Vec<(usize, Waiting)> {
+        let mut stored = Vec::new();
+        for flight in self.flights.values() {
+            let Flight::Io(flight) = flight else { continue };
+            let IoFlight { io, disk: Some(index), inode, direct, len, .. } = &**flight else { continue };
+            let (Some(disk), Some(transfer)) = (self.disks.get_mut(*index), &io.transfer) else { continue };
+            if io.kind != OpKind::Write || *len == 0 || matches!(flight.end, End::Refused(_)) {
+                continue;
+            }
+            let struck = &flight.struck;
+            let doom = Doom { torn: struck.by(Fault::TornWrite), lost: struck.by(Fault::LostWrite), loose: true };
+            let (number, len) = (*inode, u64::from(*len));
+            let write = Write { inode: number, offset: io.offset, len, direct: *direct, doom, now_ns: 0 };
+            if !disk.fits(number, io.offset, len) || struck.by(Fault::MisdirectedWrite) {
+                continue;
+            }
+            let seq = disk.seq();
+            disk.store_volatile(write, |at, out| transfer.copy_to(at, out));
+            disk.grow(number, io.offset + len);
+            stored.push((*index, Waiting { seq, inode: number, bytes: len }));
+        }
+        stored
+    }
+}
+
+impl Disk {
+    /// Decides about everything volatile, and answers how many writes and changes of names that was.
+    fn cut(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> u64 {
+        let volatile = self.cache.len() + self.dirty.len() + in_flight.len() + self.tree.journal.len();
+        let new: BTreeSet<u64> = in_flight.iter().map(|waiting| waiting.seq).collect();
+        let decided = self.decide_writes(in_flight, fate);
+        let lengths = self.decide_names(fate);
+        let (lost, torn, sector) = (self.profile.lost, self.profile.torn, self.sector());
+        let journal = self.profile.metadata == MetadataOrder::Journal;
+        for (number, inode) in &mut self.tree.inodes {
+            let content = &mut inode.content;
+            if content.log.is_empty() && !content.stale && inode.links > 0 {
+                continue;
+            }
+            let mut cut = Cut {
+                inode: *number,
+                decided: &decided,
+                new: &new,
+                lengths: journal.then_some(&lengths),
+                gone: false,
+                lost,
+                torn,
+                sector,
+                fate,
+            };
+            content.cut(sector, &mut cut);
+        }
+        self.tree.restart();
+        self.forget();
+        volatile as u64
+    }
+
+    /// Which of the writes in the cache and in flight are there.
+    fn decide_writes(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> Decided {
+        let mut decided = Decided::new();
+        if self.profile.lost == Lost::Prefix {
+            let arrived: Vec<u64> = self.cache.iter().map(|waiting| waiting.seq).collect();
+            let all: Vec<u64> = arrived.into_iter().chain(in_flight.iter().map(|waiting| waiting.seq)).collect();
+            let kept = all.len() - fate.source.below(all.len() as u64 + 1) as usize;
+            for (at, seq) in all.iter().enumerate() {
+                let keep = match at {
+                    at if at < kept => Keep::All,
+                    at if at == kept && self.profile.torn => Keep::Torn,
+                    _ => Keep::Nothing,
+                };
+                decided.insert(*seq, keep);
+            }
+        }
+        decided
+    }
+
+    /// Which changes of names are there: they are settled, the others forgotten. Answers the sequence numbers of
+    /// resizes and holes that are there, for journals.
+    fn decide_names(&mut self, fate: &mut Fate) -> BTreeSet<u64> {
+        let entries = self.tree.journal.len();
+        if self.profile.metadata == MetadataOrder::Journal {
+            let kept = entries - fate.source.below(entries as u64 + 1) as usize;
+            let lengths =
+                self.tree.journal.iter().take(kept).filter(|entry| entry.edits.is_empty()).map(|entry| entry.seq);
+            let lengths = lengths.collect();
+            if let Some(last) = kept.checked_sub(1).and_then(|at| self.tree.journal.get(at)).map(|entry| entry.seq)
+            {
+                self.tree.settle_some(|entry, _| entry.seq <= last);
+            }
+            return lengths;
+        }
+        // Each directory keeps some of its own changes, from the front.
+        let mut changes: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for entry in &self.tree.journal {
+            for Edit { dir, .. } in &entry.edits {
+                changes.entry(*dir).or_default().insert(entry.seq);
+            }
+        }
+        let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
+        for (dir, seqs) in &changes {
+            let kept = seqs.len() - fate.source.below(seqs.len() as u64 + 1) as usize;
+            fate.history.note(What::Kept, &[*dir, kept as u64]);
+            if let Some(last) = kept.checked_sub(1).and_then(|at| seqs.iter().nth(at)) {
+                ends.insert(*dir, *last);
+            }
+        }
+        self.tree.settle_some(|entry, edit| ends.get(&edit.dir).is_some_and(|last| entry.seq <= *last));
+        BTreeSet::new()
+    }
+}
+
+/// Decides about the changes of one file.
+struct Cut<'a> {
+    inode: u64,
+    decided: &'a Decided,
+    new: &'a BTreeSet<u64>,
+    /// Resizes that survive, where the journal decided; else they survive in order.
+    lengths: Option<&'a BTreeSet<u64>>,
+    /// Whether one did not survive.
+    gone: bool,
+    lost: Lost,
+    torn: bool,
+    sector: u64,
+    fate: &'a mut Fate,
+}
+
+impl CutFates for Cut<'_> {
+    fn keep(&mut self, seq: u64, place: Place, range: std::ops::Range<u64>, doom: Doom) -> Keep {
+        if doom.lost {
+            return Keep::Nothing;
+        }
+        if doom.torn {
+            return Keep::Torn;
+        }
+        let several = range.end - range.start > self.sector;
+        // Memory is written back page by page, whatever the disk does; what was in flight may be anything.
+        let (tears, own) = match (place, self.new.contains(&seq)) {
+            (Place::Memory, _) | (_, true) => (several, true),
+            _ => (several && self.torn, doom.loose || self.lost == Lost::Subset),
+        };
+        match self.decided.get(&seq) {
+            Some(keep) if !doom.loose || self.new.contains(&seq) => return *keep,
+            None if !own => return Keep::All,
+            _ => {}
+        }
+        match self.fate.source.below(2 + u64::from(tears)) {
+            0 => Keep::All,
+            1 => Keep::Nothing,
+            _ => Keep::Torn,
+        }
+    }
+
+    fn sector(&mut self, _seq: u64, _start: u64) -> bool {
+        self.fate.source.below(2) == 0
+    }
+
+    fn survives(&mut self, seq: u64) -> bool {
+        match self.lengths {
+            Some(lengths) => lengths.contains(&seq),
+            None => {
+                self.gone = self.gone || self.fate.source.below(2) != 0;
+                !self.gone
+            }
+        }
+    }
+
+    fn grown(&mut self, _seq: u64, from: u64, to: u64) -> u64 {
+        let first = from / self.sector + 1;
+        let between = to.div_ceil(self.sector).saturating_sub(first);
+        let kept = match self.fate.source.below(2 + u64::from(between > 0)) {
+            0 => to,
+            1 => from,
+            _ => (first + self.fate.source.below(between)) * self.sector,
+        };
+        self.fate.history.note(What::Kept, &[self.inode, from, to, kept]);
+        kept
+    }
+}

@@ -1,0 +1,350 @@
+//! One disk: files, the volatile cache, and what writes and syncs do to them.
+
+use std::collections::VecDeque;
+
+use super::content::{Changed, Doom, Place};
+use super::inode::Tree;
+use super::pages::{PAGE, Piece};
+use super::rules::{Rules, Struck};
+use super::timing::Timing;
+use crate::sim::fault::{Dirty, Fault};
+use crate::sim::history::Fate;
+use crate::sim::profile::{MetadataOrder, Profile};
+
+/// Bytes of buffered writes that a disk's files may have in memory before the oldest are written back.
+const DIRTY_MAX: u64 = 64 << 20;
+
+/// A file's greatest length: ext4's with blocks of 4096 bytes.
+pub(super) const FILE_MAX: u64 = (1 << 44) - PAGE;
+
+/// A write that is not on the medium: which change of which file, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) seq: u64,
+    pub(super) inode: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) name: String,
+    pub(super) number: u64,
+    pub(super) profile: Profile,
+    pub(super) rules: Rules,
+    pub(super) tree: Tree,
+    pub(super) timing: Timing,
+    /// The volatile cache, in the order in which writes came into it.
+    pub(super) cache: VecDeque<Waiting>,
+    cache_bytes: u64,
+    /// Buffered writes in memory, oldest first.
+    pub(super) dirty: VecDeque<Waiting>,
+    dirty_bytes: u64,
+    seq: u64,
+}
+
+/// One write as the disk sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    pub(super) inode: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) direct: bool,
+    pub(super) doom: Doom,
+    pub(super) now_ns: u64,
+}
+
+impl Disk {
+    pub(super) fn new(index: usize, profile: Profile) -> Disk {
+        Disk {
+            name: format!("sim{index}"),
+            // Major number 240: for local use.
+            number: 240 << 8 | index as u64,
+            rules: Rules::new(&profile.rules),
+            tree: Tree::new(),
+            timing: Timing::new(&profile),
+            cache: VecDeque::new(),
+            cache_bytes: 0,
+            dirty: VecDeque::new(),
+            dirty_bytes: 0,
+            seq: 1,
+            profile,
+        }
+    }
+
+    pub(super) fn sector(&self) -> u64 {
+        u64::from(self.profile.sector)
+    }
+
+    /// The number of the next change. What has a smaller one happened before.
+    pub(super) fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq - 1
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// How much of a range there is space for: all, or up to a block's end.
+    fn room(&self, write: Write) -> u64 {
+        if self.fits(write.inode, write.offset, write.len) {
+            return write.len;
+        }
+        let Some(inode) = self.tree.get(write.inode) else { return 0 };
+        let mut left = self.free_pages();
+        let mut pages = write.offset / PAGE..(write.offset + write.len).div_ceil(PAGE);
+        let full = pages.find(|&page| {
+            let new = inode.content.blocks.overlap(page..page + 1) == 0;
+            let full = new && left == 0;
+            left -= u64::from(new && !full);
+            full
+        });
+        full.map_or(write.len, |page| (page * PAGE).saturating_sub(write.offset))
+    }
+
+    /// Whether there is space for a range of a file.
+    pub(super) fn fits(&self, inode: u64, offset: u64, len: u64) -> bool {
+        let pages = offset / PAGE..(offset + len).div_ceil(PAGE);
+        self.tree.get(inode).is_some_and(|inode| {
+            let known = inode.content.blocks.overlap(pages.clone());
+            pages.end - pages.start - known <= self.free_pages()
+        })
+    }
+
+    fn free_pages(&self) -> u64 {
+        self.profile.capacity.saturating_sub(self.tree.used) / PAGE
+    }
+
+    /// Takes space for a range of a file.
+    pub(super) fn occupy(&mut self, inode: u64, start: u64, end: u64) {
+        if let Some(inode) = self.tree.inodes.get_mut(&inode) {
+            self.tree.used += PAGE * inode.content.blocks.insert(start / PAGE..end.div_ceil(PAGE));
+        }
+    }
+
+    /// Writes, and answers the bytes written or why not (an errno, negative).
+    pub(super) fn write(&mut self, mut write: Write, source: impl FnMut(usize, &mut [u8])) -> i32 {
+        let wanted = write.len;
+        write.len = self.room(write);
+        if write.len < wanted && write.direct {
+            write.len -= write.len % u64::from(self.profile.offset_alignment);
+        }
+        if write.len == 0 && wanted > 0 {
+            return -libc::ENOSPC;
+        }
+        let end = write.offset + write.len;
+        self.occupy(write.inode, write.offset, end);
+        self.store(write, source);
+        self.grow(write.inode, end);
+        write.len as i32
+    }
+
+    pub(super) fn grow(&mut self, inode: u64, to: u64) {
+        let seq = self.next_seq();
+        if let Some(inode) = self.tree.get_mut(inode) {
+            inode.content.grow(seq, to);
+        }
+    }
+
+    /// Puts bytes into a file, wherever its length ends.
+    pub(super) fn store(&mut self, write: Write, source: impl FnMut(usize, &mut [u8])) {
+        if write.direct {
+            self.write_back(write.inode, write.offset..write.offset + write.len);
+        }
+        let (seq, sector) = (self.next_seq(), self.sector());
+        let Some(inode) = self.tree.get_mut(write.inode) else { return };
+        let content = &mut inode.content;
+        inode.modified_ns = write.now_ns;
+        content.bad.remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
+        let pieces = content.live.write(write.offset, write.len, sector, source);
+        let place = if write.direct { Place::Cache } else { Place::Memory };
+        content.push(seq, place, Changed::Data { pieces, doom: write.doom });
+        let waiting = Waiting { seq, inode: write.inode, bytes: write.len };
+        match write.direct {
+            true => self.take_into_cache(waiting),
+            false => {
+                self.dirty.push_back(waiting);
+                self.dirty_bytes += waiting.bytes;
+                while self.dirty_bytes > DIRTY_MAX {
+                    let Some(oldest) = self.dirty.pop_front() else { break };
+                    self.dirty_bytes -= oldest.bytes;
+                    self.place(oldest, Place::Cache);
+                    self.take_into_cache(oldest);
+                }
+            }
+        }
+    }
+
+    /// As [`store`](Disk::store), for a write that the power cut catches in flight: it is in no cache that overflows.
+    pub(super) fn store_volatile(&mut self, write: Write, source: impl FnMut(usize, &mut [u8])) {
+        let (seq, sector) = (self.next_seq(), self.sector());
+        let Some(inode) = self.tree.get_mut(write.inode) else { return };
+        let pieces = inode.content.live.write(write.offset, write.len, sector, source);
+        let place = if write.direct { Place::Cache } else { Place::Memory };
+        inode.content.push(seq, place, Changed::Data { pieces, doom: write.doom });
+    }
+
+    /// Direct I/O first writes back what the page cache holds of its range.
+    fn write_back(&mut self, inode: u64, range: std::ops::Range<u64>) {
+        if !self.dirty.iter().any(|waiting| waiting.inode == inode) {
+            return;
+        }
+        let Some(found) = self.tree.get_mut(inode) else { return };
+        let moved = found.content.move_data(Place::Memory, Place::Cache, |_, other| {
+            other.start < range.end && range.start < other.end
+        });
+        self.forget_dirty(|waiting| waiting.inode == inode && moved.iter().any(|(seq, _)| *seq == waiting.seq));
+        for (seq, bytes) in moved {
+            self.take_into_cache(Waiting { seq, inode, bytes });
+        }
+    }
+
+    fn forget_dirty(&mut self, mut gone: impl FnMut(&Waiting) -> bool) {
+        let bytes = &mut self.dirty_bytes;
+        self.dirty.retain(|waiting| {
+            let gone = gone(waiting);
+            *bytes -= if gone { waiting.bytes } else { 0 };
+            !gone
+        });
+    }
+
+    /// Bytes of a file that a sync would have to write.
+    pub(super) fn dirty_bytes(&self, inode: u64) -> u64 {
+        self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
+    }
+
+    fn place(&mut self, waiting: Waiting, place: Place) {
+        if let Some(inode) = self.tree.get_mut(waiting.inode) {
+            inode.content.place(waiting.seq, place);
+        }
+    }
+
+    /// A full cache writes the oldest to the medium.
+    fn take_into_cache(&mut self, waiting: Waiting) {
+        self.cache.push_back(waiting);
+        self.cache_bytes += waiting.bytes;
+        while self.cache_bytes > self.profile.write_cache {
+            let Some(oldest) = self.cache.pop_front() else { break };
+            self.cache_bytes -= oldest.bytes;
+            self.place(oldest, Place::Medium);
+        }
+    }
+
+    /// Moves what came into the cache before `barrier` to the place that `to` says.
+    fn flush(&mut self, barrier: u64, mut to: impl FnMut() -> Place) {
+        for waiting in std::mem::take(&mut self.cache) {
+            if waiting.seq < barrier {
+                self.cache_bytes -= waiting.bytes;
+                self.place(waiting, to());
+            } else {
+                self.cache.push_back(waiting);
+            }
+        }
+    }
+
+    /// A file's own buffered writes before `barrier`, to the place that `to` says.
+    fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Place) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        let mut written = Vec::new();
+        self.forget_dirty(|waiting| {
+            let gone = waiting.inode == inode && waiting.seq < barrier;
+            if gone {
+                written.push(*waiting);
+            }
+            gone
+        });
+        for waiting in written {
+            let place = to();
+            self.place(waiting, place);
+            if place == Place::Cache {
+                self.take_into_cache(waiting);
+            }
+        }
+    }
+
+    /// A sync of a file or directory that covers what happened before `barrier`. Answers 0 or an errno, negative.
+    pub(super) fn sync(
+        &mut self,
+        inode: u64,
+        data_only: bool,
+        barrier: u64,
+        struck: &Struck,
+        fate: &mut Fate,
+    ) -> i32 {
+        if struck.by(Fault::WriteError) {
+            self.flush_file(inode, barrier, || Place::Gone);
+            return -libc::EIO;
+        }
+        if struck.by(Fault::FlushError) {
+            if struck.dirty == Dirty::Lost {
+                let mut either = || if fate.source.below(2) == 0 { Place::Medium } else { Place::Gone };
+                self.flush_file(inode, barrier, &mut either);
+                self.flush(barrier, either);
+            }
+            return -libc::EIO;
+        }
+        if struck.by(Fault::LyingFlush) {
+            self.flush_file(inode, barrier, || Place::Cache);
+            return 0;
+        }
+        self.flush_file(inode, barrier, || Place::Medium);
+        self.flush(barrier, || Place::Medium);
+        let Some(found) = self.tree.get_mut(inode) else { return 0 };
+        let last_length = found.content.last_length(barrier);
+        found.content.settle_growth(barrier);
+        found.content.compact();
+        match self.profile.metadata {
+            MetadataOrder::Journal => {
+                let last = last_length.max(self.tree.last_touch(inode, barrier, data_only));
+                if let Some(last) = last {
+                    self.tree.commit(last);
+                }
+            }
+            MetadataOrder::Posix => {
+                self.tree.settle_lengths(inode, barrier);
+                self.tree.settle_dir(inode, barrier);
+            }
+        }
+        0
+    }
+
+    /// Forgets everything volatile but what is in the files' logs.
+    pub(super) fn forget(&mut self) {
+        self.cache.clear();
+        self.dirty.clear();
+        (self.cache_bytes, self.dirty_bytes) = (0, 0);
+        self.timing.reset();
+    }
+
+    /// Turns over one stored bit of a range, and leaves it so on the medium.
+    pub(super) fn rot(&mut self, number: u64, start: u64, end: u64, fate: &mut Fate) {
+        let (seq, sector) = (self.next_seq(), self.sector());
+        let Some(inode) = self.tree.get_mut(number) else { return };
+        let content = &mut inode.content;
+        let end = end.min(content.len);
+        if start >= end {
+            return;
+        }
+        let bit = fate.source.below((end - start).min(1 << 28) * 8);
+        let at = start + bit / 8;
+        content.live.flip(at, (bit % 8) as u32);
+        let first = at / sector * sector;
+        let pieces: Vec<Piece> = content.live.pieces(first..first + sector);
+        // It shares the fate of the sector's last change, whose bytes it has: what is read is what will be stored.
+        let last = content.log.iter().rev().find(|change| match &change.changed {
+            Changed::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
+            _ => false,
+        });
+        let place = last.map_or(Place::Medium, |change| change.place);
+        content.push(seq, place, Changed::Data { pieces, doom: Doom::default() });
+        content.compact();
+        let waiting = Waiting { seq, inode: number, bytes: 0 };
+        match place {
+            Place::Memory => self.dirty.push_back(waiting),
+            Place::Cache => self.cache.push_back(waiting),
+            Place::Medium | Place::Gone => {}
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Opening files, and calls on open ones: space, length, locks, copies.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use super::content::Doom;
+use super::disk::{FILE_MAX, Write};
+use super::inode::Inode;
+use super::names::Spot;
+use super::pages::PAGE;
+use super::rules::Target;
+use super::{Handle, IoId, Machine, OpenedFile, calls};
+use crate::device::Alignment;
+use crate::dir::{FileKind, Metadata, Simulated};
+use crate::driver::meta::{FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sim::fault::Fault;
+use crate::sim::history::Fate;
+
+const DIR: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+
+impl Machine {
+    pub(super) fn open_any(
+        &mut self,
+        id: IoId,
+        request: &MetaRequest,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<OpenedFile> {
+        match request {
+            MetaRequest::Open { path, how } => self.open(id, path, how, now_ns, fate),
+            MetaRequest::TempFile { dir, direct } => self.temp_file(id, dir, *direct, now_ns, fate),
+            other => Err(Error::new(ErrorKind::Unsupported, other.operation())),
+        }
+    }
+
+    fn open(
+        &mut self,
+        id: IoId,
+        path: &Path,
+        how: &OpenHow,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<OpenedFile> {
+        const OPERATION: &str = "open";
+        let invalid = |note: &str| Error::invalid(OPERATION, note).with_path(path);
+        if !how.read && !how.write {
+            return Err(invalid("a file is opened to read it, to write it, or both"));
+        }
+        if !how.write && (how.create || how.create_new || how.truncate) {
+            return Err(invalid("creating or truncating a file needs it opened for writing"));
+        }
+        let found = self.find(path);
+        if found.is_ok_and(|spot| self.inode(spot).is_some_and(|inode| inode.is_dir)) {
+            return Err(invalid("it is a directory, but only regular files and block devices have offsets"));
+        }
+        let failed = |errno: i32| {
+            let error = Error::os(OPERATION, errno).with_path(path);
+            match errno {
+                libc::ENAMETOOLONG => error.with_note("a part of the path is too long"),
+                _ => error,
+            }
+        };
+        let spot = match found {
+            Ok(_) if how.create_new => return Err(failed(libc::EEXIST)),
+            Ok(spot) => spot,
+            Err(libc::ENOENT) if how.create || how.create_new => {
+                let slot = self.slot(path).map_err(failed)?;
+                self.room_to_make(id, path, fate).map_err(failed)?;
+                // The process's umask is the usual one.
+                let inode = Inode::new(false, how.mode & 0o777 & !0o022, now_ns);
+                let inode = self.make(&slot, inode, now_ns).map_err(failed)?;
+                Spot { disk: slot.disk, inode }
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        if how.truncate {
+            self.resize(spot, 0, now_ns);
+        }
+        self.handle(spot, path, (how.read, how.write), how.direct).ok_or_else(|| failed(libc::ENOENT))
+    }
+
+    fn temp_file(
+        &mut self,
+        id: IoId,
+        dir: &Path,
+        direct: bool,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<OpenedFile> {
+        let failed = |errno| Error::os("temp_file", errno).with_path(dir);
+        let spot = self.find_dir(dir).map_err(failed)?;
+        let target = Target { id: id.0, possible: calls::MAKE, path: dir, range: None };
+        if self.strike(spot.disk, &target, fate).by(Fault::NoSpace) {
+            return Err(failed(libc::ENOSPC));
+        }
+        let disk = self.disks.get_mut(spot.disk).ok_or_else(|| failed(libc::ENOENT))?;
+        let inode = disk.tree.add(Inode::new(false, 0o600, now_ns));
+        let spot = Spot { disk: spot.disk, inode };
+        self.handle(spot, dir, (true, true), direct).ok_or_else(|| failed(libc::ENOENT))
+    }
+
+    fn handle(
+        &mut self,
+        spot: Spot,
+        path: &Path,
+        (read, write): (bool, bool),
+        direct: bool,
+    ) -> Option<OpenedFile> {
+        let disk = self.disks.get_mut(spot.disk)?;
+        disk.tree.open(spot.inode);
+        let number = self.next_handle;
+        self.next_handle += 1;
+        let handle = Handle { disk: spot.disk, inode: spot.inode, path: Rc::from(path), read, write, direct };
+        self.handles.insert(number, handle);
+        let profile = &disk.profile;
+        let alignment = match direct {
+            false => Alignment::BUFFERED,
+            true => Alignment {
+                // The core never goes below a page.
+                memory: profile.memory_alignment.max(4096),
+                offset: profile.offset_alignment,
+                read_offset: profile.offset_alignment,
+                reported: true,
+                direct: true,
+            },
+        };
+        Some(OpenedFile { number, alignment, disk_name: disk.name.clone(), disk_number: disk.number })
+    }
+
+    fn handle_of(&self, file: &FdOwner) -> Result<(u32, Handle), i32> {
+        let number = file.descriptor().simulated().map(|file| file.number).ok_or(libc::EBADF)?;
+        self.handles.get(&number).map(|handle| (number, handle.clone())).ok_or(libc::EBADF)
+    }
+
+    pub(super) fn metadata(&self, spot: Spot) -> Result<Metadata, i32> {
+        let disk = self.disks.get(spot.disk).ok_or(libc::ENOENT)?;
+        let inode = disk.tree.get(spot.inode).ok_or(libc::ENOENT)?;
+        let dirs = |names: &Inode| {
+            names.names.values().filter(|to| disk.tree.get(**to).is_some_and(|inode| inode.is_dir)).count() as u64
+        };
+        Ok(Metadata::simulated(Simulated {
+            kind: if inode.is_dir { FileKind::Dir } else { FileKind::File },
+            len: if inode.is_dir { PAGE } else { inode.content.len },
+            blocks_bytes: inode.content.blocks.total() * PAGE,
+            mode: inode.mode | if inode.is_dir { DIR } else { FILE },
+            inode: spot.inode,
+            // A directory's own "." and the ".." of those in it.
+            links: if inode.is_dir { 2 + dirs(inode) } else { u64::from(inode.links) },
+            device: disk.number,
+            modified_ns: inode.modified_ns,
+            created_ns: inode.created_ns,
+        }))
+    }
+
+    /// Calls that name an open file.
+    pub(super) fn act_on_file(
+        &mut self,
+        id: IoId,
+        request: &MetaRequest,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<MetaReply> {
+        let operation = request.operation();
+        let failed = |errno| Error::os(operation, errno);
+        match request {
+            MetaRequest::FileMetadata { file } => {
+                let (_, handle) = self.handle_of(file).map_err(failed)?;
+                self.metadata(spot(&handle)).map(MetaReply::Metadata).map_err(failed)
+            }
+            MetaRequest::Allocate { file, offset, len } => self
+                .allocate(id, file, *offset, *len, now_ns, fate)
+                .map(|()| MetaReply::Done)
+                .map_err(|errno| failed(errno).with_range(*offset, *len)),
+            MetaRequest::PunchHole { file, offset, len } => self
+                .punch_hole(file, *offset, *len, now_ns)
+                .map(|()| MetaReply::Done)
+                .map_err(|errno| failed(errno).with_range(*offset, *len)),
+            MetaRequest::Truncate { file, len } => {
+                let to = |errno| failed(errno).with_note(format!("to {len} bytes"));
+                let (_, handle) = self.handle_of(file).map_err(to)?;
+                // ftruncate(2): EINVAL for a file that is not open for writing, and for lengths below zero.
+                if !handle.write || *len > i64::MAX as u64 {
+                    return Err(to(libc::EINVAL));
+                }
+                if *len > FILE_MAX {
+                    return Err(to(libc::EFBIG));
+                }
+                self.resize(spot(&handle), *len, now_ns);
+                Ok(MetaReply::Done)
+            }
+            MetaRequest::Advise { file, offset, len, .. } => match self.handle_of(file) {
+                // The page cache of a simulated machine has nothing to advise.
+                Ok(_) => Ok(MetaReply::Done),
+                Err(errno) => Err(failed(errno).with_range(*offset, *len)),
+            },
+            MetaRequest::CopyRange { from, offset, len, to, to_offset } => self
+                .copy_range((from, *offset), *len, (to, *to_offset), now_ns)
+                .map(MetaReply::Copied)
+                .map_err(|error| error.with_range(*offset, *len)),
+            MetaRequest::TryLock { file, lock } => {
+                let (number, handle) = self.handle_of(file).map_err(failed)?;
+                match self.try_lock(number, &handle, *lock) {
+                    true => Ok(MetaReply::Done),
+                    false => Err(Error::new(ErrorKind::Locked, operation)),
+                }
+            }
+            MetaRequest::Unlock { file } => {
+                let (number, handle) = self.handle_of(file).map_err(failed)?;
+                if let Some(inode) = self.inode_mut(spot(&handle)) {
+                    inode.locks.retain(|(holder, _)| *holder != number);
+                }
+                Ok(MetaReply::Done)
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported, operation)),
+        }
+    }
+
+    fn inode_mut(&mut self, spot: Spot) -> Option<&mut Inode> {
+        self.disks.get_mut(spot.disk)?.tree.get_mut(spot.inode)
+    }
+
+    /// flock(2): a change of the kind gives the old lock back first, and it stays lost when the new one is refused.
+    fn try_lock(&mut self, number: u32, handle: &Handle, lock: Lock) -> bool {
+        let Some(inode) = self.inode_mut(spot(handle)) else { return false };
+        if inode.locks.contains(&(number, lock)) {
+            return true;
+        }
+        inode.locks.retain(|(holder, _)| *holder != number);
+        let free = match lock {
+            Lock::Exclusive => inode.locks.is_empty(),
+            Lock::Shared => inode.locks.iter().all(|(_, held)| *held == Lock::Shared),
+        };
+        if free {
+            inode.locks.push((number, lock));
+        }
+        free
+    }
+
+    /// Sets a file's length; a change of metadata.
+    fn resize(&mut self, spot: Spot, to: u64, now_ns: u64) {
+        let Some(disk) = self.disks.get_mut(spot.disk) else { return };
+        let seq = disk.next_seq();
+        let Some(inode) = disk.tree.inodes.get_mut(&spot.inode) else { return };
+        if inode.content.len == to {
+            return;
+        }
+        inode.modified_ns = now_ns;
+        inode.content.resize(seq, to);
+        disk.tree.used -= PAGE * inode.content.blocks.remove(to.div_ceil(PAGE)..u64::MAX);
+        disk.tree.note_length(seq, spot.inode);
+        disk.tree.trim();
+    }
+
+    /// fallocate(2) with mode 0: space, and a greater length.
+    fn allocate(
+        &mut self,
+        id: IoId,
+        file: &FdOwner,
+        offset: u64,
+        len: u64,
+        now_ns: u64,
+        fate: &mut Fate,
+    ) -> Result<(), i32> {
+        let (_, handle) = self.handle_of(file)?;
+        check_range(offset, len, handle.write)?;
+        let range = Some(offset..offset + len);
+        let target = Target { id: id.0, possible: calls::MAKE, path: &handle.path, range };
+        let no_space = self.strike(handle.disk, &target, fate).by(Fault::NoSpace);
+        let Some(disk) = self.disks.get_mut(handle.disk) else { return Err(libc::EBADF) };
+        if no_space || !disk.fits(handle.inode, offset, len) {
+            return Err(libc::ENOSPC);
+        }
+        disk.occupy(handle.inode, offset, offset + len);
+        let grows = disk.tree.get(handle.inode).is_some_and(|inode| inode.content.len < offset + len);
+        if grows {
+            self.resize(spot(&handle), offset + len, now_ns);
+        }
+        Ok(())
+    }
+
+    /// fallocate(2) with FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
+    fn punch_hole(&mut self, file: &FdOwner, offset: u64, len: u64, now_ns: u64) -> Result<(), i32> {
+        let (_, handle) = self.handle_of(file)?;
+        check_range(offset, len, handle.write)?;
+        let Some(disk) = self.disks.get_mut(handle.disk) else { return Err(libc::EBADF) };
+        let seq = disk.next_seq();
+        let Some(inode) = disk.tree.inodes.get_mut(&handle.inode) else { return Err(libc::EBADF) };
+        inode.modified_ns = now_ns;
+        inode.content.hole(seq, offset..offset + len);
+        let whole = offset.div_ceil(PAGE)..((offset + len) / PAGE).max(offset.div_ceil(PAGE));
+        disk.tree.used -= PAGE * inode.content.blocks.remove(whole);
+        disk.tree.note_length(seq, handle.inode);
+        disk.tree.trim();
+        Ok(())
+    }
+
+    /// Through the page cache, as copy_file_range(2) does where file systems share no blocks.
+    fn copy_range(
+        &mut self,
+        (from, offset): (&FdOwner, u64),
+        len: u64,
+        (to, to_offset): (&FdOwner, u64),
+        now_ns: u64,
+    ) -> Result<u64> {
+        const OPERATION: &str = "copy_range";
+        let ends = offset.checked_add(len).zip(to_offset.checked_add(len));
+        if ends.is_none_or(|(end, to_end)| end.max(to_end) > i64::MAX as u64) {
+            return Err(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1"));
+        }
+        let failed = |errno| Error::os(OPERATION, errno);
+        let (_, from) = self.handle_of(from).map_err(failed)?;
+        let (_, to) = self.handle_of(to).map_err(failed)?;
+        if offset.abs_diff(to_offset) < len && spot(&from) == spot(&to) {
+            return Err(Error::invalid(OPERATION, "source and target overlap in the same file"));
+        }
+        if !from.read || !to.write {
+            return Err(failed(libc::EBADF));
+        }
+        let end = self.inode(spot(&from)).map_or(0, |inode| inode.content.len);
+        let mut left = len.min(end.saturating_sub(offset));
+        if left > 0 && to_offset + left > FILE_MAX {
+            return Err(failed(libc::EFBIG));
+        }
+        let (mut copied, mut buffer) = (0, Vec::new());
+        while left > 0 {
+            buffer.resize(left.min(256 << 10) as usize, 0);
+            if let Some(inode) = self.inode(spot(&from)) {
+                let source = offset + copied..offset + copied + buffer.len() as u64;
+                if inode.content.bad.overlap(source) > 0 {
+                    return Err(failed(libc::EIO));
+                }
+                inode.content.live.read(offset + copied, &mut buffer);
+            }
+            let Some(disk) = self.disks.get_mut(to.disk) else { break };
+            let write = Write {
+                inode: to.inode,
+                offset: to_offset + copied,
+                len: buffer.len() as u64,
+                direct: false,
+                doom: Doom::default(),
+                now_ns,
+            };
+            match disk.write(write, |at, out| out.copy_from_slice(&buffer[at..at + out.len()])) {
+                errno if errno < 0 => return Err(failed(-errno)),
+                bytes => {
+                    copied += bytes as u64;
+                    left -= bytes as u64;
+                }
+            }
+        }
+        Ok(copied)
+    }
+}
+
+fn spot(handle: &Handle) -> Spot {
+    Spot { disk: handle.disk, inode: handle.inode }
+}
+
+/// fallocate(2): EBADF for what is not open for writing; EINVAL for offsets below 0 and empty ranges; EFBIG beyond the
+/// greatest length.
+fn check_range(offset: u64, len: u64, write: bool) -> Result<(), i32> {
+    if offset > i64::MAX as u64 || len > i64::MAX as u64 || len == 0 {
+        return Err(libc::EINVAL);
+    }
+    if !write {
+        return Err(libc::EBADF);
+    }
+    match offset + len > FILE_MAX {
+        true => Err(libc::EFBIG),
+        false => Ok(()),
+    }
+}

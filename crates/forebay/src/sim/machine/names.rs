@@ -1,0 +1,287 @@
+//! From paths to files. There are no symbolic links and no permissions; relative paths begin at `/`.
+
+use std::ffi::OsString;
+use std::path::{Component, Path};
+
+use super::Machine;
+use super::disk::Disk;
+use super::inode::{Edit, Inode, ROOT};
+use crate::sim::profile::Profile;
+
+/// A path, as names from the root.
+pub(super) type Names = Vec<OsString>;
+
+/// A longer one gives ENAMETOOLONG.
+const NAME_MAX: usize = 255;
+
+pub(super) fn components(path: &Path) -> Names {
+    let mut names = Names::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push(name.to_os_string()),
+            Component::ParentDir => {
+                names.pop();
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// A file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) disk: usize,
+    pub(super) inode: u64,
+}
+
+/// A name in a directory, which may not exist.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) disk: usize,
+    pub(super) dir: u64,
+    pub(super) name: OsString,
+    /// What the name leads to.
+    pub(super) inode: Option<u64>,
+}
+
+impl Machine {
+    /// Sees to it that there is a disk at `/`, and directories where the others are mounted.
+    pub(super) fn settle_in(&mut self) {
+        if self.settled == self.mounts.len() && self.settled > 0 {
+            return;
+        }
+        if !self.mounts.iter().any(Names::is_empty) {
+            self.disks.push(Disk::new(self.disks.len(), Profile::ideal()));
+            self.mounts.push(Names::new());
+        }
+        let mut mounts = self.mounts.clone();
+        mounts.sort_by_key(Vec::len);
+        for mount in mounts.iter().filter(|mount| !mount.is_empty()) {
+            for end in 1..=mount.len() {
+                self.mount_point(&mount[..end]);
+            }
+        }
+        self.settled = self.mounts.len();
+    }
+
+    /// Makes a directory that was always there.
+    fn mount_point(&mut self, names: &[OsString]) {
+        let Some((name, above)) = names.split_last() else { return };
+        let Ok(above) = self.find_names(above) else { return };
+        let Some(tree) = self.disks.get_mut(above.disk).map(|disk| &mut disk.tree) else { return };
+        let taken = tree.get(above.inode).is_none_or(|dir| !dir.is_dir || dir.names.contains_key(name));
+        if !taken {
+            let inode = tree.add(Inode { links: 1, durable_links: 1, ..Inode::new(true, 0o755, 0) });
+            if let Some(dir) = tree.get_mut(above.inode) {
+                dir.names.insert(name.clone(), inode);
+                dir.durable_names.insert(name.clone(), inode);
+            }
+        }
+    }
+
+    /// The file or directory at a path, or the errno of path_resolution(7).
+    pub(super) fn find(&self, path: &Path) -> Result<Spot, i32> {
+        match path.as_os_str().is_empty() {
+            true => Err(libc::ENOENT),
+            false => self.find_names(&components(path)),
+        }
+    }
+
+    fn find_names(&self, names: &[OsString]) -> Result<Spot, i32> {
+        let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| names.starts_with(mount));
+        let (disk, mount) = mounts.max_by_key(|(_, mount)| mount.len()).ok_or(libc::ENOENT)?;
+        let tree = &self.disks.get(disk).ok_or(libc::ENOENT)?.tree;
+        let mut inode = ROOT;
+        for name in &names[mount.len()..] {
+            if name.len() > NAME_MAX {
+                return Err(libc::ENAMETOOLONG);
+            }
+            let dir = tree.get(inode).ok_or(libc::ENOENT)?;
+            if !dir.is_dir {
+                return Err(libc::ENOTDIR);
+            }
+            inode = *dir.names.get(name).ok_or(libc::ENOENT)?;
+        }
+        Ok(Spot { disk, inode })
+    }
+
+    /// A directory.
+    pub(super) fn find_dir(&self, path: &Path) -> Result<Spot, i32> {
+        let spot = self.find(path)?;
+        if self.inode(spot).is_some_and(|inode| inode.is_dir) { Ok(spot) } else { Err(libc::ENOTDIR) }
+    }
+
+    /// The last name of a path, and the directory that it is or would be in. `EBUSY` for what is mounted.
+    pub(super) fn slot(&self, path: &Path) -> Result<Slot, i32> {
+        if path.as_os_str().is_empty() {
+            return Err(libc::ENOENT);
+        }
+        let names = components(path);
+        if self.mounts.contains(&names) {
+            return Err(libc::EBUSY);
+        }
+        let (name, above) = names.split_last().ok_or(libc::EBUSY)?;
+        let above = self.find_names(above)?;
+        let dir = self.inode(above).filter(|dir| dir.is_dir).ok_or(libc::ENOTDIR)?;
+        if name.len() > NAME_MAX {
+            return Err(libc::ENAMETOOLONG);
+        }
+        let inode = dir.names.get(name).copied();
+        Ok(Slot { disk: above.disk, dir: above.inode, name: name.clone(), inode })
+    }
+
+    pub(super) fn inode(&self, spot: Spot) -> Option<&Inode> {
+        self.disks.get(spot.disk)?.tree.get(spot.inode)
+    }
+
+    /// Makes a file or directory in an empty slot. One without a name has a slot of its own kind.
+    pub(super) fn make(&mut self, slot: &Slot, inode: Inode, now_ns: u64) -> Result<u64, i32> {
+        let disk = self.disks.get_mut(slot.disk).ok_or(libc::ENOENT)?;
+        let number = disk.tree.add(inode);
+        let edit = Edit { dir: slot.dir, name: slot.name.clone(), to: Some(number) };
+        let seq = disk.next_seq();
+        disk.tree.edit(seq, number, true, vec![edit], now_ns);
+        disk.tree.trim();
+        Ok(number)
+    }
+
+    pub(super) fn unlink(&mut self, slot: &Slot, inode: u64, now_ns: u64) {
+        if let Some(disk) = self.disks.get_mut(slot.disk) {
+            let seq = disk.next_seq();
+            let edit = Edit { dir: slot.dir, name: slot.name.clone(), to: None };
+            disk.tree.edit(seq, inode, false, vec![edit], now_ns);
+            disk.tree.trim();
+        }
+    }
+
+    pub(super) fn remove_file(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+        let slot = match self.slot(path) {
+            Err(libc::EBUSY) => return Err(libc::EISDIR),
+            other => other?,
+        };
+        let inode = slot.inode.ok_or(libc::ENOENT)?;
+        if self.inode(Spot { disk: slot.disk, inode }).is_some_and(|inode| inode.is_dir) {
+            return Err(libc::EISDIR);
+        }
+        self.unlink(&slot, inode, now_ns);
+        Ok(())
+    }
+
+    pub(super) fn remove_dir(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+        let slot = self.slot(path)?;
+        let inode = slot.inode.ok_or(libc::ENOENT)?;
+        self.empty_dir(slot.disk, inode)?;
+        if self.has_mount_below(path) {
+            return Err(libc::EBUSY);
+        }
+        self.unlink(&slot, inode, now_ns);
+        Ok(())
+    }
+
+    fn has_mount_below(&self, path: &Path) -> bool {
+        let names = components(path);
+        self.mounts.iter().any(|mount| mount.len() > names.len() && mount.starts_with(&names))
+    }
+
+    fn empty_dir(&self, disk: usize, inode: u64) -> Result<(), i32> {
+        let found = self.inode(Spot { disk, inode }).ok_or(libc::ENOENT)?;
+        match (found.is_dir, found.names.is_empty()) {
+            (false, _) => Err(libc::ENOTDIR),
+            (true, false) => Err(libc::ENOTEMPTY),
+            (true, true) => Ok(()),
+        }
+    }
+
+    /// rename(2), without any sync.
+    pub(super) fn rename(&mut self, from: &Path, to: &Path, now_ns: u64) -> Result<(), i32> {
+        let (old, new) = (self.slot(from)?, self.slot(to)?);
+        let inode = old.inode.ok_or(libc::ENOENT)?;
+        if old.disk != new.disk {
+            return Err(libc::EXDEV);
+        }
+        let is_dir = self.inode(Spot { disk: old.disk, inode }).is_some_and(|inode| inode.is_dir);
+        let (from_names, to_names) = (components(from), components(to));
+        if is_dir && to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
+            return Err(libc::EINVAL);
+        }
+        if from_names.starts_with(&to_names) && from_names.len() > to_names.len() {
+            return Err(libc::ENOTEMPTY);
+        }
+        if is_dir && self.has_mount_below(from) {
+            return Err(libc::EBUSY);
+        }
+        if let Some(target) = new.inode {
+            if target == inode {
+                return Ok(());
+            }
+            let target_is_dir = self.inode(Spot { disk: new.disk, inode: target }).is_some_and(|inode| inode.is_dir);
+            match (is_dir, target_is_dir) {
+                (true, false) => return Err(libc::ENOTDIR),
+                (false, true) => return Err(libc::EISDIR),
+                (true, true) => self.empty_dir(new.disk, target)?,
+                (false, false) => {}
+            }
+        }
+        let Some(disk) = self.disks.get_mut(old.disk) else { return Err(libc::ENOENT) };
+        let seq = disk.next_seq();
+        // The new name first: the count of names must not pass through zero.
+        let edits = vec![
+            Edit { dir: new.dir, name: new.name, to: Some(inode) },
+            Edit { dir: old.dir, name: old.name, to: None },
+        ];
+        disk.tree.edit(seq, inode, false, edits, now_ns);
+        disk.tree.trim();
+        Ok(())
+    }
+
+    /// link(2), without any sync.
+    pub(super) fn hard_link(&mut self, from: &Path, to: &Path, now_ns: u64) -> Result<(), i32> {
+        let spot = self.find(from)?;
+        let slot = match self.slot(to) {
+            Err(libc::EBUSY) => return Err(libc::EEXIST),
+            other => other?,
+        };
+        if slot.inode.is_some() {
+            return Err(libc::EEXIST);
+        }
+        if spot.disk != slot.disk {
+            return Err(libc::EXDEV);
+        }
+        if self.inode(spot).is_some_and(|inode| inode.is_dir) {
+            return Err(libc::EPERM);
+        }
+        let Some(disk) = self.disks.get_mut(slot.disk) else { return Err(libc::ENOENT) };
+        let seq = disk.next_seq();
+        let edit = Edit { dir: slot.dir, name: slot.name, to: Some(spot.inode) };
+        disk.tree.edit(seq, spot.inode, false, vec![edit], now_ns);
+        disk.tree.trim();
+        Ok(())
+    }
+
+    pub(super) fn create_dir(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+        let slot = match self.slot(path) {
+            Err(libc::EBUSY) => return Err(libc::EEXIST),
+            other => other?,
+        };
+        if slot.inode.is_some() {
+            return Err(libc::EEXIST);
+        }
+        self.make(&slot, Inode::new(true, 0o755, now_ns), now_ns).map(drop)
+    }
+
+    /// As std does: the missing ones from the top.
+    pub(super) fn create_dir_all(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+        let names = components(path);
+        for end in 1..=names.len() {
+            let part: std::path::PathBuf = names[..end].iter().collect();
+            match self.create_dir(&part, now_ns) {
+                Err(libc::EEXIST) if self.find_dir(&part).is_ok() => {}
+                // What stands in the way is told about by what lies below it, but for the last.
+                Err(libc::EEXIST) if end < names.len() => return Err(libc::ENOTDIR),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! What the tests share: a machine with a clock, and operations that run to their end.
+
+mod calls;
+mod data;
+mod determinism;
+mod faults;
+mod power;
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::device::Device;
+use crate::driver::sim::SimFile;
+use crate::driver::meta::{Described, Descriptor, FdOwner, MetaRequest, OpenHow};
+use crate::sim::fault::Fault;
+use crate::sim::source::Source;
+
+pub(super) const KIB: usize = 1024;
+
+/// A machine, its clock and its fate.
+pub(super) struct Rig {
+    pub(super) machine: Machine,
+    pub(super) fate: Fate,
+    pub(super) now_ns: u64,
+    next_id: u64,
+}
+
+/// Page-aligned memory that a test and a machine look at.
+pub(super) fn memory(bytes: &[u8]) -> &'static [Cell<u8>] {
+    let room: &'static [Cell<u8>] = Box::leak(vec![Cell::new(0u8); bytes.len() + 4096].into_boxed_slice());
+    let start = room.as_ptr().align_offset(4096);
+    let memory = &room[start..start + bytes.len()];
+    memory.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
+    memory
+}
+
+pub(super) const CREATE: OpenHow = OpenHow {
+    read: true,
+    write: true,
+    create: true,
+    create_new: false,
+    truncate: false,
+    direct: true,
+    mode: 0o666,
+};
+pub(super) const BUFFERED: OpenHow = OpenHow { direct: false, ..CREATE };
+
+impl Rig {
+    pub(super) fn new(seed: u64, profile: Profile) -> Rig {
+        Rig::with(Source::new(seed), [profile])
+    }
+
+    pub(super) fn with(source: Source, profiles: impl IntoIterator<Item = Profile>) -> Rig {
+        let mut machine = Machine::new();
+        profiles.into_iter().for_each(|profile| machine.mount(profile).unwrap());
+        Rig { machine, fate: Fate::new(source), now_ns: 0, next_id: 1 }
+    }
+
+    pub(super) fn id(&mut self) -> IoId {
+        self.next_id += 1;
+        IoId(self.next_id)
+    }
+
+    /// The next thing that ends, at its time.
+    pub(super) fn next(&mut self) -> Option<Done> {
+        loop {
+            if let Some(done) = self.machine.pop_due(self.now_ns, &mut self.fate) {
+                return Some(done);
+            }
+            self.now_ns = self.now_ns.max(self.machine.next_event_ns()?);
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        kind: OpKind,
+        file: u32,
+        offset: u64,
+        memory: Option<&'static [Cell<u8>]>,
+    ) -> IoId {
+        let id = self.id();
+        let len = memory.map_or(0, <[_]>::len) as u32;
+        let io = SimIo { id, kind, file, offset, transfer: memory.map(Transfer::of), len };
+        self.machine.submit(io, self.now_ns, &mut self.fate);
+        id
+    }
+
+    pub(super) fn result(&mut self, wanted: IoId) -> i32 {
+        loop {
+            match self.next() {
+                Some(Done::Io { id, result }) if id == wanted => return result,
+                Some(_) => {}
+                None => panic!("{wanted:?} never ended"),
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, file: u32, offset: u64, len: usize) -> Result<Vec<u8>, i32> {
+        let memory = memory(&vec![0xee; len]);
+        let id = self.start(OpKind::Read, file, offset, Some(memory));
+        match self.result(id) {
+            errno if errno < 0 => Err(-errno),
+            bytes => Ok(memory[..bytes as usize].iter().map(Cell::get).collect()),
+        }
+    }
+
+    pub(super) fn write(&mut self, file: u32, offset: u64, bytes: &[u8]) -> i32 {
+        let id = self.start(OpKind::Write, file, offset, Some(memory(bytes)));
+        self.result(id)
+    }
+
+    pub(super) fn sync(&mut self, kind: OpKind, file: u32) -> i32 {
+        let id = self.start(kind, file, 0, None);
+        self.result(id)
+    }
+
+    pub(super) fn ask(&mut self, request: MetaRequest) -> Result<MetaReply> {
+        let id = self.id();
+        self.machine.ask(id, request, self.now_ns, &mut self.fate);
+        loop {
+            match self.next().expect("calls end") {
+                Done::Meta { id: other, result } if other == id => return result,
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn opened(&mut self, request: MetaRequest) -> Result<OpenedFile> {
+        let id = self.id();
+        self.machine.ask(id, request, self.now_ns, &mut self.fate);
+        loop {
+            match self.next().expect("calls end") {
+                Done::Opened { id: other, result } if other == id => return result,
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn open(&mut self, path: &str, how: OpenHow) -> u32 {
+        self.opened(MetaRequest::Open { path: path.into(), how }).unwrap().number
+    }
+
+    pub(super) fn done(&mut self, request: MetaRequest) {
+        assert!(matches!(self.ask(request).unwrap(), MetaReply::Done));
+    }
+
+    pub(super) fn errno(&mut self, request: MetaRequest) -> i32 {
+        self.ask(request).unwrap_err().raw_os_error().unwrap_or(-1)
+    }
+
+    pub(super) fn names(&mut self, path: &str) -> Vec<String> {
+        match self.ask(MetaRequest::ReadDir { path: path.into() }).unwrap() {
+            MetaReply::Entries(entries) => {
+                entries.iter().map(|entry| entry.name().to_string_lossy().into_owned()).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The content of a file, `None` when there is none.
+    pub(super) fn content(&mut self, path: &str) -> Option<Vec<u8>> {
+        let how = OpenHow { create: false, ..BUFFERED };
+        let file = self.opened(MetaRequest::Open { path: path.into(), how }).ok()?.number;
+        let bytes = self.read(file, 0, 1 << 20).unwrap();
+        self.machine.close(file);
+        Some(bytes)
+    }
+
+    /// The power goes, and comes back.
+    pub(super) fn cut(&mut self) {
+        self.machine.power_cut(&mut self.fate);
+        assert!(!self.machine.is_on());
+        self.machine.reboot(&mut self.fate);
+    }
+}
+
+/// An open file as calls name it.
+pub(super) fn owner(number: u32) -> FdOwner {
+    struct Owner(Descriptor);
+    impl Described for Owner {
+        fn descriptor(&self) -> &Descriptor {
+            &self.0
+        }
+    }
+    let null = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+    let closed = Arc::new(Mutex::new(Vec::new()));
+    let device = Arc::new(Device::simulated("sim0"));
+    let alignment = Alignment::BUFFERED;
+    Arc::new(Owner(Descriptor::Sim(SimFile { number, alignment, device, device_number: 0, closed, null })))
+}
+
+pub(super) fn path(path: &str) -> PathBuf {
+    Path::new(path).to_path_buf()
+}

@@ -1,0 +1,251 @@
+//! One run of a world: who goes next, until the program is over.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::sim::failure::{Failure, FailureKind, words};
+use crate::sim::history::What;
+use crate::sim::hub::Hub;
+use crate::sim::shards::Stepped;
+use crate::sim::tasks::PROGRAM;
+use crate::sim::world::refused;
+
+/// What a step costs in virtual time: enough for a program that looks at the clock in circles to get on.
+const STEP_NS: u64 = 500;
+
+/// The bounds of a run.
+pub(crate) struct Limits {
+    pub(crate) steps_max: u64,
+    pub(crate) stalls_ppm: u32,
+    pub(crate) wanders_ppm: u32,
+}
+
+/// Drives one run.
+pub(crate) struct Runner {
+    hub: Rc<Hub>,
+    seed: u64,
+    limits: Limits,
+    steps: u64,
+}
+
+/// Why a run is over before its program is.
+type Stop = (FailureKind, String);
+
+impl Runner {
+    pub(crate) fn new(hub: Rc<Hub>, seed: u64, limits: Limits) -> Runner {
+        Runner { hub, seed, limits, steps: 0 }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(crate) fn run<T>(
+        &mut self,
+        config: Config,
+        program: impl AsyncFnOnce(Engine) -> T,
+    ) -> Result<T, Failure> {
+        let hub = self.hub.clone();
+        let failure = |kind, text: &str| Failure::new(kind, text, self.seed, hub.now_ns());
+        if !hub.machine.borrow().is_on() {
+            return Err(failure(FailureKind::Off, "the power is off: World::reboot switches it on"));
+        }
+        let Some(running) = hub.enter() else {
+            let text = "another world runs on this thread: one at a time";
+            return Err(failure(FailureKind::NotStarted, text));
+        };
+        let engine = match Engine::start(config) {
+            Ok(engine) => engine,
+            Err(error) => {
+                self.end();
+                return Err(refused(&error, self.seed));
+            }
+        };
+        let mut program = Some(Box::pin(program(engine)));
+        let result = match &mut program {
+            Some(program) => self.drive(program.as_mut()),
+            None => Err((FailureKind::NotStarted, String::new())),
+        };
+        let at_ns = hub.now_ns();
+        if matches!(result, Err((FailureKind::PowerCut, _))) {
+            hub.close_files();
+            hub.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+            hub.kill();
+        }
+        // Destructors of the program's run inside of the world; one that panics ends nothing more.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(program.take())));
+        self.end();
+        drop(running);
+        // Looked at once more: what the end did counts as well.
+        let result = match (result, hub.first_violation()) {
+            (Ok(_) | Err((FailureKind::PowerCut, _)), Some(text)) => Err((FailureKind::Violation, text)),
+            (result, _) => result,
+        };
+        result.map_err(|(kind, text)| Failure::new(kind, text, self.seed, at_ns))
+    }
+
+    fn drive<T>(&mut self, mut program: Pin<&mut impl Future<Output = T>>) -> Result<T, Stop> {
+        let hub = self.hub.clone();
+        let wakes = hub.tasks.wakes(PROGRAM);
+        let waker = wakes.waker();
+        waker.wake_by_ref();
+        loop {
+            hub.deliver();
+            hub.tasks.wake_sleepers(hub.now_ns());
+            self.look_around()?;
+            let shards: Vec<Rc<Stepped>> =
+                hub.shards.borrow().iter().filter(|shard| shard.is_ready(&hub)).cloned().collect();
+            let tasks = hub.tasks.ready_count();
+            let able = tasks + shards.len();
+            let stalls = able > 0 && hub.fate.borrow_mut().source.ppm(self.limits.stalls_ppm);
+            if able == 0 || stalls {
+                match self.next_ns() {
+                    Some(next_ns) => {
+                        hub.set_now(next_ns);
+                        hub.note(What::Clock, &[hub.now_ns()]);
+                        continue;
+                    }
+                    None if able == 0 => return Err(self.deadlock()),
+                    None => {}
+                }
+            }
+            self.steps += 1;
+            let pick = hub.fate.borrow_mut().source.below(able as u64) as usize;
+            match pick.checked_sub(tasks) {
+                Some(shard) => self.step(&shards[shard]),
+                None => {
+                    let Some(task) = hub.tasks.take_ready(pick) else { continue };
+                    let mut polled = Poll::Pending;
+                    let result = catch_unwind(AssertUnwindSafe(|| match task {
+                        PROGRAM => {
+                            hub.note(What::Polled, &[PROGRAM, 0]);
+                            wakes.taken();
+                            polled = program.as_mut().poll(&mut Context::from_waker(&waker));
+                        }
+                        task => self.poll_task(task),
+                    }));
+                    if let Err(panic) = result {
+                        let who = if task == PROGRAM { "the program" } else { "a task" };
+                        return Err((
+                            FailureKind::Panicked,
+                            format!("{who} panicked: {}", words(panic.as_ref())),
+                        ));
+                    }
+                    if let Poll::Ready(output) = polled {
+                        return Ok(output);
+                    }
+                }
+            }
+            hub.set_now(hub.now_ns() + STEP_NS);
+        }
+    }
+
+    /// Is there a reason to stop?
+    fn look_around(&self) -> Result<(), Stop> {
+        let hub = &self.hub;
+        if let Some(text) = hub.first_violation() {
+            return Err((FailureKind::Violation, text));
+        }
+        if hub.foreign.load(Ordering::SeqCst) {
+            let text = "another thread woke something of this world, which no seed could repeat: \
+                        use sim::spawn and channels within the world, not threads or another runtime's tasks";
+            return Err((FailureKind::ForeignThread, text.to_string()));
+        }
+        let cut = hub.cut.get();
+        if cut.now || cut.at_ns.is_some_and(|at_ns| hub.now_ns() >= at_ns) {
+            return Err((FailureKind::PowerCut, "the power was cut".to_string()));
+        }
+        if self.steps >= self.limits.steps_max {
+            let text = format!("{} steps and no end: something runs in circles", self.steps);
+            return Err((FailureKind::Endless, text));
+        }
+        Ok(())
+    }
+
+    fn deadlock(&self) -> Stop {
+        let text = format!(
+            "nothing can happen any more, but the program waits, and so do {} tasks: for each other, for an operation \
+             that is stuck, or for something outside of the world (another thread, a timer or a socket of Tokio's)",
+            self.hub.tasks.count()
+        );
+        (FailureKind::Deadlock, text)
+    }
+
+    /// The next time at which something happens by itself.
+    fn next_ns(&self) -> Option<u64> {
+        let hub = &self.hub;
+        let shards = hub.shards.borrow();
+        let shards = shards.iter().filter_map(|shard| shard.next_ns(hub));
+        let machine = hub.machine.borrow().next_event_ns();
+        let next = shards.chain(machine).chain(hub.tasks.next_sleeper_ns()).chain(hub.cut.get().at_ns).min();
+        // What is due already (a shard whose patience is over) is no news.
+        next.filter(|&next_ns| next_ns > hub.now_ns())
+    }
+
+    fn step(&self, shard: &Rc<Stepped>) {
+        self.hub.note(What::Turn, &[shard.port() as u64]);
+        shard.step(&self.hub);
+    }
+
+    /// Polls a task outside of all shards, or as a guest of one.
+    fn poll_task(&self, task: u64) {
+        let hub = &self.hub;
+        let host = if hub.tasks.wanders(task) {
+            let mut fate = hub.fate.borrow_mut();
+            let shards = hub.shards.borrow();
+            let wanders = fate.source.ppm(self.limits.wanders_ppm);
+            let hosts: Vec<_> = shards.iter().filter(|shard| wanders && !shard.is_over()).collect();
+            hosts.get(fate.source.below(hosts.len() as u64) as usize).map(|shard| Rc::clone(shard))
+        } else {
+            None
+        };
+        hub.note(What::Polled, &[task, host.as_ref().map_or(0, |host| host.port() as u64 + 1)]);
+        match host {
+            None => hub.tasks.poll(task),
+            Some(host) => {
+                // Its panic is the program's, not the shard's.
+                let mut polled = Ok(());
+                host.visit(|| polled = catch_unwind(AssertUnwindSafe(|| hub.tasks.poll(task))));
+                if let Err(panic) = polled {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    }
+
+    /// Drops what is left of the program, closes its engines, and steps their shards to their ends.
+    fn end(&self) {
+        let hub = &self.hub;
+        while let Some(task) = hub.tasks.take_first() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+        }
+        for shard in hub.shards.borrow().iter() {
+            shard.engine().begin_close();
+        }
+        loop {
+            let left: Vec<Rc<Stepped>> =
+                hub.shards.borrow().iter().filter(|shard| !shard.is_over()).cloned().collect();
+            if left.is_empty() {
+                break;
+            }
+            for shard in left {
+                hub.deliver();
+                self.step(&shard);
+            }
+        }
+        // Answers that came with the end are given up with those who waited.
+        hub.tasks.forget();
+        while let Some(task) = hub.tasks.take_first() {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+        }
+        let shards = std::mem::take(&mut *hub.shards.borrow_mut());
+        drop(shards);
+        hub.clear_run();
+    }
+}

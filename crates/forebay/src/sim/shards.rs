@@ -1,0 +1,173 @@
+//! Shards that share the world's one thread: each is a value that is made current for its turns.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::arena::Aside;
+use crate::driver::sim::{SimDriver, SimWake};
+use crate::driver::{Driver, Wait};
+use crate::engine::EngineShared;
+use crate::pending::Sender;
+use crate::shard::clock::Clock;
+use crate::shard::{self, Ended, Shard};
+use crate::sim::hub::Hub;
+
+/// A shard of the world, its I/O memory, and what it waits for.
+pub(crate) struct Stepped {
+    engine: Arc<EngineShared>,
+    shard: RefCell<Option<Box<Shard>>>,
+    end: Cell<Option<Sender<Ended>>>,
+    caches: Cell<Aside>,
+    asleep: Cell<Option<Asleep>>,
+    wake: Arc<SimWake>,
+    port: usize,
+}
+
+/// When a sleeping shard goes on, unless it is woken before.
+#[derive(Clone, Copy, Debug)]
+struct Asleep {
+    completions: usize,
+    /// From then on one completion is enough.
+    patience_ns: u64,
+    limit_ns: u64,
+}
+
+impl Stepped {
+    pub(crate) fn new(
+        hub: &Rc<Hub>,
+        engine: &Arc<EngineShared>,
+        index: usize,
+        end: Sender<Ended>,
+    ) -> Rc<Stepped> {
+        let wake = Arc::new(SimWake::new(hub.foreign.clone()));
+        let driver = SimDriver::new(hub.clone(), wake.clone());
+        let port = driver.port();
+        let outside = Aside::NOTHING.swap();
+        let shard = shard::new_shard(index, engine, Driver::Sim(driver), Clock::simulated());
+        let caches = outside.swap();
+        Rc::new(Stepped {
+            engine: engine.clone(),
+            shard: RefCell::new(Some(shard)),
+            end: Cell::new(Some(end)),
+            caches: Cell::new(caches),
+            asleep: Cell::new(None),
+            wake,
+            port,
+        })
+    }
+
+    /// Would a turn find anything to do?
+    pub(crate) fn is_ready(&self, hub: &Hub) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let Some(asleep) = self.asleep.get() else { return true };
+        let (done, now) = (hub.done_count(self.port), hub.now_ns());
+        self.wake.is_woken()
+            || done >= asleep.completions
+            || (done > 0 && now >= asleep.patience_ns)
+            || now >= asleep.limit_ns
+    }
+
+    /// When it goes on by itself.
+    pub(crate) fn next_ns(&self, hub: &Hub) -> Option<u64> {
+        let asleep = self.asleep.get().filter(|_| !self.is_over())?;
+        let patience_ns = if hub.done_count(self.port) > 0 { asleep.patience_ns } else { u64::MAX };
+        Some(asleep.limit_ns.min(patience_ns)).filter(|&at| at != u64::MAX)
+    }
+
+    /// Its thread has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        // Borrowed while it runs, and then it is not over.
+        self.shard.try_borrow().is_ok_and(|shard| shard.is_none())
+    }
+
+    /// Its number among the shards of the run.
+    pub(crate) fn port(&self) -> usize {
+        self.port
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<EngineShared> {
+        &self.engine
+    }
+
+    /// One turn, or the end when the engine is closing.
+    pub(crate) fn step(&self, hub: &Hub) {
+        let over = self.enter(|shard| {
+            self.wake_up(shard);
+            if shard.inbox().is_ending() {
+                return Some(shard.end());
+            }
+            match shard.work() {
+                Wait::Poll => shard.rest(Wait::Poll),
+                Wait::For { completions, patience, limit } => {
+                    let at = |wait: Option<Duration>| {
+                        wait.map_or(u64::MAX, |wait| {
+                            hub.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+                        })
+                    };
+                    self.asleep.set(Some(Asleep {
+                        completions: completions as usize,
+                        patience_ns: at(patience),
+                        limit_ns: at(limit),
+                    }));
+                }
+            }
+            None
+        });
+        match over {
+            Some(Ok(None)) | None => {}
+            Some(Ok(Some(ended))) => self.over(Ok(ended)),
+            Some(Err(panic)) => self.over(Err(panic)),
+        }
+    }
+
+    /// Runs `visit` as if on this shard's thread, which is awake then and has its turn soon.
+    pub(crate) fn visit(&self, visit: impl FnOnce()) {
+        let visited = self.enter(|shard| {
+            self.wake_up(shard);
+            visit();
+        });
+        if let Some(Err(panic)) = visited {
+            self.over(Err(panic));
+        }
+    }
+
+    fn wake_up(&self, shard: &Shard) {
+        self.wake.take();
+        if self.asleep.take().is_some() {
+            shard.rest(Wait::Poll);
+        }
+    }
+
+    /// Makes the shard current; `None` when it has ended.
+    fn enter<T>(&self, run: impl FnOnce(&Shard) -> T) -> Option<std::thread::Result<T>> {
+        let shard = self.shard.borrow();
+        let shard = shard.as_deref()?;
+        Some(self.current(shard, || run(shard)))
+    }
+
+    fn current<T>(&self, shard: *const Shard, run: impl FnOnce() -> T) -> std::thread::Result<T> {
+        let outside = self.caches.replace(Aside::NOTHING).swap();
+        // SAFETY: the shard lies in a box that is borrowed, or owned by `run`, until the other one is set below.
+        let before = unsafe { shard::set_current(shard) };
+        let result = catch_unwind(AssertUnwindSafe(run));
+        // SAFETY: the one before is still where it was: whoever set it is below us on the stack.
+        unsafe { shard::set_current(before) };
+        self.caches.set(outside.swap());
+        result
+    }
+
+    fn over(&self, run: std::thread::Result<Ended>) {
+        let (shard, end) = (self.shard.borrow_mut().take(), self.end.take());
+        if let (Some(shard), Some(end)) = (shard, end) {
+            let current: *const Shard = ptr::from_ref(&*shard);
+            // It sets no shard as current at its end; a panic in there has nobody left to tell.
+            let _ = self.current(current, move || shard::shard_over(shard, run, end));
+        }
+    }
+}

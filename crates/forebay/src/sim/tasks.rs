@@ -1,0 +1,201 @@
+//! The program's own tasks, which the world polls in seeded order.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
+
+/// The program itself, which is not in the list.
+pub(crate) const PROGRAM: u64 = 0;
+
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Task {
+    /// Away while it is polled.
+    future: Option<TaskFuture>,
+    waker: Waker,
+    /// It may be polled on any shard's thread as well as outside.
+    wanders: bool,
+    abort: Arc<AtomicBool>,
+}
+
+/// Tasks, who of them is ready, and who sleeps until when.
+pub(crate) struct Tasks {
+    list: RefCell<BTreeMap<u64, Task>>,
+    next: Cell<u64>,
+    ready: Arc<Ready>,
+    sleeping: RefCell<BTreeMap<(u64, u64), Waker>>,
+    next_sleeper: Cell<u64>,
+}
+
+struct Ready {
+    queue: Mutex<VecDeque<u64>>,
+    thread: ThreadId,
+    foreign: Arc<AtomicBool>,
+}
+
+struct TaskWake {
+    task: u64,
+    queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for TaskWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if std::thread::current().id() != self.ready.thread {
+            self.ready.foreign.store(true, Ordering::SeqCst);
+        }
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(self.task);
+        }
+    }
+}
+
+/// The waker of one task, and the mark that it is in the queue.
+#[derive(Clone)]
+pub(crate) struct Wakes(Arc<TaskWake>);
+
+impl Wakes {
+    pub(crate) fn waker(&self) -> Waker {
+        self.0.clone().into()
+    }
+
+    /// Before a poll: from here on a wake queues the task again.
+    pub(crate) fn taken(&self) {
+        self.0.queued.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Tasks {
+    pub(crate) fn new(foreign: Arc<AtomicBool>) -> Tasks {
+        let ready = Ready { queue: Mutex::default(), thread: std::thread::current().id(), foreign };
+        Tasks {
+            list: RefCell::default(),
+            next: Cell::new(PROGRAM + 1),
+            ready: Arc::new(ready),
+            sleeping: RefCell::default(),
+            next_sleeper: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn wakes(&self, task: u64) -> Wakes {
+        Wakes(Arc::new(TaskWake { task, queued: AtomicBool::new(false), ready: self.ready.clone() }))
+    }
+
+    /// Adds a task, ready to run.
+    pub(crate) fn add(&self, future: TaskFuture, wanders: bool, abort: Arc<AtomicBool>) -> Waker {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let wakes = self.wakes(number);
+        let waker = wakes.waker();
+        let polled = Polled { wakes, future };
+        let task = Task { future: Some(Box::pin(polled)), waker: waker.clone(), wanders, abort };
+        self.list.borrow_mut().insert(number, task);
+        waker.wake_by_ref();
+        waker
+    }
+
+    /// Tasks that wait to be polled, in the order in which they were woken.
+    pub(crate) fn ready_count(&self) -> usize {
+        self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// The task at a place of the queue, out of it.
+    pub(crate) fn take_ready(&self, place: usize) -> Option<u64> {
+        self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).remove(place)
+    }
+
+    pub(crate) fn wanders(&self, number: u64) -> bool {
+        self.list.borrow().get(&number).is_some_and(|task| task.wanders)
+    }
+
+    /// Polls a task once; a finished or aborted one leaves the list. Its panic goes on to the caller.
+    pub(crate) fn poll(&self, number: u64) {
+        let taken = self
+            .list
+            .borrow_mut()
+            .get_mut(&number)
+            .map(|task| (task.future.take(), task.waker.clone(), task.abort.load(Ordering::SeqCst)));
+        let Some((Some(mut future), waker, aborted)) = taken else { return };
+        let over = aborted || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        if over {
+            // Out of the list before it is dropped: its destructors may look at the list.
+            let task = self.list.borrow_mut().remove(&number);
+            drop(future);
+            drop(task);
+        } else if let Some(task) = self.list.borrow_mut().get_mut(&number) {
+            task.future = Some(future);
+        }
+    }
+
+    /// Tasks that are not over.
+    pub(crate) fn count(&self) -> usize {
+        self.list.borrow().len()
+    }
+
+    /// One task out of the list, for a world that ends.
+    pub(crate) fn take_first(&self) -> Option<Box<dyn std::any::Any>> {
+        let (_, task) = self.list.borrow_mut().pop_first()?;
+        Some(Box::new(task))
+    }
+
+    /// Forgets who is ready and who sleeps.
+    pub(crate) fn forget(&self) {
+        self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let sleeping = std::mem::take(&mut *self.sleeping.borrow_mut());
+        drop(sleeping);
+    }
+
+    /// Wakes `waker` at a time, in nanoseconds; the number removes it.
+    pub(crate) fn sleep_until(&self, at_ns: u64, waker: Waker) -> u64 {
+        let number = self.next_sleeper.get();
+        self.next_sleeper.set(number + 1);
+        self.sleeping.borrow_mut().insert((at_ns, number), waker);
+        number
+    }
+
+    pub(crate) fn forget_sleeper(&self, at_ns: u64, number: u64) {
+        let sleeper = self.sleeping.borrow_mut().remove(&(at_ns, number));
+        drop(sleeper);
+    }
+
+    pub(crate) fn next_sleeper_ns(&self) -> Option<u64> {
+        self.sleeping.borrow().keys().next().map(|&(at_ns, _)| at_ns)
+    }
+
+    pub(crate) fn wake_sleepers(&self, now_ns: u64) {
+        loop {
+            let due = {
+                let mut sleeping = self.sleeping.borrow_mut();
+                match sleeping.first_entry() {
+                    Some(first) if first.key().0 <= now_ns => first.remove(),
+                    _ => return,
+                }
+            };
+            due.wake();
+        }
+    }
+}
+
+/// Marks the task as out of the queue before each poll.
+struct Polled {
+    wakes: Wakes,
+    future: TaskFuture,
+}
+
+impl Future for Polled {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.wakes.taken();
+        self.future.as_mut().poll(context)
+    }
+}
