@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// One way in which a disk, or what lies between it and the program, misbehaves.
 ///
-/// The first three decide what a power cut leaves of writes that were not flushed; [`Lost`](crate::sim::Lost) says what
-/// it leaves of all others. A write counts for them when it is submitted.
+/// The first three decide what a power cut leaves of writes that were not flushed; [`Lost`](crate::sim::Lost)
+/// says what it leaves of all others. A write counts for them when it is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
@@ -20,32 +20,35 @@ pub enum Fault {
     LyingFlush,
     /// A read fails with `EIO`; the next one may work.
     ReadError,
-    /// A write fails with `EIO`. Nothing, a part or all of it may be on the disk. The writes of a buffered file reach
-    /// the disk with its sync, so there the sync fails, and the bytes that were not synced are never written.
+    /// A write fails with `EIO`. Nothing, a part or all of it may be on the disk. The writes of a buffered
+    /// file reach the disk with its sync, so there the sync fails, and the bytes that were not synced are
+    /// never written.
     WriteError,
-    /// A sync fails with `EIO`; [`Rule::dirty`] says what becomes of the bytes that it was for.
+    /// A sync of a file or directory fails with `EIO`; [`Rule::dirty`] says what becomes of the bytes that it
+    /// was for. The syncs in [`Engine::rename`](crate::Engine::rename) and `hard_link` count as well.
     FlushError,
-    /// One sector of the range that is read (one that also is in the rule's zone) cannot be read any more: `EIO` for
-    /// every read that touches it until it is written again.
+    /// One sector of the range that is read (one that also is in the rule's zone) cannot be read any more:
+    /// `EIO` for every read that touches it until it is written again.
     LatentSectorError,
-    /// One stored bit changes: of what is written, or, when the operation is a read, of what had been stored there
-    /// before. The operation succeeds.
+    /// One stored bit changes: of what is written, or, when the operation is a read, of what had been stored
+    /// there before. The operation succeeds.
     BitRot,
-    /// A write answers success and lands elsewhere: over bytes of the same file or of another file of the disk, never
-    /// outside of files. The range that was meant keeps its old content.
+    /// A write answers success and lands elsewhere: over bytes of the same file or of another file of the
+    /// disk, never outside of files. The range that was meant keeps its old content.
     MisdirectedWrite,
     /// A write, an allocation, or making a file or directory fails with `ENOSPC`.
     NoSpace,
-    /// A read moves fewer bytes than asked, at least one sector (direct) or byte (buffered).
+    /// A read moves fewer bytes than asked: at least one byte, of direct files a multiple of what offset and
+    /// memory are aligned to. Reads that are no longer than that cannot be struck.
     ShortRead,
-    /// A write moves fewer bytes than asked, at least one sector (direct) or byte (buffered).
+    /// A write moves fewer bytes than asked, as with [`Fault::ShortRead`].
     ShortWrite,
-    /// A read, write or sync never ends, and a cancel does not help.
+    /// A read, write or sync of a file never ends, and a cancel does not help.
     Stuck,
     /// A read, write or sync takes a thousand times as long.
     Slow,
-    /// A cancelled operation ends as if it had not been cancelled. Without this one that still waits for the disk ends
-    /// with `ECANCELED`, and one that runs either way, drawn from the seed.
+    /// A cancelled operation ends as if it had not been cancelled. Without this one that still waits for the
+    /// disk ends with `ECANCELED`, and one that runs either way, drawn from the seed.
     CancelRace,
 }
 
@@ -80,9 +83,10 @@ impl Fault {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dirty {
-    /// They count as written though some are not, as Linux marks pages clean after an error: each write that the sync
-    /// was for is on the disk or never will be, drawn from the seed. Reads show all of them until the machine restarts,
-    /// and a later sync succeeds without them.
+    /// They count as written though some are not, as Linux marks pages clean after an error: each write to
+    /// the file that the sync was for is on the disk or never will be, drawn from the seed. Reads show all of
+    /// them until the machine restarts, and a later sync succeeds without them. Writes to other files wait
+    /// for their own sync.
     #[default]
     Lost,
     /// All is as before the sync: a later one that succeeds makes them durable.
@@ -124,7 +128,8 @@ impl Rule {
         }
     }
 
-    /// Only on this file, or on files below this directory. What counts is the path by which the file was opened.
+    /// Only on this file, or on files below this directory. What counts is the path by which the file was
+    /// opened.
     pub fn on(mut self, path: impl AsRef<Path>) -> Rule {
         self.path = Some(path.as_ref().to_path_buf());
         self

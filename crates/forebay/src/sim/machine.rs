@@ -1,40 +1,16 @@
 //! The disks and the file system of a world: what is in them, what is on its way, and when it arrives.
 //!
-//! Nothing here waits or runs by itself. The world submits operations with the time at which it does, asks when the next
-//! thing happens, and takes what is due. An operation's effect on data happens when it is taken.
+//! Nothing here waits or runs by itself. The world submits operations with the time at which it does, asks
+//! when the next thing happens, and takes what is due. An operation's effect on data happens when it is
+//! taken.
 //!
-//! # What is durable, and what may be there after a power cut
-//!
-//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. A disk
-//! without a volatile cache ([`Profile::write_cache`](crate::sim::Profile::write_cache) of 0) has it on the medium at
-//! once. A full cache, and too much buffered, move their oldest writes on by themselves.
-//!
-//! | after | is durable |
-//! |---|---|
-//! | a sync of any file or directory of the disk | all direct writes on that disk that completed before the sync was submitted |
-//! | a data sync of a file | also its buffered writes, its length, its holes; with [`Journal`] also every change of names up to the last change of its length, or its creation |
-//! | a full sync of a file | as a data sync; with [`Journal`] also every change of names up to the last one that touched it (rename, link, removal) |
-//! | a sync of a directory | with [`Journal`] every change of names and lengths (those by calls) up to the last one in it; with [`Posix`] the changes in this directory and no others |
-//! | rename, hard_link | what a sync of the new name's directory gives, then of the old one's, in steps of their own: the power may go between the change and each of the syncs |
-//! | an orderly restart | everything but what a failed sync lost |
-//!
-//! | before that, a power cut leaves | |
-//! |---|---|
-//! | of a direct write that completed | what [`Lost`](crate::sim::Lost) says: all, all up to a point, or any; with [`Profile::torn`](crate::sim::Profile::torn) any sectors of the write at the point, or of each |
-//! | of a buffered write | any sectors |
-//! | of a write in flight | any sectors |
-//! | of a sector that was written several times | any of its versions since the last flush, or the one before |
-//! | of a length that writes grew | the old one, the new one, or one between at a sector; apart from all else. Bytes that did not survive are zeros |
-//! | of truncate, allocate, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. What was written into the place of something that was cut off is gone if the cut is |
-//! | of names, with [`Journal`] | the changes up to one point, none after it: a rename is there or not, also across directories |
-//! | of names, with [`Posix`] | of each directory's own changes those up to one point. A rename within a directory is there or not; one across directories may leave the old name, the new one, both or none. A new file whose name survives may be empty |
-//! | of locks and open handles, of files without a name | nothing |
-//!
-//! [`Journal`]: crate::sim::MetadataOrder::Journal
-//! [`Posix`]: crate::sim::MetadataOrder::Posix
+//! What is durable when, and what a power cut may leave, stands in the table of the [module](crate::sim)
+//! above.
 
+mod cache;
 mod calls;
 mod content;
+mod copy;
 mod crash;
 mod disk;
 mod finish;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::sim::fault::Rule;
 
-/// What a power cut leaves of writes that completed into the disk's volatile cache and were not flushed. Bytes of
-/// buffered files that were not synced are in the machine's memory and are each there or not in every mode.
+/// What a power cut leaves of writes that completed into the disk's volatile cache and were not flushed.
+/// Bytes of buffered files that were not synced are in the machine's memory and are each there or not in
+/// every mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
@@ -24,19 +25,19 @@ pub enum Lost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetadataOrder {
-    /// All changes of one disk in the order in which they were made, as with the journals of ext4 and XFS. A sync of a
-    /// file or directory takes along everything up to the last change that touched it.
+    /// All changes of one disk in the order in which they were made, as with the journals of ext4 and XFS. A
+    /// sync of a file or directory takes along everything up to the last change that touched it.
     #[default]
     Journal,
-    /// No more than POSIX says: a directory's changes are durable when that directory was synced; before that each
-    /// directory keeps a number of its own changes from the front, whatever the others keep.
+    /// No more than POSIX says: a directory's changes are durable when that directory was synced; before that
+    /// each directory keeps a number of its own changes from the front, whatever the others keep.
     Posix,
 }
 
 /// A simulated disk with a file system on it. All figures can be set; the presets are where to begin.
 ///
-/// Times and chances are whole numbers, and all randomness comes from the world's seed, so a profile behaves the same
-/// on every machine.
+/// Times and chances are whole numbers, and all randomness comes from the world's seed, so a profile behaves
+/// the same on every machine.
 ///
 /// ```
 /// use forebay::sim::{Fault, Lost, Profile, Rule};
@@ -72,8 +73,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Every operation takes a microsecond, nothing varies, nothing is limited, nothing fails. The write cache (64 MiB)
-    /// is volatile all the same and a power cut takes any of it, so a missing sync shows.
+    /// Every operation takes a microsecond, nothing varies, nothing is limited, nothing fails. The write
+    /// cache (64 MiB) is volatile all the same and a power cut takes any of it, so a missing sync shows.
     pub fn ideal() -> Profile {
         Profile {
             mount: PathBuf::from("/"),
@@ -102,8 +103,8 @@ impl Profile {
         }
     }
 
-    /// A solid-state drive for consumers: reads of 80 us, 32 at a time; writes of 15 us into a volatile cache of 64 MiB;
-    /// flushes of 600 us; 3 GB/s; one operation in a thousand takes twenty times as long.
+    /// A solid-state drive for consumers: reads of 80 us, 32 at a time; writes of 15 us into a volatile cache
+    /// of 64 MiB; flushes of 600 us; 3 GB/s; one operation in a thousand takes twenty times as long.
     pub fn nand() -> Profile {
         Profile {
             read_ns: 80_000,
@@ -122,8 +123,8 @@ impl Profile {
         }
     }
 
-    /// 10 us for everything, 16 at a time, 2.5 GB/s, and no volatile cache: what completed is durable, and sectors of
-    /// 4096 bytes are never torn (a write of several may be).
+    /// 10 us for everything, 16 at a time, 2.5 GB/s, and no volatile cache: what completed is durable, and
+    /// sectors of 4096 bytes are never torn (a write of several may be).
     pub fn optane() -> Profile {
         Profile {
             sector: 4096,
@@ -143,7 +144,8 @@ impl Profile {
         }
     }
 
-    /// A network disk of a cloud: 0.6 ms, 3,000 operations a second with a burst of 600, 125 MB/s, no volatile cache.
+    /// A network disk of a cloud: 0.6 ms, 3,000 operations a second with a burst of 600, 125 MB/s, no
+    /// volatile cache.
     pub fn cloud() -> Profile {
         Profile {
             read_ns: 600_000,
@@ -170,7 +172,8 @@ impl Profile {
         self
     }
 
-    /// Bytes that are written whole or not at all: 512 or 4096. The alignment of offsets is raised where it is less.
+    /// Bytes that are written whole or not at all: 512 or 4096. The alignment of offsets is raised where it
+    /// is less.
     pub fn sector(mut self, bytes: u32) -> Profile {
         self.sector = bytes;
         self.offset_alignment = self.offset_alignment.max(bytes);
@@ -184,7 +187,8 @@ impl Profile {
         self
     }
 
-    /// How long a read, a write and a flush take when nothing is in the way, without the transfer of the bytes.
+    /// How long a read, a write and a flush take when nothing is in the way, without the transfer of the
+    /// bytes.
     pub fn latency(mut self, read: Duration, write: Duration, flush: Duration) -> Profile {
         (self.read_ns, self.write_ns, self.flush_ns) = (ns(read), ns(write), ns(flush));
         self

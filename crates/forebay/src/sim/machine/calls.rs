@@ -1,11 +1,11 @@
-//! Calls about names and open files: when they act, the syncs that follow in steps of their own, and their errors, which
-//! are those of the operating system's calls (`driver/meta`).
+//! Calls about names and open files: when they act, the syncs that follow in steps of their own, and their
+//! errors, which are those of the operating system's calls (`driver/meta`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use super::flight::{DirSync, Flight, MetaFlight};
-use super::names::Spot;
+use super::names::{Spot, components};
 use super::rules::{Faults, Struck, Target};
 use super::{Done, IoId, Machine};
 use crate::dir::{DirEntry, FileKind};
@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
 
+/// As the real calls say it.
+const CHANGED: &str =
+    "the name was changed, but its directory could not be synced, so the change may be lost";
 const SYNC: Faults = Faults::of(&[Fault::LyingFlush, Fault::FlushError, Fault::Slow]);
 pub(super) const MAKE: Faults = Faults::of(&[Fault::NoSpace]);
 
@@ -26,7 +29,7 @@ impl Machine {
         }
         self.settle_in();
         let call_ns = match self.on {
-            true => self.disks.first().map_or(0, |disk| disk.profile.call_ns),
+            true => self.disks.get(self.disk_of(&request)).map_or(0, |disk| disk.profile.call_ns),
             false => 0,
         };
         let flight = MetaFlight {
@@ -37,6 +40,31 @@ impl Machine {
             struck: Struck::default(),
         };
         self.schedule(id, now_ns.saturating_add(call_ns), Flight::Meta(Box::new(flight)));
+    }
+
+    /// The disk that a call goes to first.
+    fn disk_of(&self, request: &MetaRequest) -> usize {
+        match request {
+            MetaRequest::Open { path, .. }
+            | MetaRequest::TempFile { dir: path, .. }
+            | MetaRequest::Rename { from: path, .. }
+            | MetaRequest::HardLink { from: path, .. }
+            | MetaRequest::RemoveFile { path }
+            | MetaRequest::RemoveDir { path }
+            | MetaRequest::CreateDir { path }
+            | MetaRequest::CreateDirAll { path }
+            | MetaRequest::SyncDir { path }
+            | MetaRequest::ReadDir { path }
+            | MetaRequest::Metadata { path } => self.mounted(&components(path)).map_or(0, |(disk, _)| disk),
+            MetaRequest::FileMetadata { file }
+            | MetaRequest::Allocate { file, .. }
+            | MetaRequest::PunchHole { file, .. }
+            | MetaRequest::Truncate { file, .. }
+            | MetaRequest::Advise { file, .. }
+            | MetaRequest::CopyRange { from: file, .. }
+            | MetaRequest::TryLock { file, .. }
+            | MetaRequest::Unlock { file } => self.handle_of(file).map_or(0, |(_, handle)| handle.disk),
+        }
     }
 
     /// The next step of a call; its end, if that was the last.
@@ -81,7 +109,7 @@ impl Machine {
         };
         let target = Target { id: id.0, possible: SYNC, path: &sync.at, range: None };
         let struck = self.strike(sync.disk, &target, fate);
-        let Some(disk) = self.disks.get_mut(sync.disk) else { return None };
+        let disk = self.disks.get_mut(sync.disk)?;
         let base_ns = disk.profile.flush_ns;
         let base_ns = if struck.by(Fault::Slow) { base_ns.saturating_mul(1000) } else { base_ns };
         let span = disk.timing.take(&disk.profile, base_ns, 0, 1, now_ns, fate);
@@ -105,9 +133,7 @@ impl Machine {
             errno => {
                 let error = Error::os(operation, -errno).with_path(&sync.path);
                 Err(match sync.changed {
-                    true => error.with_note(
-                        "the name was changed, but its directory could not be synced, so the change may be lost",
-                    ),
+                    true => error.with_note(CHANGED),
                     false => error,
                 })
             }
@@ -132,7 +158,8 @@ impl Machine {
                 }
             }
             Ok(MetaReply::Metadata(found)) => {
-                fate.history.note(What::Meta, &[found.inode(), found.len(), found.links(), found.blocks_bytes()]);
+                fate.history
+                    .note(What::Meta, &[found.inode(), found.len(), found.links(), found.blocks_bytes()]);
             }
             Ok(MetaReply::Copied(bytes)) => fate.history.note(What::Meta, &[*bytes]),
             _ => {}
@@ -173,7 +200,8 @@ impl Machine {
                 Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to, true)])))
             }
             MetaRequest::SyncDir { path } => {
-                let spot = self.find_dir(path).map_err(|errno| Error::os(operation, errno).with_path(path))?;
+                let spot =
+                    self.find_dir(path).map_err(|errno| Error::os(operation, errno).with_path(path))?;
                 Ok(Acted::Syncs(VecDeque::from([dir_sync(&(spot, path.clone()), path, false)])))
             }
             MetaRequest::RemoveFile { path } => at(path, self.remove_file(path, now_ns)),
@@ -230,7 +258,8 @@ impl Machine {
 
     fn entries(&self, spot: Spot) -> Vec<DirEntry> {
         let Some(dir) = self.inode(spot) else { return Vec::new() };
-        let kind = |inode| match self.inode(Spot { disk: spot.disk, inode }).is_some_and(|inode| inode.is_dir) {
+        let kind = |inode| match self.inode(Spot { disk: spot.disk, inode }).is_some_and(|inode| inode.is_dir)
+        {
             true => FileKind::Dir,
             false => FileKind::File,
         };

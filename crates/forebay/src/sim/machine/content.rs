@@ -1,9 +1,9 @@
-//! The bytes and the length of one file: as they are read now, as they are on the medium, and the log of changes
-//! between the two.
+//! The bytes and the length of one file: as they are read now, as they are on the medium, and the log of
+//! changes between the two.
 //!
-//! Always: the durable content, with the log applied in order, is the live content. A change leaves the log at its front
-//! only, when it is settled, so that older content never lands on newer. A power cut walks through the log once, and
-//! applies what survives.
+//! Always: the durable content, with the log applied in order, is the live content. A change leaves the log
+//! at its front only, when it is settled, so that older content never lands on newer. A power cut walks
+//! through the log once, and applies what survives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -43,13 +43,18 @@ pub(super) struct Doom {
 
 #[derive(Clone, Debug)]
 pub(super) enum Changed {
-    Data { pieces: Vec<Piece>, doom: Doom },
-    /// A write made the file longer.
-    Grow { to: u64 },
+    Data {
+        pieces: Vec<Piece>,
+        doom: Doom,
+    },
     /// Truncated or allocated: a call about metadata.
-    Resize { to: u64 },
+    Resize {
+        to: u64,
+    },
     /// A hole was made. A call about metadata.
-    Hole { range: Range<u64> },
+    Hole {
+        range: Range<u64>,
+    },
 }
 
 /// One change that is not durable yet.
@@ -60,6 +65,14 @@ pub(super) struct Change {
     pub(super) changed: Changed,
 }
 
+/// A write made the file longer. Such changes are apart from the log: bytes do not wait for lengths.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    seq: u64,
+    to: u64,
+    settled: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) live: Pages,
@@ -68,6 +81,10 @@ pub(super) struct Content {
     pub(super) durable_len: u64,
     /// In the order of `seq`.
     pub(super) log: VecDeque<Change>,
+    /// Growth that is not durable yet, in the order of `seq`.
+    growth: VecDeque<Growth>,
+    /// The resizes in the log: growth behind one waits for it.
+    resizes: VecDeque<u64>,
     /// Pages that take space.
     pub(super) blocks: Ranges,
     /// Bytes of sectors that cannot be read.
@@ -85,8 +102,13 @@ impl Content {
     pub(super) fn grow(&mut self, seq: u64, to: u64) {
         if to > self.len {
             self.len = to;
-            self.push(seq, Place::Memory, Changed::Grow { to });
+            self.growth.push_back(Growth { seq, to, settled: false });
         }
+    }
+
+    /// Whether what is read is what is on the medium.
+    pub(super) fn is_settled(&self) -> bool {
+        self.log.is_empty() && self.growth.is_empty() && !self.stale
     }
 
     /// Sets the live length; what is beyond it reads as zeros when the file grows again.
@@ -96,6 +118,7 @@ impl Content {
             self.bad.remove(to..u64::MAX);
         }
         self.len = to;
+        self.resizes.push_back(seq);
         self.push(seq, Place::Memory, Changed::Resize { to });
     }
 
@@ -114,7 +137,8 @@ impl Content {
         self.compact();
     }
 
-    /// Moves data from one place to another, as far as `chosen` says so, and answers the sequence numbers and bytes.
+    /// Moves data from one place to another, as far as `chosen` says so, and answers the sequence numbers and
+    /// bytes.
     pub(super) fn move_data(
         &mut self,
         from: Place,
@@ -135,35 +159,48 @@ impl Content {
 
     /// Settles growth that writes before `barrier` caused.
     pub(super) fn settle_growth(&mut self, barrier: u64) {
-        for change in self.log.iter_mut().take_while(|change| change.seq < barrier) {
-            if matches!(change.changed, Changed::Grow { .. }) {
-                change.place = Place::Medium;
-            }
+        for growth in self.growth.iter_mut().take_while(|growth| growth.seq < barrier) {
+            growth.settled = true;
         }
     }
 
-    /// The last change of the length before `barrier` that is not settled.
+    /// The last change of the length or of holes before `barrier` that is not settled.
     pub(super) fn last_length(&self, barrier: u64) -> Option<u64> {
+        let grown = self.growth.iter().rev().find(|growth| growth.seq < barrier && !growth.settled);
         let unsettled = |change: &&Change| {
             change.seq < barrier
                 && change.place == Place::Memory
                 && !matches!(change.changed, Changed::Data { .. })
         };
-        self.log.iter().rev().find(unsettled).map(|change| change.seq)
+        let resized = self.log.iter().rev().find(unsettled).map(|change| change.seq);
+        resized.max(grown.map(|growth| growth.seq))
     }
 
     /// Takes settled changes off the log's front.
     pub(super) fn compact(&mut self) {
         while self.log.front().is_some_and(|front| matches!(front.place, Place::Medium | Place::Gone)) {
-            let Some(front) = self.log.pop_front() else { return };
+            let Some(front) = self.log.pop_front() else { break };
             match (front.place, &front.changed) {
                 (Place::Gone, _) => self.stale = true,
                 (_, Changed::Data { pieces, .. }) => pieces.iter().for_each(|piece| self.durable.put(piece)),
-                (_, Changed::Grow { to }) => self.durable_len = self.durable_len.max(*to),
-                (_, Changed::Resize { to }) => self.resize_durable(*to),
+                (_, Changed::Resize { to }) => {
+                    self.resizes.pop_front();
+                    while self.growth_before(front.seq).is_some() {}
+                    self.resize_durable(*to);
+                }
                 (_, Changed::Hole { range }) => self.durable.zero(range.clone()),
             }
         }
+        let end = self.resizes.front().copied().unwrap_or(u64::MAX);
+        while self.growth.front().is_some_and(|growth| growth.settled) {
+            let Some(growth) = self.growth_before(end) else { break };
+            self.durable_len = self.durable_len.max(growth.to);
+        }
+    }
+
+    fn growth_before(&mut self, seq: u64) -> Option<Growth> {
+        let first = self.growth.front().is_some_and(|growth| growth.seq < seq);
+        if first { self.growth.pop_front() } else { None }
     }
 
     fn resize_durable(&mut self, to: u64) {
@@ -180,13 +217,14 @@ impl Content {
         for change in self.log.iter_mut().filter(|change| change.place != Place::Gone) {
             change.place = Place::Medium;
         }
+        self.settle_growth(u64::MAX);
         self.compact();
         self.restart();
     }
 
-    /// What a power cut leaves. `keep` decides about data by sequence number, place and range, `sector` about a sector
-    /// of a torn write, `survives` about resizes and holes, `grown` about a length from ... to that a write caused:
-    /// the length that is there afterwards.
+    /// What a power cut leaves. `keep` decides about data by sequence number, place and range, `sector` about
+    /// a sector of a torn write, `survives` about resizes and holes, `grown` about a length from ... to that
+    /// a write caused: the length that is there afterwards.
     pub(super) fn cut(&mut self, sector: u64, fates: &mut dyn CutFates) {
         let mut frozen = Ranges::default();
         // Whether lengths still follow those that the log tells of.
@@ -214,43 +252,50 @@ impl Content {
                         }
                     }
                 }
-                Changed::Grow { to } if follows => {
-                    let from = self.durable_len;
-                    let len = match change.place {
-                        Place::Medium => to,
-                        _ => fates.grown(change.seq, from, to),
-                    };
-                    self.durable_len = from.max(len);
-                    follows = self.durable_len >= to;
-                }
-                Changed::Grow { .. } => {}
-                Changed::Resize { to } => match change.place == Place::Medium || fates.survives(change.seq) {
-                    true => {
+                Changed::Resize { to } => {
+                    self.cut_growth(change.seq, follows, fates);
+                    follows = change.place == Place::Medium || fates.survives(change.seq);
+                    if follows {
                         self.resize_durable(to);
-                        follows = true;
-                    }
-                    // The blocks behind the cut stayed the file's; what was written there later went to new ones.
-                    false => {
+                    } else {
+                        // The blocks behind the cut stayed the file's; later writes there went to new ones.
                         frozen.insert(to..u64::MAX);
-                        follows = false;
                     }
-                },
-                Changed::Hole { range } => match change.place == Place::Medium || fates.survives(change.seq) {
-                    true => self.durable.zero(range),
-                    false => {
-                        frozen.insert(range);
+                }
+                Changed::Hole { range } => {
+                    match change.place == Place::Medium || fates.survives(change.seq) {
+                        true => self.durable.zero(range),
+                        false => {
+                            frozen.insert(range);
+                        }
                     }
-                },
+                }
             }
         }
+        self.cut_growth(u64::MAX, follows, fates);
         let len = self.durable_len;
         self.resize_durable(len);
         self.restart();
     }
 
+    /// What a power cut leaves of growth before `seq`: nothing behind one that is not there in full, and
+    /// nothing at all when `follows` is false, because a resize before it is not there.
+    fn cut_growth(&mut self, seq: u64, mut follows: bool, fates: &mut dyn CutFates) {
+        while let Some(growth) = self.growth_before(seq) {
+            if follows {
+                let from = self.durable_len;
+                let len = if growth.settled { growth.to } else { fates.grown(growth.seq, from, growth.to) };
+                self.durable_len = from.max(len);
+                follows = self.durable_len >= growth.to;
+            }
+        }
+    }
+
     /// What is read is what is on the medium.
     fn restart(&mut self) {
         self.log.clear();
+        self.growth.clear();
+        self.resizes.clear();
         self.live = self.durable.clone();
         self.len = self.durable_len;
         self.stale = false;

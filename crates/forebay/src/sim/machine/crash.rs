@@ -1,5 +1,5 @@
-//! The power goes: what is left of everything volatile. And the orderly restart, which loses nothing that was not lost
-//! before.
+//! The power goes: what is left of everything volatile. And the orderly restart, which loses nothing that was
+//! not lost before.
 
 use super::content::{CutFates, Decided, Doom, Keep, Place};
 use super::disk::{Disk, Waiting, Write};
@@ -22,7 +22,8 @@ impl Machine {
         self.counts.power_cuts += 1;
         let mut volatile = 0;
         for (index, disk) in self.disks.iter_mut().enumerate() {
-            let own: Vec<Waiting> = in_flight.iter().filter(|(at, _)| *at == index).map(|(_, w)| *w).collect();
+            let own: Vec<Waiting> =
+                in_flight.iter().filter(|(at, _)| *at == index).map(|(_, w)| *w).collect();
             volatile += disk.cut(&own, fate);
         }
         fate.history.note(What::PowerCut, &[volatile]);
@@ -30,7 +31,8 @@ impl Machine {
         self.on = false;
     }
 
-    /// The machine comes up. When the power had not gone this is an orderly restart: everything is written out first.
+    /// The machine comes up. When the power had not gone this is an orderly restart: everything is written
+    /// out first.
     pub(crate) fn reboot(&mut self, fate: &mut Fate) {
         if self.on {
             self.settle_in();
@@ -39,7 +41,7 @@ impl Machine {
                     disk.tree.commit(last);
                 }
                 for inode in disk.tree.inodes.values_mut() {
-                    if inode.content.stale || !inode.content.log.is_empty() {
+                    if !inode.content.is_settled() {
                         inode.content.settle_all();
                     }
                 }
@@ -60,7 +62,8 @@ impl Machine {
         self.first_handle = self.next_handle;
     }
 
-    /// Writes that were on their way may have arrived: they join those that did, and the cut decides about them.
+    /// Writes that were on their way may have arrived: they join those that did, and the cut decides about
+    /// them.
     fn store_in_flight(&mut self) -> Vec<(usize, Waiting)> {
         let mut stored = Vec::new();
         for flight in self.flights.values() {
@@ -71,7 +74,8 @@ impl Machine {
                 continue;
             }
             let struck = &flight.struck;
-            let doom = Doom { torn: struck.by(Fault::TornWrite), lost: struck.by(Fault::LostWrite), loose: true };
+            let doom =
+                Doom { torn: struck.by(Fault::TornWrite), lost: struck.by(Fault::LostWrite), loose: true };
             let (number, len) = (*inode, u64::from(*len));
             let write = Write { inode: number, offset: io.offset, len, direct: *direct, doom, now_ns: 0 };
             if !disk.fits(number, io.offset, len) || struck.by(Fault::MisdirectedWrite) {
@@ -97,7 +101,7 @@ impl Disk {
         let journal = self.profile.metadata == MetadataOrder::Journal;
         for (number, inode) in &mut self.tree.inodes {
             let content = &mut inode.content;
-            if content.log.is_empty() && !content.stale && inode.links > 0 {
+            if content.is_settled() && inode.links > 0 {
                 continue;
             }
             let mut cut = Cut {
@@ -123,7 +127,8 @@ impl Disk {
         let mut decided = Decided::new();
         if self.profile.lost == Lost::Prefix {
             let arrived: Vec<u64> = self.cache.iter().map(|waiting| waiting.seq).collect();
-            let all: Vec<u64> = arrived.into_iter().chain(in_flight.iter().map(|waiting| waiting.seq)).collect();
+            let all: Vec<u64> =
+                arrived.into_iter().chain(in_flight.iter().map(|waiting| waiting.seq)).collect();
             let kept = all.len() - fate.source.below(all.len() as u64 + 1) as usize;
             for (at, seq) in all.iter().enumerate() {
                 let keep = match at {
@@ -137,16 +142,22 @@ impl Disk {
         decided
     }
 
-    /// Which changes of names are there: they are settled, the others forgotten. Answers the sequence numbers of
-    /// resizes and holes that are there, for journals.
+    /// Which changes of names are there: they are settled, the others forgotten. Answers the sequence numbers
+    /// of resizes and holes that are there, for journals.
     fn decide_names(&mut self, fate: &mut Fate) -> BTreeSet<u64> {
         let entries = self.tree.journal.len();
         if self.profile.metadata == MetadataOrder::Journal {
             let kept = entries - fate.source.below(entries as u64 + 1) as usize;
-            let lengths =
-                self.tree.journal.iter().take(kept).filter(|entry| entry.edits.is_empty()).map(|entry| entry.seq);
+            let lengths = self
+                .tree
+                .journal
+                .iter()
+                .take(kept)
+                .filter(|entry| entry.edits.is_empty())
+                .map(|entry| entry.seq);
             let lengths = lengths.collect();
-            if let Some(last) = kept.checked_sub(1).and_then(|at| self.tree.journal.get(at)).map(|entry| entry.seq)
+            if let Some(last) =
+                kept.checked_sub(1).and_then(|at| self.tree.journal.get(at)).map(|entry| entry.seq)
             {
                 self.tree.settle_some(|entry, _| entry.seq <= last);
             }

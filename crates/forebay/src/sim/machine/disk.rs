@@ -5,14 +5,10 @@ use std::collections::VecDeque;
 use super::content::{Changed, Doom, Place};
 use super::inode::Tree;
 use super::pages::{PAGE, Piece};
-use super::rules::{Rules, Struck};
+use super::rules::Rules;
 use super::timing::Timing;
-use crate::sim::fault::{Dirty, Fault};
 use crate::sim::history::Fate;
-use crate::sim::profile::{MetadataOrder, Profile};
-
-/// Bytes of buffered writes that a disk's files may have in memory before the oldest are written back.
-const DIRTY_MAX: u64 = 64 << 20;
+use crate::sim::profile::Profile;
 
 /// A file's greatest length: ext4's with blocks of 4096 bytes.
 pub(super) const FILE_MAX: u64 = (1 << 44) - PAGE;
@@ -35,10 +31,10 @@ pub(super) struct Disk {
     pub(super) timing: Timing,
     /// The volatile cache, in the order in which writes came into it.
     pub(super) cache: VecDeque<Waiting>,
-    cache_bytes: u64,
+    pub(super) cache_bytes: u64,
     /// Buffered writes in memory, oldest first.
     pub(super) dirty: VecDeque<Waiting>,
-    dirty_bytes: u64,
+    pub(super) dirty_bytes: u64,
     seq: u64,
 }
 
@@ -73,6 +69,15 @@ impl Disk {
 
     pub(super) fn sector(&self) -> u64 {
         u64::from(self.profile.sector)
+    }
+
+    /// What a short operation moves a multiple of. The rest must be aligned as well, in the file and in
+    /// memory: kernels stop at a block of the file system.
+    pub(super) fn short_grain(&self, direct: bool) -> u64 {
+        match direct {
+            true => u64::from(self.profile.offset_alignment.max(self.profile.memory_alignment)),
+            false => 1,
+        }
     }
 
     /// The number of the next change. What has a smaller one happened before.
@@ -155,167 +160,27 @@ impl Disk {
         let Some(inode) = self.tree.get_mut(write.inode) else { return };
         let content = &mut inode.content;
         inode.modified_ns = write.now_ns;
-        content.bad.remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
+        content
+            .bad
+            .remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
         let pieces = content.live.write(write.offset, write.len, sector, source);
         let place = if write.direct { Place::Cache } else { Place::Memory };
         content.push(seq, place, Changed::Data { pieces, doom: write.doom });
         let waiting = Waiting { seq, inode: write.inode, bytes: write.len };
         match write.direct {
             true => self.take_into_cache(waiting),
-            false => {
-                self.dirty.push_back(waiting);
-                self.dirty_bytes += waiting.bytes;
-                while self.dirty_bytes > DIRTY_MAX {
-                    let Some(oldest) = self.dirty.pop_front() else { break };
-                    self.dirty_bytes -= oldest.bytes;
-                    self.place(oldest, Place::Cache);
-                    self.take_into_cache(oldest);
-                }
-            }
+            false => self.take_into_memory(waiting),
         }
     }
 
-    /// As [`store`](Disk::store), for a write that the power cut catches in flight: it is in no cache that overflows.
+    /// As [`store`](Disk::store), for a write that the power cut catches in flight: it is in no cache that
+    /// overflows.
     pub(super) fn store_volatile(&mut self, write: Write, source: impl FnMut(usize, &mut [u8])) {
         let (seq, sector) = (self.next_seq(), self.sector());
         let Some(inode) = self.tree.get_mut(write.inode) else { return };
         let pieces = inode.content.live.write(write.offset, write.len, sector, source);
         let place = if write.direct { Place::Cache } else { Place::Memory };
         inode.content.push(seq, place, Changed::Data { pieces, doom: write.doom });
-    }
-
-    /// Direct I/O first writes back what the page cache holds of its range.
-    fn write_back(&mut self, inode: u64, range: std::ops::Range<u64>) {
-        if !self.dirty.iter().any(|waiting| waiting.inode == inode) {
-            return;
-        }
-        let Some(found) = self.tree.get_mut(inode) else { return };
-        let moved = found.content.move_data(Place::Memory, Place::Cache, |_, other| {
-            other.start < range.end && range.start < other.end
-        });
-        self.forget_dirty(|waiting| waiting.inode == inode && moved.iter().any(|(seq, _)| *seq == waiting.seq));
-        for (seq, bytes) in moved {
-            self.take_into_cache(Waiting { seq, inode, bytes });
-        }
-    }
-
-    fn forget_dirty(&mut self, mut gone: impl FnMut(&Waiting) -> bool) {
-        let bytes = &mut self.dirty_bytes;
-        self.dirty.retain(|waiting| {
-            let gone = gone(waiting);
-            *bytes -= if gone { waiting.bytes } else { 0 };
-            !gone
-        });
-    }
-
-    /// Bytes of a file that a sync would have to write.
-    pub(super) fn dirty_bytes(&self, inode: u64) -> u64 {
-        self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
-    }
-
-    fn place(&mut self, waiting: Waiting, place: Place) {
-        if let Some(inode) = self.tree.get_mut(waiting.inode) {
-            inode.content.place(waiting.seq, place);
-        }
-    }
-
-    /// A full cache writes the oldest to the medium.
-    fn take_into_cache(&mut self, waiting: Waiting) {
-        self.cache.push_back(waiting);
-        self.cache_bytes += waiting.bytes;
-        while self.cache_bytes > self.profile.write_cache {
-            let Some(oldest) = self.cache.pop_front() else { break };
-            self.cache_bytes -= oldest.bytes;
-            self.place(oldest, Place::Medium);
-        }
-    }
-
-    /// Moves what came into the cache before `barrier` to the place that `to` says.
-    fn flush(&mut self, barrier: u64, mut to: impl FnMut() -> Place) {
-        for waiting in std::mem::take(&mut self.cache) {
-            if waiting.seq < barrier {
-                self.cache_bytes -= waiting.bytes;
-                self.place(waiting, to());
-            } else {
-                self.cache.push_back(waiting);
-            }
-        }
-    }
-
-    /// A file's own buffered writes before `barrier`, to the place that `to` says.
-    fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Place) {
-        if self.dirty.is_empty() {
-            return;
-        }
-        let mut written = Vec::new();
-        self.forget_dirty(|waiting| {
-            let gone = waiting.inode == inode && waiting.seq < barrier;
-            if gone {
-                written.push(*waiting);
-            }
-            gone
-        });
-        for waiting in written {
-            let place = to();
-            self.place(waiting, place);
-            if place == Place::Cache {
-                self.take_into_cache(waiting);
-            }
-        }
-    }
-
-    /// A sync of a file or directory that covers what happened before `barrier`. Answers 0 or an errno, negative.
-    pub(super) fn sync(
-        &mut self,
-        inode: u64,
-        data_only: bool,
-        barrier: u64,
-        struck: &Struck,
-        fate: &mut Fate,
-    ) -> i32 {
-        if struck.by(Fault::WriteError) {
-            self.flush_file(inode, barrier, || Place::Gone);
-            return -libc::EIO;
-        }
-        if struck.by(Fault::FlushError) {
-            if struck.dirty == Dirty::Lost {
-                let mut either = || if fate.source.below(2) == 0 { Place::Medium } else { Place::Gone };
-                self.flush_file(inode, barrier, &mut either);
-                self.flush(barrier, either);
-            }
-            return -libc::EIO;
-        }
-        if struck.by(Fault::LyingFlush) {
-            self.flush_file(inode, barrier, || Place::Cache);
-            return 0;
-        }
-        self.flush_file(inode, barrier, || Place::Medium);
-        self.flush(barrier, || Place::Medium);
-        let Some(found) = self.tree.get_mut(inode) else { return 0 };
-        let last_length = found.content.last_length(barrier);
-        found.content.settle_growth(barrier);
-        found.content.compact();
-        match self.profile.metadata {
-            MetadataOrder::Journal => {
-                let last = last_length.max(self.tree.last_touch(inode, barrier, data_only));
-                if let Some(last) = last {
-                    self.tree.commit(last);
-                }
-            }
-            MetadataOrder::Posix => {
-                self.tree.settle_lengths(inode, barrier);
-                self.tree.settle_dir(inode, barrier);
-            }
-        }
-        0
-    }
-
-    /// Forgets everything volatile but what is in the files' logs.
-    pub(super) fn forget(&mut self) {
-        self.cache.clear();
-        self.dirty.clear();
-        (self.cache_bytes, self.dirty_bytes) = (0, 0);
-        self.timing.reset();
     }
 
     /// Turns over one stored bit of a range, and leaves it so on the medium.
@@ -332,7 +197,8 @@ impl Disk {
         content.live.flip(at, (bit % 8) as u32);
         let first = at / sector * sector;
         let pieces: Vec<Piece> = content.live.pieces(first..first + sector);
-        // It shares the fate of the sector's last change, whose bytes it has: what is read is what will be stored.
+        // It shares the fate of the sector's last change, whose bytes it has: what is read is what will be
+        // stored.
         let last = content.log.iter().rev().find(|change| match &change.changed {
             Changed::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
             _ => false,

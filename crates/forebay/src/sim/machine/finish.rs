@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, Write};
 use super::flight::{End, IoFlight};
-use super::{Doom, Done, Machine};
+use super::{Done, Doom, Machine};
 use crate::op::OpKind;
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
@@ -92,9 +92,7 @@ fn read(disk: &mut Disk, flight: &mut IoFlight, scratch: &mut Vec<u8>, fate: &mu
 
 /// A length that a short operation moves: at least one sector or byte, and less than `len`.
 fn shorter(disk: &Disk, flight: &IoFlight, len: u64, fate: &mut Fate) -> u64 {
-    // The rest must be aligned as well, in the file and in memory: kernels stop at a block of the file system.
-    let aligned = u64::from(disk.profile.offset_alignment.max(disk.profile.memory_alignment));
-    let grain = if flight.direct { aligned } else { 1 };
+    let grain = disk.short_grain(flight.direct);
     let steps = len.div_ceil(grain);
     if steps <= 1 {
         return len;

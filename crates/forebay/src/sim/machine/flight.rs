@@ -1,4 +1,5 @@
-//! What is on its way: reads, writes and syncs with what will become of them, and calls with the syncs in them.
+//! What is on its way: reads, writes and syncs with what will become of them, and calls with the syncs in
+//! them.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::content::Doom;
-use super::disk::{FILE_MAX, Write};
+use super::disk::FILE_MAX;
 use super::inode::Inode;
 use super::names::Spot;
 use super::pages::PAGE;
@@ -129,7 +128,7 @@ impl Machine {
         Some(OpenedFile { number, alignment, disk_name: disk.name.clone(), disk_number: disk.number })
     }
 
-    fn handle_of(&self, file: &FdOwner) -> Result<(u32, Handle), i32> {
+    pub(super) fn handle_of(&self, file: &FdOwner) -> Result<(u32, Handle), i32> {
         let number = file.descriptor().simulated().map(|file| file.number).ok_or(libc::EBADF)?;
         self.handles.get(&number).map(|handle| (number, handle.clone())).ok_or(libc::EBADF)
     }
@@ -138,7 +137,8 @@ impl Machine {
         let disk = self.disks.get(spot.disk).ok_or(libc::ENOENT)?;
         let inode = disk.tree.get(spot.inode).ok_or(libc::ENOENT)?;
         let dirs = |names: &Inode| {
-            names.names.values().filter(|to| disk.tree.get(**to).is_some_and(|inode| inode.is_dir)).count() as u64
+            names.names.values().filter(|to| disk.tree.get(**to).is_some_and(|inode| inode.is_dir)).count()
+                as u64
         };
         Ok(Metadata::simulated(Simulated {
             kind: if inode.is_dir { FileKind::Dir } else { FileKind::File },
@@ -221,7 +221,8 @@ impl Machine {
         self.disks.get_mut(spot.disk)?.tree.get_mut(spot.inode)
     }
 
-    /// flock(2): a change of the kind gives the old lock back first, and it stays lost when the new one is refused.
+    /// flock(2): a change of the kind gives the old lock back first, and it stays lost when the new one is
+    /// refused.
     fn try_lock(&mut self, number: u32, handle: &Handle, lock: Lock) -> bool {
         let Some(inode) = self.inode_mut(spot(handle)) else { return false };
         if inode.locks.contains(&(number, lock)) {
@@ -295,71 +296,14 @@ impl Machine {
         disk.tree.trim();
         Ok(())
     }
-
-    /// Through the page cache, as copy_file_range(2) does where file systems share no blocks.
-    fn copy_range(
-        &mut self,
-        (from, offset): (&FdOwner, u64),
-        len: u64,
-        (to, to_offset): (&FdOwner, u64),
-        now_ns: u64,
-    ) -> Result<u64> {
-        const OPERATION: &str = "copy_range";
-        let ends = offset.checked_add(len).zip(to_offset.checked_add(len));
-        if ends.is_none_or(|(end, to_end)| end.max(to_end) > i64::MAX as u64) {
-            return Err(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1"));
-        }
-        let failed = |errno| Error::os(OPERATION, errno);
-        let (_, from) = self.handle_of(from).map_err(failed)?;
-        let (_, to) = self.handle_of(to).map_err(failed)?;
-        if offset.abs_diff(to_offset) < len && spot(&from) == spot(&to) {
-            return Err(Error::invalid(OPERATION, "source and target overlap in the same file"));
-        }
-        if !from.read || !to.write {
-            return Err(failed(libc::EBADF));
-        }
-        let end = self.inode(spot(&from)).map_or(0, |inode| inode.content.len);
-        let mut left = len.min(end.saturating_sub(offset));
-        if left > 0 && to_offset + left > FILE_MAX {
-            return Err(failed(libc::EFBIG));
-        }
-        let (mut copied, mut buffer) = (0, Vec::new());
-        while left > 0 {
-            buffer.resize(left.min(256 << 10) as usize, 0);
-            if let Some(inode) = self.inode(spot(&from)) {
-                let source = offset + copied..offset + copied + buffer.len() as u64;
-                if inode.content.bad.overlap(source) > 0 {
-                    return Err(failed(libc::EIO));
-                }
-                inode.content.live.read(offset + copied, &mut buffer);
-            }
-            let Some(disk) = self.disks.get_mut(to.disk) else { break };
-            let write = Write {
-                inode: to.inode,
-                offset: to_offset + copied,
-                len: buffer.len() as u64,
-                direct: false,
-                doom: Doom::default(),
-                now_ns,
-            };
-            match disk.write(write, |at, out| out.copy_from_slice(&buffer[at..at + out.len()])) {
-                errno if errno < 0 => return Err(failed(-errno)),
-                bytes => {
-                    copied += bytes as u64;
-                    left -= bytes as u64;
-                }
-            }
-        }
-        Ok(copied)
-    }
 }
 
-fn spot(handle: &Handle) -> Spot {
+pub(super) fn spot(handle: &Handle) -> Spot {
     Spot { disk: handle.disk, inode: handle.inode }
 }
 
-/// fallocate(2): EBADF for what is not open for writing; EINVAL for offsets below 0 and empty ranges; EFBIG beyond the
-/// greatest length.
+/// fallocate(2): EBADF for what is not open for writing; EINVAL for offsets below 0 and empty ranges; EFBIG
+/// beyond the greatest length.
 fn check_range(offset: u64, len: u64, write: bool) -> Result<(), i32> {
     if offset > i64::MAX as u64 || len > i64::MAX as u64 || len == 0 {
         return Err(libc::EINVAL);

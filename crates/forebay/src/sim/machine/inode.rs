@@ -147,7 +147,8 @@ impl Tree {
         }
     }
 
-    /// Frees the space of a file that nobody can reach, and forgets it when not even a power cut brings it back.
+    /// Frees the space of a file that nobody can reach, and forgets it when not even a power cut brings it
+    /// back.
     fn collect(&mut self, number: u64) {
         let Some(inode) = self.inodes.get_mut(&number) else { return };
         if inode.links > 0 || inode.handles > 0 {
@@ -159,8 +160,8 @@ impl Tree {
         }
     }
 
-    /// The last entry before `barrier` that touched a file or directory; of a file only what fdatasync(2) needs when
-    /// `data_only`: its creation and its length.
+    /// The last entry before `barrier` that touched a file or directory; of a file only what fdatasync(2)
+    /// needs when `data_only`: its creation and its length.
     pub(super) fn last_touch(&self, inode: u64, barrier: u64, data_only: bool) -> Option<u64> {
         let touches = |entry: &&Entry| {
             entry.seq < barrier

@@ -88,12 +88,17 @@ impl Machine {
         }
     }
 
-    fn find_names(&self, names: &[OsString]) -> Result<Spot, i32> {
+    /// The disk that a path is on, and how many names of the path lead there.
+    pub(super) fn mounted(&self, names: &[OsString]) -> Option<(usize, usize)> {
         let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| names.starts_with(mount));
-        let (disk, mount) = mounts.max_by_key(|(_, mount)| mount.len()).ok_or(libc::ENOENT)?;
+        mounts.map(|(disk, mount)| (disk, mount.len())).max_by_key(|(_, len)| *len)
+    }
+
+    fn find_names(&self, names: &[OsString]) -> Result<Spot, i32> {
+        let (disk, depth) = self.mounted(names).ok_or(libc::ENOENT)?;
         let tree = &self.disks.get(disk).ok_or(libc::ENOENT)?.tree;
         let mut inode = ROOT;
-        for name in &names[mount.len()..] {
+        for name in &names[depth..] {
             if name.len() > NAME_MAX {
                 return Err(libc::ENAMETOOLONG);
             }
@@ -215,7 +220,8 @@ impl Machine {
             if target == inode {
                 return Ok(());
             }
-            let target_is_dir = self.inode(Spot { disk: new.disk, inode: target }).is_some_and(|inode| inode.is_dir);
+            let target_is_dir =
+                self.inode(Spot { disk: new.disk, inode: target }).is_some_and(|inode| inode.is_dir);
             match (is_dir, target_is_dir) {
                 (true, false) => return Err(libc::ENOTDIR),
                 (false, true) => return Err(libc::EISDIR),

@@ -14,7 +14,8 @@ const ZEROS: Page = [0; PAGE as usize];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pages(BTreeMap<u64, Rc<Page>>);
 
-/// What one write put into one page: the page as it then was, and where in it the written bytes are (whole sectors).
+/// What one write put into one page: the page as it then was, and where in it the written bytes are (whole
+/// sectors).
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     page: u64,
@@ -58,8 +59,8 @@ impl Pages {
         }
     }
 
-    /// Writes `len` bytes that `source` gives (place in the write, where to put them), and answers them as pieces that
-    /// are widened to whole sectors.
+    /// Writes `len` bytes that `source` gives (place in the write, where to put them), and answers them as
+    /// pieces that are widened to whole sectors.
     pub(super) fn write(
         &mut self,
         offset: u64,
@@ -110,7 +111,11 @@ impl Pages {
         while at < range.end {
             let (page, start) = (at / PAGE, at % PAGE);
             let end = PAGE.min(start + range.end - at);
-            pieces.push(Piece { page, inside: start as usize..end as usize, content: self.0.get(&page).cloned() });
+            pieces.push(Piece {
+                page,
+                inside: start as usize..end as usize,
+                content: self.0.get(&page).cloned(),
+            });
             at += end - start;
         }
         pieces

@@ -71,6 +71,7 @@ impl Ranges {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(&start, &end)| start..end)
     }
@@ -97,11 +98,16 @@ mod tests {
                 model.retain(|at| !range.contains(at));
             }
             assert_eq!(ranges.total(), model.len() as u64);
-            assert_eq!(ranges.iter().flatten().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+            assert_eq!(
+                ranges.iter().flatten().collect::<Vec<_>>(),
+                model.iter().copied().collect::<Vec<_>>()
+            );
             let mut ends = ranges.iter();
             let first = ends.next();
-            ends.try_fold(first, |last, next| last.is_none_or(|last| last.end < next.start).then_some(Some(next)))
-                .expect("ranges are apart");
+            ends.try_fold(first, |last, next| {
+                last.is_none_or(|last| last.end < next.start).then_some(Some(next))
+            })
+            .expect("ranges are apart");
         }
     }
 }

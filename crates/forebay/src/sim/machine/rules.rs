@@ -151,6 +151,7 @@ impl Rules {
 
 /// Whether a file's path is `path` or below it; paths are taken from the root.
 fn below(file: &Path, path: &Path) -> bool {
-    let relative = |path: &Path| path.strip_prefix("/").map(Path::to_path_buf).unwrap_or_else(|_| path.to_path_buf());
+    let relative =
+        |path: &Path| path.strip_prefix("/").map(Path::to_path_buf).unwrap_or_else(|_| path.to_path_buf());
     relative(file).starts_with(relative(path))
 }

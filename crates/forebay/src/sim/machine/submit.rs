@@ -63,7 +63,8 @@ impl Machine {
             (Some(handle), true) => self.check(&flight.io, handle),
             (None, true) => {
                 if flight.io.file >= self.first_handle || flight.io.file == 0 {
-                    self.violations.push(format!("operation {} names the closed file {}", id.0, flight.io.file));
+                    self.violations
+                        .push(format!("operation {} names the closed file {}", id.0, flight.io.file));
                 }
                 Err(libc::EBADF)
             }
@@ -85,8 +86,9 @@ impl Machine {
         let (id, kind) = (flight.io.id, flight.io.kind);
         let (offset, len) = (flight.io.offset, u64::from(flight.len));
         let Some(disk) = self.disks.get(handle.disk) else { return };
-        let grain = if handle.direct { u64::from(disk.profile.offset_alignment) } else { 1 };
-        let dirty = if matches!(kind, OpKind::Read | OpKind::Write) { 0 } else { disk.dirty_bytes(handle.inode) };
+        let grain = disk.short_grain(handle.direct);
+        let dirty =
+            if matches!(kind, OpKind::Read | OpKind::Write) { 0 } else { disk.dirty_bytes(handle.inode) };
         let possible = match kind {
             OpKind::Read => READ.with(Fault::ShortRead, len > grain),
             OpKind::Write => {
@@ -156,7 +158,8 @@ impl Machine {
         let Some(disk) = self.disks.get(handle.disk) else { return Err(libc::EBADF) };
         let grain = u64::from(disk.profile.offset_alignment);
         let memory = transfer.as_range().start as u64 % u64::from(disk.profile.memory_alignment);
-        if handle.direct && (io.offset % grain != 0 || len % grain != 0 || memory != 0) {
+        let aligned = io.offset.is_multiple_of(grain) && len.is_multiple_of(grain) && memory == 0;
+        if handle.direct && !aligned {
             return Err(libc::EINVAL);
         }
         Ok(len as u32)
@@ -167,7 +170,9 @@ impl Machine {
         let Some(memory) = io.transfer.as_ref().map(|transfer| transfer.as_range()) else { return };
         for (other_id, other) in &self.flights {
             let Flight::Io(other) = other else { continue };
-            let Some(range) = other.io.transfer.as_ref().map(|transfer| transfer.as_range()) else { continue };
+            let Some(range) = other.io.transfer.as_ref().map(|transfer| transfer.as_range()) else {
+                continue;
+            };
             let shared = memory.start < range.end && range.start < memory.end;
             if shared && (io.kind == OpKind::Read || other.io.kind == OpKind::Read) {
                 let text = format!(

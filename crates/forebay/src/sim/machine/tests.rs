@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::device::Device;
-use crate::driver::sim::SimFile;
 use crate::driver::meta::{Described, Descriptor, FdOwner, MetaRequest, OpenHow};
+use crate::driver::sim::SimFile;
 use crate::sim::fault::Fault;
 use crate::sim::source::Source;
 
@@ -29,11 +29,11 @@ pub(super) struct Rig {
 
 /// Page-aligned memory that a test and a machine look at.
 pub(super) fn memory(bytes: &[u8]) -> &'static [Cell<u8>] {
-    let room: &'static [Cell<u8>] = Box::leak(vec![Cell::new(0u8); bytes.len() + 4096].into_boxed_slice());
+    let mut room = vec![0; bytes.len() + 4096];
     let start = room.as_ptr().align_offset(4096);
-    let memory = &room[start..start + bytes.len()];
-    memory.iter().zip(bytes).for_each(|(to, from)| to.set(*from));
-    memory
+    room[start..start + bytes.len()].copy_from_slice(bytes);
+    let room: &'static [Cell<u8>] = Cell::from_mut(Box::leak(room.into_boxed_slice())).as_slice_of_cells();
+    &room[start..start + bytes.len()]
 }
 
 pub(super) const CREATE: OpenHow = OpenHow {
@@ -163,7 +163,7 @@ impl Rig {
     pub(super) fn content(&mut self, path: &str) -> Option<Vec<u8>> {
         let how = OpenHow { create: false, ..BUFFERED };
         let file = self.opened(MetaRequest::Open { path: path.into(), how }).ok()?.number;
-        let bytes = self.read(file, 0, 1 << 20).unwrap();
+        let bytes = self.read(file, 0, 32 << 10).unwrap();
         self.machine.close(file);
         Some(bytes)
     }

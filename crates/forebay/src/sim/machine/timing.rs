@@ -1,4 +1,5 @@
-//! How long operations take: places in the disk, its bus, and the token buckets of a cloud. Whole numbers only.
+//! How long operations take: places in the disk, its bus, and the token buckets of a cloud. Whole numbers
+//! only.
 
 use super::super::profile::Profile;
 use crate::sim::history::Fate;

@@ -197,3 +197,20 @@ fn impossible_profiles_are_refused() {
     machine.mount(Profile::ideal()).unwrap();
     assert!(machine.mount(Profile::nand()).unwrap_err().to_string().contains("mounted there"));
 }
+
+#[test]
+fn many_small_writes_without_a_sync_stay_cheap() {
+    let mut rig = Rig::new(1, Profile::ideal());
+    let (direct, buffered) = (rig.open("/a", CREATE), rig.open("/b", BUFFERED));
+    for at in 0..6_000u64 {
+        assert_eq!(rig.write(direct, at % 64 * 512, &[at as u8; 512]), 512);
+        assert_eq!(rig.write(buffered, at % 64 * 100, &[at as u8; 100]), 100);
+    }
+    let waiting = |disk: &Disk| disk.cache.len() + disk.dirty.len();
+    assert!(rig.machine.disks.iter().map(waiting).sum::<usize>() <= 2 * 4096);
+    let logged = |disk: &Disk| disk.tree.inodes.values().map(|inode| inode.content.log.len()).sum::<usize>();
+    assert!(rig.machine.disks.iter().map(logged).sum::<usize>() <= 2 * 4096 + 200);
+    assert_eq!(rig.sync(OpKind::SyncAll, direct), 0);
+    assert_eq!(rig.sync(OpKind::SyncAll, buffered), 0);
+    assert!(rig.machine.disks.iter().all(|disk| waiting(disk) + logged(disk) == 0));
+}

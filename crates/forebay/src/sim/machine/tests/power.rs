@@ -30,7 +30,8 @@ fn words(letters: &str, len: usize) -> BTreeSet<String> {
     (0..len).fold(BTreeSet::from([String::new()]), |words, _| longer(words))
 }
 
-/// A letter for each sector of a file: its first byte, `.` for zeros, `?` for a sector of several kinds of bytes.
+/// A letter for each sector of a file: its first byte, `.` for zeros, `?` for a sector of several kinds of
+/// bytes.
 fn sectors(rig: &mut Rig, path: &str) -> String {
     let Some(bytes) = rig.content(path) else { return String::from("none") };
     let letter = |sector: &[u8]| match sector[0] {
@@ -50,6 +51,7 @@ fn base(rig: &mut Rig) -> u32 {
     let file = rig.open("/f", CREATE);
     rig.write(file, 0, &fill('o', 4));
     assert_eq!(rig.sync(OpKind::SyncAll, file), 0);
+    rig.done(MetaRequest::SyncDir { path: path("/") });
     file
 }
 
@@ -67,12 +69,16 @@ fn four_writes(rig: &mut Rig) -> String {
 fn a_cut_takes_any_writes_or_those_behind_a_point_or_none() {
     let any: BTreeSet<String> = words("01", 4)
         .iter()
-        .map(|word| word.chars().zip("abcd".chars()).map(|(kept, new)| if kept == '1' { new } else { 'o' }).collect())
+        .map(|word| {
+            word.chars().zip("abcd".chars()).map(|(kept, new)| if kept == '1' { new } else { 'o' }).collect()
+        })
         .collect();
     assert_eq!(outcomes(&Profile::ideal(), four_writes), any);
     let prefixes = set(["oooo", "aooo", "aboo", "abco", "abcd"]);
     assert_eq!(outcomes(&Profile::ideal().lost(Lost::Prefix), four_writes), prefixes);
-    for kept in [Profile::ideal().lost(Lost::Nothing), Profile::ideal().write_cache(0), Profile::optane().sector(512)] {
+    for kept in
+        [Profile::ideal().lost(Lost::Nothing), Profile::ideal().write_cache(0), Profile::optane().sector(512)]
+    {
         let kept = kept.alignment(4096, 512);
         assert_eq!(outcomes(&kept, four_writes), set(["abcd"]));
     }

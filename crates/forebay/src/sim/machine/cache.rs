@@ -1,0 +1,170 @@
+//! Two caches above the medium, the disk's volatile one and the machine's memory, and the syncs that empty
+//! them.
+
+use std::ops::Range;
+
+use super::content::Place;
+use super::disk::{Disk, Waiting};
+use super::rules::Struck;
+use crate::sim::fault::{Dirty, Fault};
+use crate::sim::history::Fate;
+use crate::sim::profile::MetadataOrder;
+
+/// Bytes of buffered writes that a disk's files may have in memory before the oldest are written back.
+const DIRTY_MAX: u64 = 64 << 20;
+
+/// Writes that each of the two caches holds at most, however small: they are moved on at any time in reality
+/// too, and what is kept of each takes up to a page of the test's memory.
+const WAITING_MAX: usize = 4096;
+
+impl Disk {
+    /// Too much in memory is written back, oldest first.
+    pub(super) fn take_into_memory(&mut self, waiting: Waiting) {
+        self.dirty.push_back(waiting);
+        self.dirty_bytes += waiting.bytes;
+        while self.dirty_bytes > DIRTY_MAX || self.dirty.len() > WAITING_MAX {
+            let Some(oldest) = self.dirty.pop_front() else { break };
+            self.dirty_bytes -= oldest.bytes;
+            self.place(oldest, Place::Cache);
+            self.take_into_cache(oldest);
+        }
+    }
+
+    /// Direct I/O first writes back what the page cache holds of its range.
+    pub(super) fn write_back(&mut self, inode: u64, range: Range<u64>) {
+        if !self.dirty.iter().any(|waiting| waiting.inode == inode) {
+            return;
+        }
+        let Some(found) = self.tree.get_mut(inode) else { return };
+        let moved = found.content.move_data(Place::Memory, Place::Cache, |_, other| {
+            other.start < range.end && range.start < other.end
+        });
+        self.forget_dirty(|waiting| {
+            waiting.inode == inode && moved.iter().any(|(seq, _)| *seq == waiting.seq)
+        });
+        for (seq, bytes) in moved {
+            self.take_into_cache(Waiting { seq, inode, bytes });
+        }
+    }
+
+    fn forget_dirty(&mut self, mut gone: impl FnMut(&Waiting) -> bool) {
+        let bytes = &mut self.dirty_bytes;
+        self.dirty.retain(|waiting| {
+            let gone = gone(waiting);
+            *bytes -= if gone { waiting.bytes } else { 0 };
+            !gone
+        });
+    }
+
+    /// Bytes of a file that a sync would have to write.
+    pub(super) fn dirty_bytes(&self, inode: u64) -> u64 {
+        self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
+    }
+
+    fn place(&mut self, waiting: Waiting, place: Place) {
+        if let Some(inode) = self.tree.get_mut(waiting.inode) {
+            inode.content.place(waiting.seq, place);
+        }
+    }
+
+    /// A full cache writes the oldest to the medium.
+    pub(super) fn take_into_cache(&mut self, waiting: Waiting) {
+        self.cache.push_back(waiting);
+        self.cache_bytes += waiting.bytes;
+        while self.cache_bytes > self.profile.write_cache || self.cache.len() > WAITING_MAX {
+            let Some(oldest) = self.cache.pop_front() else { break };
+            self.cache_bytes -= oldest.bytes;
+            self.place(oldest, Place::Medium);
+        }
+    }
+
+    /// Moves what came into the cache before `barrier`, of one file or of all, to the place that `to` says.
+    fn flush(&mut self, file: Option<u64>, barrier: u64, mut to: impl FnMut() -> Place) {
+        for waiting in std::mem::take(&mut self.cache) {
+            if waiting.seq < barrier && file.is_none_or(|file| file == waiting.inode) {
+                self.cache_bytes -= waiting.bytes;
+                self.place(waiting, to());
+            } else {
+                self.cache.push_back(waiting);
+            }
+        }
+    }
+
+    /// A file's own buffered writes before `barrier`, to the place that `to` says.
+    fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Place) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        let mut written = Vec::new();
+        self.forget_dirty(|waiting| {
+            let gone = waiting.inode == inode && waiting.seq < barrier;
+            if gone {
+                written.push(*waiting);
+            }
+            gone
+        });
+        for waiting in written {
+            let place = to();
+            self.place(waiting, place);
+            if place == Place::Cache {
+                self.take_into_cache(waiting);
+            }
+        }
+    }
+
+    /// A sync of a file or directory that covers what happened before `barrier`. Answers 0 or an errno,
+    /// negative.
+    pub(super) fn sync(
+        &mut self,
+        inode: u64,
+        data_only: bool,
+        barrier: u64,
+        struck: &Struck,
+        fate: &mut Fate,
+    ) -> i32 {
+        if struck.by(Fault::WriteError) {
+            self.flush_file(inode, barrier, || Place::Gone);
+            return -libc::EIO;
+        }
+        if struck.by(Fault::FlushError) {
+            // Other files' writes stay in the disk's cache: their own sync decides about them.
+            if struck.dirty == Dirty::Lost {
+                let mut either = || if fate.source.below(2) == 0 { Place::Medium } else { Place::Gone };
+                self.flush_file(inode, barrier, &mut either);
+                self.flush(Some(inode), barrier, either);
+            }
+            return -libc::EIO;
+        }
+        if struck.by(Fault::LyingFlush) {
+            self.flush_file(inode, barrier, || Place::Cache);
+            return 0;
+        }
+        self.flush_file(inode, barrier, || Place::Medium);
+        self.flush(None, barrier, || Place::Medium);
+        let Some(found) = self.tree.get_mut(inode) else { return 0 };
+        let last_length = found.content.last_length(barrier);
+        found.content.settle_growth(barrier);
+        found.content.compact();
+        match self.profile.metadata {
+            MetadataOrder::Journal => {
+                let last = last_length.max(self.tree.last_touch(inode, barrier, data_only));
+                if let Some(last) = last {
+                    self.tree.commit(last);
+                }
+            }
+            MetadataOrder::Posix => {
+                self.tree.settle_lengths(inode, barrier);
+                self.tree.settle_dir(inode, barrier);
+            }
+        }
+        0
+    }
+
+    /// Forgets everything volatile but what is in the files' logs.
+    pub(super) fn forget(&mut self) {
+        self.cache.clear();
+        self.dirty.clear();
+        (self.cache_bytes, self.dirty_bytes) = (0, 0);
+        self.timing.reset();
+    }
+}
