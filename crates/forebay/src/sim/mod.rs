@@ -52,9 +52,10 @@
 //!
 //! # What is durable, and what may be there after a power cut
 //!
-//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. A disk
-//! without a volatile cache ([`Profile::write_cache`] of 0) has it on the medium at
-//! once. A full cache, and too much buffered, move their oldest writes on by themselves.
+//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. A disk without a
+//! volatile cache ([`Profile::write_cache`] of 0) has it on the medium at once. A full cache, and too much in memory (64 MiB, or
+//! 4,096 writes in either), move their oldest writes on by themselves; of more than 1,024 changes of names that were not synced
+//! the older half becomes durable by itself.
 //!
 //! | after | is durable |
 //! |---|---|
