@@ -108,3 +108,6 @@ impl ForeignList {
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;
+
+#[cfg(test)]
+mod tests;

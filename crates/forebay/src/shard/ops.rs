@@ -285,7 +285,11 @@ impl Shard {
         self.ops.with(|ops| {
             let mut starved_again = false;
             while ops.in_flight < self.depth {
-                let retry = !starved_again && !ops.starved.is_empty();
+                // With nothing in flight that gives memory back, what will goes first: the sync of a durable write, say.
+                let front = ops.staged.front().copied().filter(|_| ops.returning == 0);
+                let retry = !starved_again
+                    && !ops.starved.is_empty()
+                    && !front.is_some_and(|index| brings_memory(ops.table.slot(index)));
                 let index = match retry {
                     true => ops.starved.pop_front(),
                     false => ops.staged.pop_front(),

@@ -170,3 +170,6 @@ fn into_node(cell: RemotePtr) -> NonNull<ForeignNode> {
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;
+
+#[cfg(test)]
+mod tests;

@@ -79,7 +79,7 @@ impl Profile {
         Profile {
             mount: PathBuf::from("/"),
             sector: 512,
-            memory_alignment: 4096,
+            memory_alignment: 512,
             offset_alignment: 512,
             read_ns: 1_000,
             write_ns: 1_000,
@@ -180,7 +180,11 @@ impl Profile {
         self
     }
 
-    /// What memory, and what offset and length of direct I/O must be multiples of, in bytes.
+    /// What memory, and what offset and length of direct I/O must be multiples of, in bytes. Default: 512 for both, 4,096
+    /// for offsets of [`optane`](Profile::optane), as such drives report it.
+    ///
+    /// More for memory than for offsets is nothing that drives have, and refuses the rest of an operation that came
+    /// short at an offset between: it goes on where it stopped.
     pub fn alignment(mut self, memory: u32, offset: u32) -> Profile {
         self.memory_alignment = memory;
         self.offset_alignment = offset;

@@ -16,13 +16,13 @@ struct Word {
 }
 
 impl Word {
-    fn new(said: u32) -> NonNull<ForeignNode> {
+    fn boxed(said: u32) -> NonNull<ForeignNode> {
         let word = Word { node: ForeignNode::new(NodeKind::File), said: UnsafeCell::new(said) };
         NonNull::from(Box::leak(Box::new(word))).cast()
     }
 
     /// # Safety
-    /// `node` is of [`Word::new`] and was taken once.
+    /// `node` is of [`Word::boxed`] and was taken once.
     unsafe fn take(node: NonNull<ForeignNode>) -> u32 {
         // SAFETY: the caller owns the word, whose first field the node is.
         let word = unsafe { Box::from_raw(node.cast::<Word>().as_ptr()) };
@@ -33,7 +33,7 @@ impl Word {
 
 /// Leaves a word; true when the list took it.
 fn leave(list: &ForeignList, said: u32) -> bool {
-    let node = Word::new(said);
+    let node = Word::boxed(said);
     // SAFETY: a fresh word, whole; refused, it is still ours.
     unsafe {
         let pushed = list.push(node);

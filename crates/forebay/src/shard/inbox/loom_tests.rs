@@ -13,7 +13,7 @@ use crate::driver::threads::ThreadsDriver;
 use crate::op::{Durability, OpKind, OpRequest};
 use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::remote::RemoteCell;
-use crate::sync::model::{Bell, Broken, breaking, check};
+use crate::sync::model::{Bell, Broken, breaking, check, check_large};
 
 /// What `Shard::turn` does with an inbox, in the same order.
 struct ModelShard {
@@ -91,24 +91,27 @@ fn send_until_taken(inbox: &Inbox, mut message: Message) {
     }
 }
 
-fn two_senders_wake_a_sleeping_shard() {
+fn senders_wake_a_sleeping_shard<const SENDERS: usize>() {
     let mut shard = ModelShard::new(2);
-    let senders = [(), ()].map(|()| {
-        shard.other(|inbox| assert!(inbox.send(message(), None).is_ok()))
-    });
-    shard.run_until(2, 0);
+    let senders = [(); SENDERS].map(|()| shard.other(|inbox| assert!(inbox.send(message(), None).is_ok())));
+    shard.run_until(SENDERS, 0);
     senders.into_iter().for_each(|sender| sender.join().unwrap());
 }
 
 #[test]
 fn no_message_is_missed_by_a_shard_that_goes_to_sleep() {
-    check(two_senders_wake_a_sleeping_shard);
+    check(senders_wake_a_sleeping_shard::<1>);
+}
+
+#[test]
+fn no_message_of_two_is_missed_by_a_shard_that_goes_to_sleep() {
+    check_large(senders_wake_a_sleeping_shard::<2>);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_a_message_is_missed() {
-    breaking(&[Broken::Fences], two_senders_wake_a_sleeping_shard);
+    breaking(&[Broken::Fences], senders_wake_a_sleeping_shard::<1>);
 }
 
 fn a_node_wakes_a_sleeping_shard() {
@@ -162,7 +165,7 @@ fn senders_wait_for_room() {
 
 #[test]
 fn nobody_waits_for_room_that_there_is() {
-    check(senders_wait_for_room);
+    check_large(senders_wait_for_room);
 }
 
 /// The end of the room's protocol alone: a full inbox, one sender, one look of the shard.
@@ -214,9 +217,8 @@ fn without_its_fences_a_message_stays_in_a_closed_inbox() {
 fn waiting_senders_see_the_close() {
     let shard = ModelShard::new(1);
     let cells = [(), ()].map(|()| RemoteCell::request(None, nop()));
-    let senders = cells.clone().map(|cell| {
-        shard.other(move |inbox| send_until_taken(inbox, Message::Op(cell)))
-    });
+    let senders =
+        cells.clone().map(|cell| shard.other(move |inbox| send_until_taken(inbox, Message::Op(cell))));
     shard.inbox.close(false);
     senders.into_iter().for_each(|sender| sender.join().unwrap());
     assert!(cells.iter().all(|cell| cell.is_done()), "every message was answered");
@@ -224,14 +226,13 @@ fn waiting_senders_see_the_close() {
 
 #[test]
 fn nobody_waits_for_room_in_a_closed_inbox() {
-    check(waiting_senders_see_the_close);
+    check_large(waiting_senders_see_the_close);
 }
 
 fn slots_are_dropped_elsewhere() {
     let shard = ModelShard::new(1);
-    let drops = [1, 64].map(|index| {
-        shard.other(move |inbox| inbox.drop_slot(OpKey { index, generation: 7 }))
-    });
+    let drops =
+        [1, 64].map(|index| shard.other(move |inbox| inbox.drop_slot(OpKey { index, generation: 7 })));
     let mut seen = Vec::new();
     shard.inbox.take_dropped(128, |index| seen.push(index));
     drops.into_iter().for_each(|drop| drop.join().unwrap());

@@ -271,7 +271,7 @@ fn space_may_be_gone_by_rule() {
 #[test]
 fn short_operations_move_at_least_a_sector_or_byte() {
     for seed in 0..50 {
-        let (mut rig, file) = rig(seed, Profile::ideal().alignment(512, 512), Rule::new(Fault::ShortRead));
+        let (mut rig, file) = rig(seed, Profile::ideal(), Rule::new(Fault::ShortRead));
         rig.machine.inject(Rule::new(Fault::ShortWrite));
         let got = rig.read(file, 0, 2048).unwrap().len();
         assert!(got.is_multiple_of(512) && (512..2048).contains(&got), "{got}");
@@ -283,7 +283,7 @@ fn short_operations_move_at_least_a_sector_or_byte() {
         assert!((1..100).contains(&put), "{put}");
     }
     // The rest starts at a page of memory where that is what memory is aligned to.
-    let (mut rig, file) = rig(1, Profile::ideal(), Rule::new(Fault::ShortWrite));
+    let (mut rig, file) = rig(1, Profile::ideal().alignment(4096, 512), Rule::new(Fault::ShortWrite));
     assert_eq!(rig.write(file, 0, &[b'n'; 4096]), 4096);
     assert_eq!(rig.write(file, 0, &[b'n'; 8192]), 4096);
 }

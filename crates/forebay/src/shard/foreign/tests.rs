@@ -1,0 +1,100 @@
+use std::sync::Arc;
+
+use super::*;
+
+/// Something that is left for a shard.
+#[repr(C)]
+struct Word {
+    node: ForeignNode,
+    said: String,
+}
+
+fn leave(list: &ForeignList, said: &str) -> bool {
+    let word = Box::new(Word { node: ForeignNode::new(NodeKind::File), said: said.to_owned() });
+    let node = NonNull::from(Box::leak(word)).cast();
+    // SAFETY: a fresh word, whole; refused, it is still ours.
+    unsafe {
+        let pushed = list.push(node);
+        if !pushed {
+            take(node);
+        }
+        pushed
+    }
+}
+
+/// # Safety
+/// `node` is of a word that the list gave out or refused.
+unsafe fn take(node: NonNull<ForeignNode>) -> String {
+    // SAFETY: the caller owns the word, whose first field the node is.
+    unsafe { Box::from_raw(node.cast::<Word>().as_ptr()) }.said
+}
+
+fn heard(list: &ForeignList) -> Vec<String> {
+    let mut heard = Vec::new();
+    // SAFETY: the list holds words only, and gives each out once.
+    list.take_all(|node| heard.push(unsafe { take(node) }));
+    heard
+}
+
+#[test]
+fn what_was_left_first_is_taken_first() {
+    let list = ForeignList::new();
+    assert!(list.is_empty() && heard(&list).is_empty());
+    assert!(["one", "two", "three"].iter().all(|said| leave(&list, said)));
+    assert!(!list.is_empty());
+    assert_eq!(heard(&list), ["one", "two", "three"]);
+    assert!(list.is_empty());
+}
+
+#[test]
+fn a_closed_list_gives_out_what_it_has_and_takes_nothing() {
+    let list = ForeignList::new();
+    assert!(leave(&list, "early"));
+    let mut last = Vec::new();
+    // SAFETY: as in `heard`.
+    list.close(|node| last.push(unsafe { take(node) }));
+    assert_eq!(last, ["early"]);
+    assert!(!leave(&list, "late"));
+    list.close(|_| unreachable!("closed before"));
+}
+
+#[test]
+fn a_word_may_be_left_while_others_are_taken() {
+    let list = ForeignList::new();
+    assert!(leave(&list, "first"));
+    let mut order = Vec::new();
+    list.take_all(|node| {
+        // SAFETY: as in `heard`.
+        order.push(unsafe { take(node) });
+        if order.len() == 1 {
+            assert!(leave(&list, "second"));
+        }
+    });
+    order.extend(heard(&list));
+    assert_eq!(order, ["first", "second"]);
+}
+
+#[test]
+fn each_of_many_threads_words_comes_out_once_and_in_its_order() {
+    const EACH: usize = if cfg!(miri) { 20 } else { 5_000 };
+    let list = Arc::new(ForeignList::new());
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        for name in ["a", "b", "c"] {
+            let list = Arc::clone(&list);
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    assert!(leave(&list, &format!("{name}{number}")));
+                }
+            });
+        }
+        while all.len() < 3 * EACH {
+            all.extend(heard(&list));
+            std::thread::yield_now();
+        }
+    });
+    for name in ["a", "b", "c"] {
+        let numbers = all.iter().filter_map(|said| said.strip_prefix(name));
+        assert!(numbers.eq((0..EACH).map(|number| number.to_string()).collect::<Vec<_>>()));
+    }
+}

@@ -1,0 +1,42 @@
+//! A core that is broken on purpose, so that the tests can be seen to catch what they are for.
+//!
+//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a whole, and a real
+//! engine's shards are never touched.
+
+use std::cell::Cell;
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breakage {
+    /// Memory goes back at once when the future of an operation in flight is dropped.
+    BufferFreedAtDrop,
+    /// A key finds its slot whatever the slot is used for now.
+    NoGenerationCheck,
+    /// A read of which the device did a part counts as whole.
+    ShortReadIsSuccess,
+    /// A sync, and that of a durable write, is over without having been asked for.
+    IgnoredFlush,
+}
+
+thread_local! {
+    static ON: Cell<Option<Breakage>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with this thread's simulated cores broken.
+pub fn with<T>(breakage: Breakage, f: impl FnOnce() -> T) -> T {
+    struct Mended(Option<Breakage>);
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            ON.set(self.0);
+        }
+    }
+    let _mended = Mended(ON.replace(Some(breakage)));
+    f()
+}
+
+impl Breakage {
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        ON.try_with(Cell::get).ok().flatten() == Some(self)
+    }
+}

@@ -1,0 +1,135 @@
+//! Where a case runs.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::shard::executor::panicked;
+use crate::{pending, sim, wait};
+
+/// Where a case runs: an engine, an empty directory of its own, and ways to more of both.
+///
+/// ```
+/// use forebay::{Config, testing::Env};
+/// # async fn example(base: &std::path::Path) -> forebay::Result<()> {
+/// let env = Env::start(Config::default().shards(2), base.join("scene")).await?;
+/// let small = env.restart(|config| config.inbox_depth(1))?;
+/// let file = small.open(env.path("a"), forebay::Open::create()).await?;
+/// let length = env.elsewhere(async move { file.len().await }).await??;
+/// assert_eq!(length, 0);
+/// # Ok(()) }
+/// ```
+pub struct Env {
+    engine: Engine,
+    config: Config,
+    dir: PathBuf,
+}
+
+impl Env {
+    /// An engine with these settings, and the directory `dir`, which is made and must not have existed.
+    ///
+    /// Inside of a simulated world the engine and the directory are that world's.
+    ///
+    /// # Errors
+    /// Those of [`Engine::start`] and of [`Engine::create_dir`].
+    pub async fn start(config: Config, dir: impl Into<PathBuf>) -> Result<Env> {
+        let (engine, dir) = (Engine::start(config.clone())?, dir.into());
+        engine.create_dir(&dir).await?;
+        Ok(Env { engine, config, dir })
+    }
+
+    /// The engine that is there already.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// A name in the case's own directory, which begins empty.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The directory itself.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Another engine on the same driver, with the same settings but for what `change` makes of them.
+    ///
+    /// # Errors
+    /// Those of [`Engine::start`].
+    pub fn restart(&self, change: impl FnOnce(Config) -> Config) -> Result<Engine> {
+        Engine::start(change(self.config.clone()))
+    }
+
+    /// Runs `future` to its end on another thread than the caller's, which no shard runs on; in a simulated world, in
+    /// another task of the program.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TaskPanicked`](crate::ErrorKind::TaskPanicked) when it panicked; the system's when there is no thread
+    /// to be had.
+    pub async fn elsewhere<F>(&self, future: F) -> Result<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        if self.is_simulated() {
+            return in_world(future).await;
+        }
+        let (answer, pending) = pending::channel("elsewhere");
+        let thread = std::thread::Builder::new()
+            .name("forebay-suite".to_string())
+            .spawn(move || {
+                let caught = catch_unwind(AssertUnwindSafe(|| wait::block_on_any(future)));
+                answer.send(caught.map_err(|panic| panicked("elsewhere", panic.as_ref())));
+            })
+            .map_err(|error| Error::io("elsewhere", error))?;
+        let output = pending.await;
+        // It has answered, so this waits for nothing but the thread's own end.
+        let _ = thread.join();
+        output
+    }
+
+    /// Is everything here simulated: one thread, a virtual clock, a disk and a file system of its own?
+    pub fn is_simulated(&self) -> bool {
+        self.engine.driver() == "sim"
+    }
+
+    /// Lets other threads, or the other tasks of a simulated world, go on for a while.
+    pub(crate) async fn pause(&self) {
+        match self.is_simulated() {
+            true => sim::sleep(Duration::from_micros(20)).await.unwrap_or_default(),
+            false => std::thread::yield_now(),
+        }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Env").field("engine", &self.engine).field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// [`Env::elsewhere`] in a simulated world, where a panic of a task would end the run.
+async fn in_world<F>(future: F) -> Result<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let mut future = Box::pin(future);
+    let caught =
+        poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panicked("elsewhere", panic.as_ref()))),
+        });
+    sim::spawn(caught).await?
+}
+
+/// A future that only its own thread uses.
+pub(crate) type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;

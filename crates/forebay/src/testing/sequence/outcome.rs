@@ -1,0 +1,71 @@
+//! What a run of a sequence tells.
+
+use std::fmt;
+
+/// What a sequence did, when everything was as it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Steps that were carried out.
+    pub steps: u64,
+    /// Steps that had nothing to work on.
+    pub skipped: u64,
+    /// Bytes that came from files and were what they should be.
+    pub bytes_checked: u64,
+    /// Futures that were dropped before their operation was over.
+    pub dropped: u64,
+    /// Failures that only a fault explains.
+    pub faults: u64,
+}
+
+impl std::ops::AddAssign for Report {
+    fn add_assign(&mut self, other: Report) {
+        self.steps += other.steps;
+        self.skipped += other.skipped;
+        self.bytes_checked += other.bytes_checked;
+        self.dropped += other.dropped;
+        self.faults += other.faults;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} steps and {} skipped, {} bytes checked, {} futures dropped, {} failures by faults",
+            self.steps, self.skipped, self.bytes_checked, self.dropped, self.faults
+        )
+    }
+}
+
+/// Something came that must not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The number of the step, from 0; `None` after the last, while everything was looked at once more.
+    pub step: Option<usize>,
+    /// The step or the check, as text.
+    pub what: String,
+    /// What would have been right.
+    pub expected: String,
+    /// What came instead.
+    pub came: String,
+    /// Where in the file the first wrong byte is.
+    pub offset: Option<u64>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "step {step}: {}: ", self.what)?,
+            None => write!(f, "{}: ", self.what)?,
+        }
+        write!(f, "expected {}, came {}", self.expected, self.came)?;
+        match self.offset {
+            Some(offset) => write!(f, " (at byte {offset})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Mismatch {}

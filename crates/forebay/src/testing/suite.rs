@@ -1,0 +1,244 @@
+//! The conformance suite: one contract, whatever the driver.
+//!
+//! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its own. A case
+//! passes, is skipped with the reason (it [needs](Need) what is not there), or fails with a text that says what was
+//! expected and what came. It never panics, no clock decides its outcome, and after each the runner looks whether all
+//! memory and all slots of the engine came back.
+//!
+//! To try a configuration, a kernel or a file system:
+//!
+//! ```
+//! use forebay::Config;
+//! use forebay::testing::suite::{self, Verdict};
+//! # let base = tempfile::tempdir().unwrap();
+//! # let base = base.path();
+//! # let chosen = |case: &suite::Case| case.name().starts_with("names::");
+//! let config = Config::default().shards(2).inbox_depth(8);
+//! for case in suite::cases().iter().filter(|case| chosen(case)) {
+//!     match suite::run_at(case, &config, base) {
+//!         Ok(Verdict::Passed) => {}
+//!         Ok(Verdict::Skipped(why)) => println!("{} was skipped: {why}", case.name()),
+//!         Err(failure) => panic!("{failure}"),
+//!     }
+//! }
+//! ```
+//!
+//! In a task of any executor, and in the program of a simulated world, [`run`] takes an [`Env`].
+//!
+//! What a forked child's handles answer is not a case: a program cannot soundly be forked in the midst of its threads by
+//! code that does not know them. `tests/fork.rs` of this crate does it in a process of its own.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use super::env::{Env, LocalFuture};
+use crate::config::Config;
+use crate::error::Error;
+use crate::shard::executor::panicked;
+use crate::wait;
+
+mod append;
+mod check;
+mod drops;
+mod ending;
+mod engine;
+mod files;
+mod many;
+mod memory;
+mod names;
+mod operations;
+mod reads;
+mod space;
+mod tasks;
+mod threads;
+mod tools;
+mod writes;
+
+use check::{Outcome, Stop};
+
+/// What a case needs beyond an engine and a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Need {
+    /// Threads that run at the same time and may block: `.wait()`, and crossings between real threads.
+    Threads,
+    /// The operating system's own view of the files: descriptors, and `std::fs` beside the engine.
+    Process,
+}
+
+/// One promise; made by [`cases`], run by [`run`] and [`run_at`].
+#[derive(Clone, Copy)]
+pub struct Case {
+    name: &'static str,
+    needs: &'static [Need],
+    body: for<'e> fn(&'e Env) -> LocalFuture<'e, Outcome>,
+}
+
+impl Case {
+    /// `"group::what_is_promised"`, the same for ever.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it needs; without it, the case is skipped.
+    pub fn needs(&self) -> &'static [Need] {
+        self.needs
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).field("needs", &self.needs).finish_non_exhaustive()
+    }
+}
+
+/// Makes the list of a group's cases: names of async functions, and in brackets what they need.
+macro_rules! group {
+    ($group:literal: $($case:ident $([$($need:ident),*])?),* $(,)?) => {
+        pub(super) fn cases() -> Vec<$crate::testing::suite::Case> {
+            vec![$($crate::testing::suite::Case {
+                name: concat!($group, "::", stringify!($case)),
+                needs: &[$($($crate::testing::suite::Need::$need),*)?],
+                body: |env| Box::pin($case(env)),
+            }),*]
+        }
+    };
+}
+use group;
+
+/// All cases, in an order that stays.
+pub fn cases() -> Vec<Case> {
+    let groups = [
+        reads::cases(),
+        writes::cases(),
+        many::cases(),
+        append::cases(),
+        space::cases(),
+        names::cases(),
+        files::cases(),
+        memory::cases(),
+        tasks::cases(),
+        engine::cases(),
+        drops::cases(),
+        ending::cases(),
+        threads::cases(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+/// What a case that did not fail came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is as promised.
+    Passed,
+    /// It could not be tried here; the reason.
+    Skipped(String),
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    case: &'static str,
+    reason: String,
+}
+
+impl Failure {
+    /// The case's name.
+    pub fn case(&self) -> &'static str {
+        self.case
+    }
+
+    /// What was expected and what came.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.case, self.reason)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs a case. The directory of `env` should be the case's own, and empty.
+///
+/// A case may block its thread for as long as a few hundred operations take, and those that need [`Need::Threads`]
+/// start threads; so does [`Env::elsewhere`].
+///
+/// # Errors
+/// The promise that was not kept, a panic of the case included.
+pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
+    if env.is_simulated()
+        && let Some(need) = case.needs.first()
+    {
+        let lacks = match need {
+            Need::Threads => "a simulated world has one thread, which nothing may block",
+            Need::Process => "the operating system knows nothing of a simulated world's files",
+        };
+        return Ok(Verdict::Skipped(lacks.to_string()));
+    }
+    let body = guarded((case.body)(env));
+    match body.await {
+        Ok(()) => {}
+        Err(Stop::Skipped(why)) => return Ok(Verdict::Skipped(why)),
+        Err(Stop::Failed(reason)) => return Err(Failure { case: case.name, reason }),
+    }
+    // What was given up may still be under way; nothing of it may stay.
+    match guarded(tools::at_rest(env, env.engine())).await {
+        Ok(()) => Ok(Verdict::Passed),
+        Err(Stop::Failed(reason) | Stop::Skipped(reason)) => {
+            Err(Failure { case: case.name, reason: format!("after the case: {reason}") })
+        }
+    }
+}
+
+/// Runs a case on this thread, with an engine of these settings and a new directory in `base`, which is removed
+/// afterwards. Then the engine is closed, and that no operation was leaked and no shard lost is part of the case.
+///
+/// `base` should be on the file system in question; memory file systems do not know direct I/O on older kernels.
+///
+/// # Errors
+/// The promise that was not kept; on a shard's thread, that a case cannot run there.
+pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Failure> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let dir = base.join(format!("forebay-suite-{}-{number}", std::process::id()));
+    let outcome = wait::block_on("suite", async { Ok(run_in(case, config, &dir).await) });
+    let _ = std::fs::remove_dir_all(&dir);
+    outcome.unwrap_or_else(|error| Err(failed(case, "to begin", &error)))
+}
+
+async fn run_in(case: &Case, config: &Config, dir: &Path) -> Result<Verdict, Failure> {
+    let env = Env::start(config.clone(), dir).await.map_err(|error| failed(case, "to begin", &error))?;
+    let verdict = run(case, &env).await?;
+    let report = env.engine().clone().close().await.map_err(|error| failed(case, "to close", &error))?;
+    if (report.leaked_operations, report.lost_shards) != (0, 0) {
+        return Err(Failure {
+            case: case.name,
+            reason: format!("at the end nothing may be lost: {report:?}"),
+        });
+    }
+    Ok(verdict)
+}
+
+fn failed(case: &Case, what: &str, error: &Error) -> Failure {
+    Failure { case: case.name, reason: format!("the engine of the case failed {what}: {error}") }
+}
+
+/// The future's outcome, with a panic as a failure.
+async fn guarded(future: impl Future<Output = Outcome>) -> Outcome {
+    let mut future: LocalFuture<'_, Outcome> = Box::pin(future);
+    std::future::poll_fn(move |context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(context)));
+        polled.unwrap_or_else(|panic| {
+            Poll::Ready(Err(Stop::Failed(panicked("case", panic.as_ref()).to_string())))
+        })
+    })
+    .await
+}

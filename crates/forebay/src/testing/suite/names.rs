@@ -1,0 +1,206 @@
+//! Opening files, names and directories.
+
+use std::ffi::OsStr;
+use std::future::IntoFuture;
+
+use super::check::{Outcome, fails_os, fails_with, holds, or_skip, same, same_bytes};
+use super::tools::{all, bytes_of, content, modes, poll_now, put, put_bytes};
+use crate::testing::Env;
+use crate::{ErrorKind, FileKind, Open};
+
+super::group! { "names":
+    files_are_opened_as_asked,
+    opening_what_is_not_there_names_the_path,
+    a_rename_moves_and_replaces,
+    an_open_file_stays_the_same_whatever_its_name,
+    hard_links_are_the_same_file,
+    directories_are_made_listed_and_removed,
+    unnamed_files_are_private,
+    many_calls_at_once_are_all_answered,
+    a_call_whose_answer_is_dropped_harms_nobody,
+}
+
+async fn files_are_opened_as_asked(env: &Env) -> Outcome {
+    let engine = env.engine();
+    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+        let path = env.path(&number.to_string());
+        let file = engine.open(&path, open.mode(0o600)).await?;
+        same("the permissions", file.metadata().await?.mode() & 0o777, 0o600)?;
+        same("the path", file.path(), path.as_path())?;
+        holds("offsets are aligned to a power of two", file.alignment().offset.is_power_of_two())?;
+        file.write(0, bytes_of(0..4096)).await?;
+        fails_os("create_new of what is there", engine.open(&path, open).await, libc::EEXIST)?;
+    }
+    for open in modes(Open::create()) {
+        let file = engine.open(env.path("0"), open).await?;
+        same_bytes("create keeps what is there", &file.read(0..4096).await?, &bytes_of(0..4096))?;
+    }
+    for open in modes(Open::write().truncate()) {
+        put(env, "1", 5_000).await?;
+        let file = engine.open(env.path("1"), open).await?;
+        same("truncate leaves nothing", file.len().await?, 0)?;
+    }
+    for shard in [0, 1, 1000] {
+        let file = engine.open(env.path("0"), Open::read().shard(shard)).await?;
+        same("the home shard", file.home_shard(), shard % engine.shard_count())?;
+        file.read(0..1).await?;
+    }
+    Ok(())
+}
+
+async fn opening_what_is_not_there_names_the_path(env: &Env) -> Outcome {
+    let missing = env.path("missing");
+    for open in modes(Open::read()).into_iter().chain(modes(Open::write())) {
+        let error = fails_os("open", env.engine().open(&missing, open).await, libc::ENOENT)?;
+        same("operation and path", (error.operation(), error.path()), ("open", Some(missing.as_path())))?;
+        let deep = missing.join("below");
+        let error = fails_os("open below", env.engine().open(&deep, open).await, libc::ENOENT)?;
+        holds("the text names the path", error.to_string().contains("missing"))?;
+    }
+    let calls = [
+        ("metadata", env.engine().metadata(&missing).await.map(drop)),
+        ("read_dir", env.engine().read_dir(&missing).await.map(drop)),
+        ("remove_file", env.engine().remove_file(&missing).await),
+        ("remove_dir", env.engine().remove_dir(&missing).await),
+        ("sync_dir", env.engine().sync_dir(&missing).await),
+        ("rename", env.engine().rename(&missing, env.path("x")).await),
+        ("hard_link", env.engine().hard_link(&missing, env.path("x")).await),
+        ("create_dir", env.engine().create_dir(missing.join("a")).await),
+        ("temp_file", env.engine().temp_file(&missing, Open::create()).await.map(drop)),
+    ];
+    for (operation, result) in calls {
+        let error = fails_os(operation, result, libc::ENOENT)?;
+        same("the operation of the error", error.operation(), operation)?;
+        holds("the error has a path", error.path().is_some_and(|path| path.starts_with(&missing)))?;
+    }
+    Ok(())
+}
+
+async fn a_rename_moves_and_replaces(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let (from, to) = (put_bytes(env, "from", b"new").await?, put_bytes(env, "to", b"old").await?);
+    engine.rename(&from, &to).await?;
+    same_bytes("replaced", &content(env, &to).await?, b"new")?;
+    fails_os("the old name", engine.metadata(&from).await, libc::ENOENT)?;
+    engine.create_dir(env.path("below")).await?;
+    let there = env.path("below").join("there");
+    engine.rename(&to, &there).await?;
+    same_bytes("moved", &content(env, &there).await?, b"new")?;
+    fails_os("what is gone", engine.rename(&to, &from).await, libc::ENOENT)?;
+    // A directory too, with what is in it.
+    engine.rename(env.path("below"), env.path("above")).await?;
+    same_bytes("moved along", &content(env, env.path("above").join("there")).await?, b"new")
+}
+
+async fn an_open_file_stays_the_same_whatever_its_name(env: &Env) -> Outcome {
+    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+        let path = put(env, &number.to_string(), 10_000).await?;
+        let file = env.engine().open(&path, open).await?;
+        env.engine().rename(&path, env.path("renamed")).await?;
+        same_bytes("renamed", &file.read(5..9_000).await?, &bytes_of(5..9_000))?;
+        let other = put_bytes(env, "other", b"other").await?;
+        env.engine().rename(&other, env.path("renamed")).await?;
+        same_bytes("replaced", &file.read(5..9_000).await?, &bytes_of(5..9_000))?;
+        same("names left", file.metadata().await?.links(), 0)?;
+        file.write(4096, vec![1; 4096]).await?;
+        same_bytes("written", &file.read(4096..8192).await?, &[1; 4096])?;
+        same_bytes("the other", &content(env, env.path("renamed")).await?, b"other")?;
+        env.engine().remove_file(env.path("renamed")).await?;
+    }
+    Ok(())
+}
+
+async fn hard_links_are_the_same_file(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let (one, two) = (put_bytes(env, "one", b"abc").await?, env.path("two"));
+    or_skip("hard_link", engine.hard_link(&one, &two).await)?;
+    let (first, second) = (engine.metadata(&one).await?, engine.metadata(&two).await?);
+    same("the file", (first.inode(), first.device()), (second.inode(), second.device()))?;
+    same("its names", (first.links(), second.links()), (2, 2))?;
+    fails_os("a name that is taken", engine.hard_link(&one, &two).await, libc::EEXIST)?;
+    let file = engine.open(&one, Open::write().buffered()).await?;
+    file.write(1, b"X").await?;
+    engine.remove_file(&one).await?;
+    same_bytes("by the other name", &content(env, &two).await?, b"aXc")?;
+    same("its names", engine.metadata(&two).await?.links(), 1)
+}
+
+async fn directories_are_made_listed_and_removed(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let deep = env.path("a").join("b").join("c");
+    fails_os("without those above", engine.create_dir(&deep).await, libc::ENOENT)?;
+    engine.create_dir_all(&deep).await?;
+    engine.create_dir_all(&deep).await?;
+    fails_os("once more", engine.create_dir(&deep).await, libc::EEXIST)?;
+    for name in ["z", "m", "y"] {
+        engine.open(deep.join(name), Open::create_new().buffered()).await?.close().await?;
+    }
+    engine.create_dir(deep.join("d")).await?;
+    engine.sync_dir(&deep).await?;
+    let entries = engine.read_dir(&deep).await?;
+    let found: Vec<_> = entries.iter().map(|entry| (entry.name(), entry.kind())).collect();
+    let name = |name| OsStr::new(name);
+    let (file, dir) = (FileKind::File, FileKind::Dir);
+    same("entries", found, vec![(name("d"), dir), (name("m"), file), (name("y"), file), (name("z"), file)])?;
+    fails_os("not empty", engine.remove_dir(&deep).await, libc::ENOTEMPTY)?;
+    fails_os("a file is no directory", engine.remove_dir(deep.join("m")).await, libc::ENOTDIR)?;
+    for entry in &entries {
+        let path = deep.join(entry.name());
+        match entry.kind() {
+            FileKind::Dir => engine.remove_dir(path).await?,
+            _ => engine.remove_file(path).await?,
+        }
+    }
+    same("entries left", engine.read_dir(&deep).await?.len(), 0)?;
+    engine.remove_dir(&deep).await?;
+    fails_os("removed", engine.metadata(&deep).await, libc::ENOENT).map(drop)
+}
+
+async fn unnamed_files_are_private(env: &Env) -> Outcome {
+    for open in modes(Open::create()) {
+        let file = env.engine().temp_file(env.dir(), open).await?;
+        file.write(0, bytes_of(0..8192)).await?;
+        same_bytes("its bytes", &file.read(100..8000).await?, &bytes_of(100..8000))?;
+        same("its names", file.metadata().await?.links(), 0)?;
+        let other = env.engine().temp_file(env.dir(), open).await?;
+        same("another is another", other.len().await?, 0)?;
+        same("names in the directory", env.engine().read_dir(env.dir()).await?.len(), 0)?;
+        file.close().await?;
+    }
+    Ok(())
+}
+
+async fn many_calls_at_once_are_all_answered(env: &Env) -> Outcome {
+    let made = all((0..1100).map(|n| env.engine().create_dir(env.path(&n.to_string())).into_future())).await;
+    for result in made {
+        result?;
+    }
+    same("names in the directory", env.engine().read_dir(env.dir()).await?.len(), 1100)?;
+    let opened = all((0..100).map(|n| {
+        let (engine, path) = (env.engine(), env.path(&format!("{n}-file")));
+        async move { engine.open(path, Open::create_new()).await }
+    }))
+    .await;
+    for (n, file) in opened.into_iter().enumerate() {
+        holds("each opened its own", file?.path().ends_with(format!("{n}-file")))?;
+    }
+    Ok(())
+}
+
+async fn a_call_whose_answer_is_dropped_harms_nobody(env: &Env) -> Outcome {
+    let path = put(env, "a", 4096).await?;
+    for n in 0..100 {
+        let mut making = env.engine().create_dir(env.path(&n.to_string()));
+        let mut opening = env.engine().open(&path, Open::read());
+        if n % 2 == 0 {
+            let _ = (poll_now(&mut making), poll_now(&mut opening));
+        }
+    }
+    env.engine().create_dir(env.path("last")).await?;
+    let file = env.engine().open(&path, Open::read()).await?;
+    same_bytes("the file", &file.read(0..4096).await?, &bytes_of(0..4096))?;
+    file.close().await?;
+    let closed = env.engine().open(&path, Open::write()).await?;
+    closed.clone().close().await?;
+    fails_with("a closed file", closed.len().await, ErrorKind::FileClosed).map(drop)
+}

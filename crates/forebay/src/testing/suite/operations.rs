@@ -1,0 +1,130 @@
+//! One operation of each kind, for cases about what becomes of their futures.
+
+use super::check::{Outcome, holds, same, same_bytes};
+use super::tools::{Moving, bytes_of, modes, put};
+use crate::testing::Env;
+use crate::{Advice, Class, Durability, Engine, File, Lock, Open, shard};
+
+/// Bytes of each file.
+pub(super) const LEN: u64 = (100 << 10) + 13;
+
+/// What it is called, and the operation with its answer checked.
+pub(super) type Operation = (&'static str, Moving<Outcome>);
+
+/// What the operations of a case work on; each of them leaves the file as it is.
+pub(super) struct Scene {
+    pub(super) files: Vec<File>,
+    /// Scratch space of the same modes.
+    others: Vec<File>,
+}
+
+pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
+    let (mut files, mut others) = (Vec::new(), Vec::new());
+    // A file for each mode: the kernel answers a direct write beside one of the same place through the page cache with
+    // EIO from the next sync.
+    for (number, open) in modes(Open::create()).into_iter().enumerate() {
+        let path = put(env, &number.to_string(), LEN).await?;
+        files.push(engine.open(&path, open).await?);
+        others.push(engine.open(env.path(&format!("other-{number}")), open).await?);
+    }
+    Ok(Scene { files, others })
+}
+
+/// One operation of each kind, with its answer checked, on each file.
+pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Operation> {
+    let mut all: Vec<Operation> = Vec::new();
+    macro_rules! operation {
+        ($name:literal, $($held:ident),+ => $body:block) => {{
+            $(let $held = $held.clone();)+
+            all.push(($name, Box::pin(async move { $body Ok(()) })));
+        }};
+    }
+    for (file, other) in scene.files.iter().zip(&scene.others) {
+        operation!("read", file => {
+            same_bytes("read", &file.read(4097..70_000).await?, &bytes_of(4097..70_000))?;
+        });
+        operation!("read_up_to", file => {
+            same("bytes", file.read_up_to(LEN - 10..LEN + 10).await?.len(), 10)?;
+        });
+        operation!("read_into", file, engine => {
+            let (result, block) = file.read_into(8192, engine.block(8192)?).await;
+            same("bytes", result?, 8192)?;
+            same_bytes("read_into", &block, &bytes_of(8192..16_384))?;
+        });
+        // Writes what is there already.
+        operation!("write", file => { file.write(0, bytes_of(0..8192)).await?; });
+        operation!("durable write", file => {
+            file.write(8192, bytes_of(8192..12_288)).durable(Durability::Data).await?;
+        });
+        operation!("write and all", file => {
+            file.write(12_288, bytes_of(12_288..16_384)).durable(Durability::All).await?;
+        });
+        operation!("write of a block", file, engine => {
+            let block = engine.block_from(&bytes_of(16_384..20_480))?.freeze();
+            file.write(16_384, block).await?;
+        });
+        operation!("sync", file => { file.sync(Durability::All).await?; });
+        operation!("read_many", file => {
+            for block in file.read_many((0..40).map(|n| n * 2_400..n * 2_400 + 2000)).await? {
+                same("bytes", block?.len(), 2000)?;
+            }
+        });
+        operation!("stream", file => {
+            let mut stream = file.read_many((0..40).map(|n| n * 2_400..n * 2_400 + 2000)).depth(2).stream();
+            while let Some((_, block)) = stream.next().await {
+                same("bytes", block?.len(), 2000)?;
+            }
+        });
+        operation!("scan", file => {
+            let mut scan = file.scan().buffer(8 << 10).depth(4).start();
+            for n in 0..6u64 {
+                let block = scan.next().await?.unwrap_or_default();
+                same_bytes("scan", &block, &bytes_of(n << 13..(n + 1) << 13))?;
+            }
+        });
+        operation!("append", other => {
+            let mut append = other.append().buffer(4096).depth(2).start();
+            append.write(&bytes_of(0..20_001)).await?;
+            append.sync(Durability::None).await?;
+            same("position", append.close().await?, 20_001)?;
+        });
+        operation!("length and attributes", file => {
+            same("length", (file.len().await?, file.metadata().await?.len()), (LEN, LEN))?;
+        });
+        operation!("advise", file => { file.advise(0..LEN, Advice::Normal).await?; });
+        operation!("lock", other => {
+            let _ = (other.try_lock(Lock::Shared).await, other.unlock().await);
+        });
+        operation!("copy_range", file => {
+            same("bytes", file.copy_range(LEN..LEN + 5, &file, 0).await?, 0)?;
+        });
+        let path = file.path().to_path_buf();
+        operation!("open and close", engine, path => {
+            let file = engine.open(path, Open::read()).await?;
+            file.read(0..1).await?;
+            file.close().await?;
+        });
+    }
+    let dir = env.dir().to_path_buf();
+    operation!("temp_file", engine, dir => {
+        let file = engine.temp_file(dir, Open::create()).await?;
+        file.truncate(100).await?;
+        file.close().await?;
+    });
+    operation!("names", engine, dir => {
+        engine.create_dir_all(dir.join("below")).await?;
+        engine.sync_dir(&dir).await?;
+        holds("names", engine.read_dir(&dir).await?.len() >= 5)?;
+        holds("a directory", engine.metadata(&dir).await?.is_dir())?;
+    });
+    operation!("stats", engine => { engine.stats().await?; });
+    operation!("nop", engine => { engine.nop().await?; });
+    operation!("task", engine => {
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, || async {
+            shard::yield_now().await;
+            3
+        });
+        same("its answer", task.await?, 3)?;
+    });
+    all
+}

@@ -1,0 +1,152 @@
+//! What cases have in common: known bytes, files in every mode, polling by hand, and looking whether all came back.
+
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::check::{Outcome, fail};
+use crate::testing::Env;
+use crate::{Engine, File, Open};
+
+/// A future that may go to other threads.
+pub(super) type Moving<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The bytes of a range of every file of known bytes: no two pages of a file are equal.
+pub(super) fn bytes_of(range: Range<u64>) -> Vec<u8> {
+    // By whole words: debug builds are slow, and some files are large.
+    let mut bytes = Vec::with_capacity(range.end.saturating_sub(range.start) as usize);
+    let mut at = range.start;
+    while at < range.end {
+        let word = (at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        let from = (at % 8) as usize;
+        let len = (8 - from).min((range.end - at) as usize);
+        bytes.extend_from_slice(&word[from..from + len]);
+        at += len as u64;
+    }
+    bytes
+}
+
+/// Small numbers that look random and are the same in every run.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below.max(1)
+    }
+}
+
+/// All numbers below `count`; in a simulated world, of which there are many, two that its seed decides.
+pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
+    match env.is_simulated() {
+        true => (0..count.min(2)).map(|_| crate::sim::random(count)).collect(),
+        false => (0..count).collect(),
+    }
+}
+
+/// The three ways a file can be opened.
+pub(super) fn modes(open: Open) -> [Open; 3] {
+    [open.direct(), open.buffered(), open.uncached()]
+}
+
+/// A file of that many known bytes.
+pub(super) async fn put(env: &Env, name: &str, len: u64) -> Outcome<PathBuf> {
+    put_bytes(env, name, &bytes_of(0..len)).await
+}
+
+pub(super) async fn put_bytes(env: &Env, name: &str, bytes: &[u8]) -> Outcome<PathBuf> {
+    let path = env.path(name);
+    let file = env.engine().open(&path, Open::create().truncate().buffered()).await?;
+    for (number, piece) in bytes.chunks(256 << 10).enumerate() {
+        file.write((number as u64) << 18, piece).await?;
+    }
+    file.close().await?;
+    Ok(path)
+}
+
+/// All bytes of the file at `path`, by the simplest way there is.
+pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8>> {
+    let file = env.engine().open(path, Open::read().buffered()).await?;
+    let (mut bytes, len) = (Vec::new(), file.len().await?);
+    while (bytes.len() as u64) < len {
+        let at = bytes.len() as u64;
+        bytes.extend_from_slice(&file.read(at..len.min(at + (256 << 10))).await?);
+    }
+    file.close().await?;
+    Ok(bytes)
+}
+
+/// The file at `path` in all three modes.
+pub(super) async fn open_all(env: &Env, path: impl AsRef<Path>, open: Open) -> Outcome<Vec<File>> {
+    let mut files = Vec::new();
+    for open in modes(open) {
+        files.push(env.engine().open(&path, open).await?);
+    }
+    Ok(files)
+}
+
+/// One poll whose wake-up nobody hears.
+pub(super) fn poll_now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls so many times, each time but the first after the task was woken; the output if it came by then.
+pub(super) async fn poll_times<F: Future + Unpin>(future: &mut F, times: u32) -> Option<F::Output> {
+    let mut polls = 0;
+    poll_fn(|context| {
+        if polls == times {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        Pin::new(&mut *future).poll(context).map(Some)
+    })
+    .await
+}
+
+/// All futures at once; their outputs in order.
+pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut pending = false;
+        for (slot, output) in waiting.iter_mut().zip(&mut outputs) {
+            let Some(future) = slot else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => {
+                    *output = Some(value);
+                    *slot = None;
+                }
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+/// Rounds of looking after which what has not come back never will: a round takes microseconds at the least, so this
+/// is longer than any operation of a case.
+const ROUNDS_MAX: u32 = 200_000;
+
+/// All memory, slots and tasks came back; each round makes the shards look.
+pub(super) async fn at_rest(env: &Env, engine: &Engine) -> Outcome {
+    let mut last = None;
+    for _ in 0..ROUNDS_MAX {
+        let stats = engine.stats().await?;
+        if let Some(shard) = stats.shards.iter().find(|shard| shard.stray_completions > 0) {
+            return fail(format_args!("completions came that named no slot: {shard:?}"));
+        }
+        let idle = stats.shards.iter().all(|shard| shard.slots_used == 0 && shard.tasks == 0);
+        if idle && stats.memory.held_bytes == 0 && stats.memory.overflow_bytes == 0 {
+            return Ok(());
+        }
+        last = Some((stats.shards, stats.memory));
+        env.pause().await;
+    }
+    fail(format_args!("expected all memory, slots and tasks to come back: {last:?}"))
+}

@@ -1,0 +1,118 @@
+//! Random sequences of operations on the real drivers and in simulated worlds, against a model of what must come.
+//!
+//! `FOREBAY_SEEDS=20000` looks at more of them, `FOREBAY_SEED=17` (in worlds `FOREBAY_SIM_SEED=17`) at one. What fails is
+//! shortened before it is told.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay::testing::sequence::{self, Mismatch, Report, Step};
+use forebay::{Class, Config, DriverChoice, Engine, sim};
+
+/// Steps of a sequence.
+const STEPS: usize = 40;
+
+/// A number from the environment.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.trim().parse().ok()
+}
+
+fn lines(steps: &[Step]) -> String {
+    steps.iter().map(|step| format!("    {step}\n")).collect()
+}
+
+/// Follows the steps in a directory of their own: from a shard, from Tokio or from another executor, as the seed says.
+fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch> {
+    let dir = common::dir();
+    match seed % 3 {
+        0 => {
+            let (inner, path, steps) = (engine.clone(), dir.path().to_path_buf(), steps.to_vec());
+            let run = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+                sequence::run(&inner, &path, &steps).await
+            });
+            run.wait().expect("the task ends")
+        }
+        1 => tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime")
+            .block_on(sequence::run(engine, dir.path(), steps)),
+        _ => smol::block_on(sequence::run(engine, dir.path(), steps)),
+    }
+}
+
+/// The sequence that fails, as short as it gets, and how to come back to it.
+fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Mismatch) -> String {
+    let short = sequence::shrink(steps, 200, |some| follow(engine, seed, some).is_err());
+    format!(
+        "seed {seed}: {mismatch}\nshortened to\n{}which gives {:?}\nto repeat it: \
+         FOREBAY_SEED={seed} cargo test -p forebay --all-features --test sequence {test}",
+        lines(&short),
+        follow(engine, seed, &short)
+    )
+}
+
+fn on_driver(driver: DriverChoice, test: &str) {
+    // Two shards and little memory, so that memory is used again soon.
+    let config = Config::default().driver(driver).shards(2).arena_bytes(1 << 20).arena_bytes_max(4 << 20);
+    let engine = match Engine::start(config) {
+        Ok(engine) => engine,
+        Err(error) if driver == DriverChoice::Uring => return eprintln!("not tested, no io_uring: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let seeds = match number("FOREBAY_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("FOREBAY_SEEDS").unwrap_or(200),
+    };
+    let mut total = Report::default();
+    for seed in seeds {
+        let steps = sequence::seeded(seed, STEPS);
+        match follow(&engine, seed, &steps) {
+            Ok(report) => total += report,
+            Err(mismatch) => panic!("{}", tell(test, seed, &engine, &steps, &mismatch)),
+        }
+    }
+    println!("{total}");
+    assert!(total.skipped < total.steps && total.bytes_checked > 0);
+}
+
+#[test]
+fn sequences_on_uring() {
+    on_driver(DriverChoice::Uring, "sequences_on_uring");
+}
+
+#[test]
+fn sequences_on_threads() {
+    on_driver(DriverChoice::Threads, "sequences_on_threads");
+}
+
+fn tell_simulated(failing: &sim::Failing) -> String {
+    let seed = failing.seed();
+    let run = |steps: &[Step]| catch_unwind(AssertUnwindSafe(|| sequence::simulate(seed, steps)));
+    let short = sequence::shrink(&sequence::seeded(seed, STEPS), 300, |some| !matches!(run(some), Ok(Ok(_))));
+    format!("{failing}\nshortened to\n{}which gives {:?}", lines(&short), run(&short))
+}
+
+#[test]
+fn sequences_in_worlds() {
+    let mut total = Report::default();
+    let explored = sim::explore(0..number("FOREBAY_SEEDS").unwrap_or(1000), |seed| {
+        total += sequence::simulate(seed, &sequence::seeded(seed, STEPS))?;
+        Ok::<(), sequence::Broken>(())
+    });
+    if let Err(failing) = explored {
+        panic!("{}", tell_simulated(&failing));
+    }
+    println!("{total}");
+    assert!(total.skipped < total.steps && total.bytes_checked > 0);
+}
+
+/// The world of a seed is the same in every run, so a seed is all it takes to come back to a failure.
+#[test]
+fn a_seed_is_one_run() {
+    let run = |seed| sequence::simulate(seed, &sequence::seeded(seed, STEPS)).expect("no mismatch");
+    for seed in [1, 2, 3, 5, 8, 13] {
+        assert_eq!(run(seed), run(seed));
+    }
+    assert_ne!(run(1), run(2));
+}
