@@ -198,7 +198,9 @@ impl Error {
                 }
                 libc::EDQUOT => "raise the quota or free space",
                 libc::EMFILE | libc::ENFILE => "close files, or raise the limit of open files (ulimit -n)",
-                libc::EFBIG => "write less, or raise the limit of a file's length (ulimit -f, or the file system's)",
+                libc::EFBIG => {
+                    "write less, or raise the limit of a file's length (ulimit -f, or the file system's)"
+                }
                 libc::ENOMEM if self.0.operation == "start" => {
                     "raise RLIMIT_MEMLOCK (ulimit -l), the address space (ulimit -v) or the control group's \
                      memory.max, or lower Config::arena_bytes"

@@ -12,6 +12,9 @@ use crate::file::core::{FileCore, Opened};
 use crate::pending::Pending;
 
 /// How a file's bytes travel.
+///
+/// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same range are in flight
+/// together: Linux then cannot drop the cached pages and answers the next sync with `EIO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {

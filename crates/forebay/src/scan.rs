@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::block::Block;
 use crate::class::Class;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileCore};
 use crate::pending::Pending;
 use crate::read::RangeRead;
@@ -75,6 +75,10 @@ pub struct Scan {
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: u64,
     in_flight_bytes_peak: u64,
+    /// Where to begin again after a read found no memory, while reads behind it are still in flight.
+    retreat: Option<u64>,
+    /// After a retreat the first read goes alone, so that it lacks no memory that this scan holds.
+    alone: bool,
     over: bool,
 }
 
@@ -87,7 +91,8 @@ impl Scan {
     /// The next block, in order; `None` at the end. Blocks are as long as the scan's requests, the last one shorter.
     ///
     /// # Errors
-    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks. After an error the scan is
+    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks;
+    /// where read-ahead alone needs more memory than there is, the scan goes on with less of it. After an error the scan is
     /// over. A file that became shorter meanwhile ends early, without an error.
     pub async fn next(&mut self) -> Result<Option<Block>> {
         poll_fn(|context| self.poll_next_block(context)).await
@@ -122,26 +127,35 @@ impl Scan {
             self.over = true;
             return Poll::Ready(Err(error));
         }
-        self.fill();
-        let Some(first) = self.in_flight.front_mut() else {
-            self.over = true;
-            return Poll::Ready(Ok(None));
-        };
-        let polled = first.read.poll(context);
-        let Poll::Ready(result) = polled else {
-            self.slower = 0;
-            return Poll::Pending;
-        };
-        let asked = first.len;
-        self.in_flight.pop_front();
-        self.in_flight_bytes -= u64::from(asked);
-        let block = match result {
-            Ok(block) => block,
-            Err(error) => {
-                self.stop();
-                return Poll::Ready(Err(error));
+        let (block, asked) = loop {
+            std::task::ready!(self.poll_retreat(context));
+            self.fill();
+            let Some(first) = self.in_flight.front_mut() else {
+                self.over = true;
+                return Poll::Ready(Ok(None));
+            };
+            let polled = first.read.poll(context);
+            let Poll::Ready(result) = polled else {
+                self.slower = 0;
+                return Poll::Pending;
+            };
+            let asked = first.len;
+            let place = self.next - self.in_flight_bytes;
+            self.in_flight.pop_front();
+            self.in_flight_bytes -= u64::from(asked);
+            match result {
+                Ok(block) => break (block, asked),
+                // Its memory may be in read-ahead of ours rather than in the program's hands.
+                Err(error) if !self.alone && matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) => {
+                    self.retreat = Some(place);
+                }
+                Err(error) => {
+                    self.stop();
+                    return Poll::Ready(Err(error));
+                }
             }
         };
+        self.alone = false;
         if (block.len() as u32) < asked {
             // The file is shorter than it was: what follows would be a gap.
             self.stop();
@@ -166,9 +180,27 @@ impl Scan {
         Poll::Ready(length.map(|length| self.end = self.end.min(length)))
     }
 
+    /// Waits for the reads behind one that found no memory, gives back what they hold, and has the scan begin again at
+    /// its place with half as much ahead.
+    fn poll_retreat(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(place) = self.retreat else { return Poll::Ready(()) };
+        while let Some(first) = self.in_flight.front_mut() {
+            drop(std::task::ready!(first.read.poll(context)));
+            self.in_flight.pop_front();
+        }
+        self.in_flight_bytes = 0;
+        self.next = place;
+        self.pace.depth = (self.pace.depth / 2).max(1);
+        self.pace.adaptive = false;
+        self.retreat = None;
+        self.alone = true;
+        Poll::Ready(())
+    }
+
     /// Keeps the requests in flight that the pace allows.
     fn fill(&mut self) {
-        while self.next < self.end && (self.in_flight.len() as u32) < self.pace.depth {
+        let depth = if self.alone { 1 } else { self.pace.depth };
+        while self.next < self.end && (self.in_flight.len() as u32) < depth {
             // Requests end at multiples of their size, so that all but the first are aligned whatever the start.
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
@@ -220,6 +252,7 @@ impl Scan {
 
     fn stop(&mut self) {
         self.over = true;
+        self.retreat = None;
         self.next = self.end;
         self.in_flight.clear();
         self.in_flight_bytes = 0;

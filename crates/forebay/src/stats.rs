@@ -39,7 +39,7 @@ pub struct FlowStats {
     pub syncs: u64,
     /// Operations that failed.
     pub failures: u64,
-    /// Bytes that programs asked to read.
+    /// Bytes that programs asked to read and got: what lies behind the end of a file does not count.
     pub read_bytes_asked: u64,
     /// Bytes that were read for them: larger where ranges were widened to the device's alignment or merged.
     pub read_bytes: u64,

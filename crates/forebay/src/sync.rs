@@ -10,9 +10,7 @@
 pub(crate) mod model;
 
 #[cfg(all(forebay_loom, test))]
-pub(crate) use model::{
-    ArrayQueue, AtomicWaker, Condvar, Mutex, MutexGuard, SegQueue, UnsafeCell, atomic,
-};
+pub(crate) use model::{ArrayQueue, AtomicWaker, Condvar, Mutex, MutexGuard, SegQueue, UnsafeCell, atomic};
 
 #[cfg(not(all(forebay_loom, test)))]
 pub(crate) use {

@@ -116,7 +116,9 @@ mod tests {
 
     #[test]
     fn any_number_of_pages_is_used_to_the_last() {
-        for pages in [1, 2, 3, 4, 5, 7, 512, 513, 1000, 2048 + 3] {
+        let sizes: &[u32] =
+            if cfg!(miri) { &[1, 2, 3, 7, 65] } else { &[1, 2, 3, 4, 5, 7, 512, 513, 1000, 2048 + 3] };
+        for &pages in sizes {
             let mut buddy = Buddy::new(pages);
             let mut taken: Vec<u32> = std::iter::from_fn(|| buddy.take(0)).collect();
             assert_eq!(buddy.free_pages(), 0);

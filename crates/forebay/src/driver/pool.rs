@@ -182,6 +182,7 @@ impl Shared {
     }
 
     fn work(&self) {
+        crate::signals::shield_thread();
         let mut state = self.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {
@@ -224,7 +225,7 @@ impl Shared {
 
 fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
     Error::io(operation, cause)
-        .with_note("no thread could be started for this call (see the limit of processes, ulimit -u)")
+        .with_note("no thread could be started for this call")
 }
 
 /// The error for a panic that was caught, with the panic's own words where it has some.

@@ -101,33 +101,37 @@ impl ThreadsDriver {
         }
     }
 
+    /// An error is the system's refusal of a thread, once, and then `degradations` has news.
     #[inline]
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let waits = matches!(wait, Wait::For { completions: 1.., .. });
         self.enters += u64::from(waits || !self.buffered.is_empty());
+        let mut told = Ok(());
         if !self.buffered.is_empty()
             && let Err(refusal) = Workers::hand_over(&self.workers, &mut self.buffered)
         {
-            self.degrade(&refusal);
+            told = self.degrade(refusal);
         }
         self.completions.take(wait, &mut self.taken);
         self.unreported -= self.taken.len() as u32;
         for (key, result) in self.taken.drain(..) {
             report(key, result);
         }
-        Ok(())
+        told
     }
 
-    /// One refusal says it all; the next ones would repeat it for every request.
+    /// One refusal says it all; the next ones would repeat it for every request. The error says that there is news.
     #[cold]
-    fn degrade(&mut self, refusal: &io::Error) {
-        if !std::mem::replace(&mut self.has_thread_refusal, true) {
-            self.degraded.push(Degradation::new(
-                "I/O threads",
-                format!("the system gave no further thread: {refusal}"),
-                "raise the limit of processes (ulimit -u, or pids.max of the control group)",
-            ));
+    fn degrade(&mut self, refusal: io::Error) -> io::Result<()> {
+        if std::mem::replace(&mut self.has_thread_refusal, true) {
+            return Ok(());
         }
+        self.degraded.push(Degradation::new(
+            "I/O threads",
+            format!("the system gave no further thread: {refusal}"),
+            "raise the limit of processes (ulimit -u, or pids.max of the control group)",
+        ));
+        Err(refusal)
     }
 
     #[inline]

@@ -76,6 +76,8 @@ impl ScanBuilder {
             in_flight: VecDeque::with_capacity(ADAPTIVE_DEPTH as usize),
             in_flight_bytes: 0,
             in_flight_bytes_peak: 0,
+            retreat: None,
+            alone: false,
             over: false,
             file: self.file,
         }

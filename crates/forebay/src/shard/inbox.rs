@@ -92,7 +92,9 @@ impl Inbox {
             Err(message) => message,
         };
         if let Some(waker) = waker {
-            self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+            // Cloned before the lock is taken: it may run code of the program's.
+            let waker = waker.clone();
+            self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
             self.room_waiters.fetch_add(1, Ordering::SeqCst);
         }
         // The shard may have made room before it could see that someone waits.

@@ -24,33 +24,62 @@ use crate::shard::timers::Timers;
 use crate::shard::{CURRENT, Counters, Shard};
 use crate::stats::Flows;
 
-/// Starts every shard of `engine`, and returns the driver's name when all run. `ends` get each shard's end.
+/// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
+/// shard's end. After an error nothing is left of the attempt.
 pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) -> Result<&'static str> {
+    let (tell, told) = mpsc::channel();
+    let started = start_with(engine, ends, tell, &told);
+    if started.is_err() {
+        // Each thread lets go of its driver first: descriptors are back before the caller hears of the error.
+        while told.recv().is_ok() {}
+    }
+    started
+}
+
+type Told = Result<&'static str>;
+
+fn start_with(
+    engine: &Arc<EngineShared>,
+    ends: Vec<Sender<Ended>>,
+    tell: mpsc::Sender<Told>,
+    told: &mpsc::Receiver<Told>,
+) -> Result<&'static str> {
     let maker = DriverMaker::new(engine.config.driver, engine.config.queue_depth);
-    let (tell, told) = mpsc::channel::<Result<&'static str>>();
+    let mut verdicts = Vec::with_capacity(ends.len());
     for (index, end) in ends.into_iter().enumerate() {
         let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
+        let (decide, decided) = mpsc::channel();
         let body = move || {
-            let driver = match maker.make(&engine) {
-                Ok(driver) => driver,
-                Err(error) => {
+            crate::signals::shield_thread();
+            match maker.make_as_decided(&engine, &tell, &decided) {
+                Some(driver) => run_shard(index, engine, driver, tell, end),
+                None => {
                     engine.inboxes[index].close(false);
                     engine.shard_ended();
-                    let _ = tell.send(Err(error));
-                    return;
                 }
-            };
-            run_shard(index, engine, driver, tell, end);
+            }
         };
         std::thread::Builder::new()
             .name(format!("forebay-{index}"))
             .spawn(body)
             .map_err(|error| Error::io("start", error).with_note("no thread for a shard"))?;
+        verdicts.push(decide);
     }
     drop(tell);
-    let mut name = "threads";
+    let next = || told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")));
+    let mut name = "uring";
+    for _ in 0..verdicts.len() {
+        // Where one shard gets no ring, none keeps its own: files would be faster or slower by their shard's number.
+        if next()? == "threads" {
+            name = "threads";
+        }
+    }
+    for verdict in verdicts {
+        // A thread that is gone is noticed below.
+        let _ = verdict.send(name);
+    }
     for _ in 0..engine.inboxes.len() {
-        name = told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")))?;
+        next()?;
     }
     Ok(name)
 }
@@ -72,6 +101,30 @@ impl DriverMaker {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             keeper: crate::driver::uring::Keeper::new(choice != DriverChoice::Threads),
         }
+    }
+
+    /// Makes a driver, tells its name, and makes another if that is what all shards shall have. `None`: the engine does
+    /// not start.
+    fn make_as_decided(
+        self,
+        engine: &EngineShared,
+        tell: &mpsc::Sender<Told>,
+        decided: &mpsc::Receiver<&'static str>,
+    ) -> Option<Driver> {
+        let driver = match self.make(engine) {
+            Ok(driver) => driver,
+            Err(error) => {
+                let _ = tell.send(Err(error));
+                return None;
+            }
+        };
+        let _ = tell.send(Ok(driver.name()));
+        let name = decided.recv().ok()?;
+        if name == driver.name() {
+            return Some(driver);
+        }
+        drop(driver);
+        self.make_threads().ok()
     }
 
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]

@@ -19,6 +19,9 @@ use crate::sim::world::refused;
 /// What a step costs in virtual time: enough for a program that looks at the clock in circles to get on.
 const STEP_NS: u64 = 500;
 
+/// The longest that everything that could run is put off.
+const STALL_NS_MAX: u64 = 10_000_000;
+
 /// The bounds of a run.
 pub(crate) struct Limits {
     pub(crate) steps_max: u64,
@@ -107,7 +110,9 @@ impl Runner {
             if able == 0 || stalls {
                 match self.next_ns() {
                     Some(next_ns) => {
-                        hub.set_now(next_ns);
+                        // A busy machine lets its tasks wait for milliseconds, not until tomorrow's timer.
+                        let latest_ns = if able == 0 { u64::MAX } else { hub.now_ns() + STALL_NS_MAX };
+                        hub.set_now(next_ns.min(latest_ns));
                         hub.note(What::Clock, &[hub.now_ns()]);
                         continue;
                     }

@@ -90,8 +90,8 @@ impl World {
         self
     }
 
-    /// How often, in a million steps, everything that could run has to wait until something else has happened, as on a
-    /// busy machine. Default: 20,000. 0 turns it off.
+    /// How often, in a million steps, everything that could run has to wait until something else has happened, at most
+    /// 10 ms, as on a busy machine. Default: 20,000. 0 turns it off.
     pub fn stalls_ppm(mut self, ppm: u32) -> World {
         self.stalls_ppm = ppm;
         self

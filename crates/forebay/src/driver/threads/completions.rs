@@ -1,12 +1,13 @@
 //! Where threads leave results, and where the shard waits for them.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::driver::Wait;
 use crate::fork::Origin;
 use crate::shard::optable::OpKey;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Results that were not taken yet, and the bell that ends a wait for them.
 #[derive(Debug)]
@@ -44,7 +45,8 @@ impl CompletionQueue {
         if self.origin.is_elsewhere() {
             return;
         }
-        self.woken.store(true, Ordering::Release);
+        // A swap, so that the waiter that heeds one wake is ordered after all that came before it.
+        self.woken.swap(true, Ordering::Release);
         // The waiter looks at the flag with the lock held and lets go of the lock only when it can be notified.
         let waits = std::mem::take(&mut self.lock().wanted) > 0;
         if waits {
@@ -143,3 +145,6 @@ impl CompletionQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;

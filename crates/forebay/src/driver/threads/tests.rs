@@ -61,7 +61,8 @@ fn submit(driver: &mut Driver, request: &IoRequest) {
 
 fn complete(driver: &mut Driver, wait: Wait) -> Vec<(u32, i32)> {
     let mut seen = Vec::new();
-    driver.complete(wait, |key, result| seen.push((key.index, result))).unwrap();
+    // An error says that there are degradations to be told; the completions are reported all the same.
+    let _ = driver.complete(wait, |key, result| seen.push((key.index, result)));
     seen.sort_unstable();
     seen
 }

@@ -123,6 +123,7 @@ impl Workers {
     }
 
     fn work(&self) {
+        crate::signals::shield_thread();
         let mut state = self.lock();
         state.idle -= 1;
         loop {

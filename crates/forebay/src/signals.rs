@@ -1,0 +1,16 @@
+//! Signals that the engine's threads must not take.
+
+/// Blocks SIGXFSZ on the calling thread, one of the engine's.
+///
+/// The kernel sends it to the thread whose write or truncation crosses RLIMIT_FSIZE, and by default it ends the process.
+/// Blocked, it stays pending and means nothing, and the operation fails with EFBIG. Every other signal stays as the
+/// program has it: profilers and the like count on it.
+pub(crate) fn shield_thread() {
+    // SAFETY: sigemptyset(3) makes `set` a set before it is used; pthread_sigmask(3) changes this thread's mask only.
+    unsafe {
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,298 @@
+//! Out of memory, of each kind: locked, the arena's, the address space's, the control group's.
+
+use std::future::IntoFuture as _;
+use std::path::{Path, PathBuf};
+
+use forebay::{Class, Config, DriverChoice, Durability, Engine, ErrorKind, File, Open};
+use futures::future::join_all;
+
+use crate::child::{Scene, given, is_child, is_root, limits, scene, set_limit};
+use crate::common::{bytes_of, config, dir};
+use crate::scenery::{Held, close, everything_works, names, tells};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1 << 20;
+
+/// Registered memory counts against RLIMIT_MEMLOCK, and on some kernels the rings do as well.
+fn with_locked_memory(bytes: libc::rlim_t) {
+    let (enough, dir) = (limits(libc::RLIMIT_MEMLOCK).1, dir());
+    let before = Held::now();
+    set_limit(libc::RLIMIT_MEMLOCK, bytes);
+    let threads = config().driver(DriverChoice::Threads);
+    let is_threads = format!("{:?}", config()) == format!("{threads:?}");
+    let engine = Engine::start(config()).unwrap();
+    everything_works(&engine, dir.path());
+    if !is_threads {
+        tells(&engine, &["registered buffers", "io_uring"], "RLIMIT_MEMLOCK");
+    }
+    close(engine);
+    // Asked for by name, io_uring is there or the error says what to raise.
+    match Engine::start(config().driver(DriverChoice::Uring)) {
+        Ok(engine) => {
+            everything_works(&engine, dir.path());
+            close(engine);
+        }
+        Err(error) => names(&error, &["start", "io_uring", "RLIMIT_MEMLOCK"]),
+    }
+    before.is_all_again();
+    if enough < 4 << 20 {
+        return println!("skipped: more than {enough} bytes of locked memory are not to be had here");
+    }
+    set_limit(libc::RLIMIT_MEMLOCK, enough);
+    let engine = Engine::start(config().arena_bytes(MIB as usize).arena_bytes_max(MIB as usize)).unwrap();
+    everything_works(&engine, dir.path());
+    let told = engine.health().degraded;
+    assert!(!told.iter().any(|known| known.remedy.contains("RLIMIT_MEMLOCK")), "{told:?}");
+    close(engine);
+}
+
+#[test]
+fn locked_memory_of_64_kib() {
+    scene("memory::locked_memory_of_64_kib", || with_locked_memory(64 << 10));
+}
+
+#[test]
+fn locked_memory_of_nothing() {
+    scene("memory::locked_memory_of_nothing", || with_locked_memory(0));
+}
+
+/// An engine with 4 MiB of I/O memory and not a byte more.
+fn tight() -> Config {
+    config().shards(1).arena_bytes(4 << 20).arena_bytes_max(4 << 20).overflow_bytes_max(0)
+}
+
+#[test]
+fn the_program_holds_every_block() {
+    scene("memory::the_program_holds_every_block", || {
+        let (engine, dir) = (Engine::start(tight()).unwrap(), dir());
+        let file = engine.open(dir.path().join("file"), Open::create_new()).wait().unwrap();
+        file.write(0, bytes_of(0..MIB)).wait().unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match engine.block_from(&bytes_of(0..64 * KIB)) {
+                Ok(block) => held.push(block),
+                Err(error) => break error,
+            }
+            assert!(held.len() <= 64, "4 MiB have room for 64 of them");
+        };
+        assert_eq!(error.kind(), ErrorKind::ArenaExhausted { held: 4 << 20 });
+        names(&error, &["block", "4194304 bytes", "drop blocks", "Config::arena_bytes_max"]);
+        // Everything that needs memory says so, and names the file.
+        let path = file.path().to_str().unwrap();
+        for error in [
+            file.read(0..100).wait().unwrap_err(),
+            file.read_many(std::iter::once(0..100))
+                .wait()
+                .map_or_else(|error| error, |blocks| blocks.into_iter().next().unwrap().unwrap_err()),
+            file.scan().start().next_wait().unwrap_err(),
+            file.write(MIB, &[1u8; 4096]).wait().unwrap_err(),
+            file.append().at(MIB).start().write_wait(b"x").unwrap_err(),
+        ] {
+            assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
+            names(&error, &["live blocks hold", "drop blocks"]);
+            names(&error, &[path]);
+        }
+        // What needs none goes on, and what is held can be written.
+        file.sync(Durability::Data).wait().unwrap();
+        file.write(MIB, held.pop().unwrap()).wait().unwrap();
+        assert_eq!(&file.read(MIB + 10..MIB + 100).wait().unwrap()[..], &bytes_of(10..100)[..]);
+        drop(held);
+        assert_eq!(&file.read(100..MIB).wait().unwrap()[..], &bytes_of(100..MIB)[..]);
+        everything_works(&engine, dir.path());
+        assert_eq!(engine.memory().held_bytes, 0);
+        drop(file);
+        close(engine);
+    });
+}
+
+/// Memory that writes hold comes back by itself, so reads wait for it.
+///
+/// The story: while a durable write was being synced, its memory did not count as coming back, and reads that could have
+/// waited for it failed with `ArenaExhausted`.
+#[test]
+fn reads_wait_for_memory_that_comes_back() {
+    scene("memory::reads_wait_for_memory_that_comes_back", || {
+        let (engine, dir) = (Engine::start(tight()).unwrap(), dir());
+        let file = engine.open(dir.path().join("file"), Open::create_new()).wait().unwrap();
+        file.write(0, bytes_of(0..MIB)).wait().unwrap();
+        // Next to the device: elsewhere what a write held comes back once its future is polled, so by the program.
+        let (inner, shared) = (engine.clone(), file.clone());
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            for durability in [Durability::None, Durability::Data, Durability::All] {
+                for round in 0..20 {
+                    writes_and_reads(&inner, &shared, durability, round).await;
+                }
+            }
+        });
+        task.wait().unwrap();
+        assert!(engine.stats().wait().unwrap().shards[0].memory_waits > 0, "nobody had to wait");
+        assert_eq!(engine.memory().held_bytes, 0);
+        drop(file);
+        close(engine);
+    });
+}
+
+/// Writes that hold all the memory there is, and reads beside them.
+async fn writes_and_reads(engine: &Engine, file: &File, durability: Durability, round: u64) {
+    let mut writes = Vec::new();
+    while let Ok(block) = engine.block_from(&bytes_of(0..512 * KIB)) {
+        let offset = MIB + writes.len() as u64 * 512 * KIB;
+        writes.push(file.write(offset, block).durable(durability).into_future());
+    }
+    assert!(writes.len() >= 4, "{:?}", engine.memory());
+    let reads = (0..64u64).map(|n| async move {
+        let start = (n * 8191 + round) % (MIB - 5000);
+        // One look after the other: some meet the sync of a write.
+        for more in 0..4 {
+            let range = start + more..start + more + 3000;
+            let block = file.read(range.clone()).await.unwrap();
+            assert!(block[..] == bytes_of(range)[..]);
+        }
+    });
+    let (written, _) = futures::future::join(join_all(writes), join_all(reads)).await;
+    written.into_iter().for_each(|written| written.unwrap());
+}
+
+/// The system gives no more memory: the arena stays as it is, and the error says that it is not the arena's limit.
+#[test]
+fn the_arena_cannot_grow() {
+    scene("memory::the_arena_cannot_grow", || {
+        let config = || config().arena_bytes(8 << 20).arena_bytes_max(256 << 20).overflow_bytes_max(8 << 20);
+        let (engine, dir) = (Engine::start(config()).unwrap(), dir());
+        everything_works(&engine, dir.path());
+        let file = engine.open(dir.path().join("file"), Open::create_new()).wait().unwrap();
+        file.write(0, bytes_of(0..MIB)).wait().unwrap();
+        let before = Held::now();
+        let (unlimited, _) = limits(libc::RLIMIT_AS);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let now_kib = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let now_kib: u64 = now_kib.trim().trim_end_matches(" kB").parse().unwrap();
+        // Less than the arena's next step, which is 8 MiB.
+        set_limit(libc::RLIMIT_AS, now_kib * KIB + 6 * MIB);
+        let mut held = Vec::new();
+        let error = loop {
+            match file.read(0..MIB).wait() {
+                Ok(block) => held.push(block),
+                Err(error) => break error,
+            }
+            assert!(held.len() < 64, "{:?}", engine.memory());
+        };
+        let refused = Engine::start(config()).map(drop);
+        set_limit(libc::RLIMIT_AS, unlimited);
+        assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
+        names(&error, &["read", file.path().to_str().unwrap(), "live blocks hold"]);
+        tells(&engine, &["I/O memory"], "ulimit -v");
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOMEM));
+        names(&refused, &["start", "I/O memory", "8388608 bytes", "ulimit -v", "Config::arena_bytes"]);
+        for block in &held {
+            assert!(block[..] == bytes_of(0..MIB)[..]);
+        }
+        // Now it can.
+        for _ in 0..64 {
+            held.push(file.read(0..MIB).wait().unwrap());
+        }
+        assert!(engine.memory().arena_bytes > 8 << 20);
+        drop(held);
+        before.is_all_again();
+        drop(file);
+        close(engine);
+    });
+}
+
+/// A control group for memory, gone with this value.
+struct Group(PathBuf);
+
+impl Group {
+    /// A child of this process's own group with that limit; the error says why there is none.
+    fn make(bytes: u64) -> Result<Group, String> {
+        let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let name = format!("forebay-test-{}", std::process::id());
+        let mut why = "no group for memory here".to_string();
+        for line in own.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, group) = (fields.next().unwrap_or(""), fields.next().unwrap_or("/"));
+            let (root, file) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                _ if controllers.split(',').any(|name| name == "memory") => {
+                    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+                }
+                _ => continue,
+            };
+            let group = Group(Path::new(root).join(group.trim_start_matches('/')).join(&name));
+            let made = std::fs::create_dir(&group.0)
+                .and_then(|()| std::fs::write(group.0.join(file), bytes.to_string()));
+            match made {
+                Ok(()) => return Ok(group),
+                Err(error) => why = format!("{}: {error}", group.0.display()),
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The kernel frees what is charged to it a moment after its last process.
+        for _ in 0..10_000 {
+            match std::fs::remove_dir(&self.0) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => std::thread::yield_now(),
+                _ => return,
+            }
+        }
+    }
+}
+
+const GROUP_BYTES: u64 = 128 << 20;
+
+#[test]
+fn a_control_group_of_128_mib() {
+    const NAME: &str = "memory::a_control_group_of_128_mib";
+    if is_child(NAME) {
+        return Scene::new().play(NAME, || {
+            let dir = given("FOREBAY_EXHAUSTION_DIR");
+            let engine = Engine::start(config()).unwrap();
+            let memory = engine.memory();
+            assert!(memory.arena_bytes_max <= GROUP_BYTES / 4, "{memory:?}");
+            everything_works(&engine, &dir);
+            // A file larger than the group may have in memory.
+            let (path, len) = (dir.join("large"), 2 * GROUP_BYTES);
+            let file = engine.open(&path, Open::create_new()).wait().unwrap();
+            let mut append = file.append().start();
+            for n in 0..len / MIB {
+                append.write_wait(&bytes_of(n * MIB..(n + 1) * MIB)).unwrap();
+            }
+            append.close_wait().unwrap();
+            drop(file);
+            for open in [Open::read(), Open::read().buffered(), Open::read().uncached()] {
+                let file = engine.open(&path, open).wait().unwrap();
+                let mut scan = file.scan().start();
+                let mut at = 0;
+                while let Some(block) = scan.next_wait().unwrap() {
+                    // The rest of each page is compared in the scan's own tests.
+                    let end = at + block.len() as u64;
+                    assert!(block[..100] == bytes_of(at..at + 100)[..], "at {at}");
+                    assert!(block[block.len() - 100..] == bytes_of(end - 100..end)[..], "before {end}");
+                    at = end;
+                }
+                assert_eq!(at, len);
+            }
+            // As much as the arena may have, all held: still an error and not the kernel's out-of-memory killer.
+            let mut held = Vec::new();
+            while let Ok(block) = engine.block(1 << 20) {
+                held.push(block);
+            }
+            assert!(engine.memory().arena_bytes <= GROUP_BYTES / 4);
+            drop(held);
+            everything_works(&engine, &dir);
+            close(engine);
+        });
+    }
+    let group = match Group::make(GROUP_BYTES) {
+        Ok(group) => group,
+        Err(why) if is_root() => return println!("skipped: no control group can be made: {why}"),
+        Err(_) => return println!("skipped: a control group needs root"),
+    };
+    let dir = dir();
+    Scene::new().give("FOREBAY_EXHAUSTION_DIR", dir.path()).in_group(&group.0).play(NAME, || ());
+}

@@ -1,0 +1,106 @@
+//! What scenes do with an engine, and how they see that nothing is left of it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay::{Durability, Engine, Error, Open};
+
+use crate::common::bytes_of;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1 << 20;
+
+/// Descriptors and threads of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    descriptors: usize,
+    threads: usize,
+}
+
+impl Held {
+    pub(crate) fn now() -> Held {
+        let count = |dir| std::fs::read_dir(dir).map_or(usize::MAX, Iterator::count);
+        Held { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
+    }
+
+    /// How many descriptors are open; `None` when there is none left to look with.
+    pub(crate) fn descriptors(self) -> Option<usize> {
+        (self.descriptors != usize::MAX).then_some(self.descriptors)
+    }
+
+    pub(crate) fn threads(self) -> usize {
+        self.threads
+    }
+
+    /// The largest number of a descriptor that is open.
+    pub(crate) fn highest_descriptor(self) -> u64 {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap());
+        // The last one is the directory itself, which is closed by now.
+        let numbers: std::collections::BTreeSet<u64> = numbers.collect();
+        numbers.into_iter().rev().nth(1).unwrap_or(2)
+    }
+
+    /// Waits until only this much is held again; threads end a moment after those who waited for them were answered.
+    #[track_caller]
+    pub(crate) fn is_all_again(self) {
+        let begun = Instant::now();
+        while Held::now() != self {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{self:?} before, now {:?}", Held::now());
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Every way to move bytes once, each checked.
+#[track_caller]
+pub(crate) fn everything_works(engine: &Engine, dir: &Path) {
+    let path = dir.join("everything");
+    let file = engine.open(&path, Open::create().truncate()).wait().unwrap();
+    file.write(0, bytes_of(0..MIB)).wait().unwrap();
+    file.write(MIB, bytes_of(MIB..MIB + 64 * KIB)).durable(Durability::All).wait().unwrap();
+    let mut append = file.append().at(MIB + 64 * KIB).start();
+    append.write_wait(&bytes_of(MIB + 64 * KIB..2 * MIB + 100)).unwrap();
+    append.close_wait().unwrap();
+    let len = 2 * MIB + 100;
+    assert_eq!(file.len().wait().unwrap(), len);
+    assert_eq!(&file.read(1001..9999).wait().unwrap()[..], &bytes_of(1001..9999)[..]);
+    let ranges = (0..100).map(|n| n * 20_011..n * 20_011 + 3000);
+    for (n, block) in file.read_many(ranges).wait().unwrap().into_iter().enumerate() {
+        let start = n as u64 * 20_011;
+        assert_eq!(&block.unwrap()[..], &bytes_of(start..start + 3000)[..]);
+    }
+    let mut scan = file.scan().start();
+    let mut at = 0;
+    while let Some(block) = scan.next_wait().unwrap() {
+        assert!(block[..] == bytes_of(at..at + block.len() as u64)[..], "at {at}");
+        at += block.len() as u64;
+    }
+    assert_eq!(at, len);
+    drop((scan, file));
+    engine.remove_file(&path).wait().unwrap();
+}
+
+/// Closes the engine, of which nothing may be left.
+#[track_caller]
+pub(crate) fn close(engine: Engine) {
+    let report = engine.close().wait().unwrap();
+    assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
+}
+
+/// The text must name all of these.
+#[track_caller]
+pub(crate) fn names(error: &Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{text:?} lacks {part:?}");
+    }
+}
+
+/// What health says of `what`: it must be there, and its remedy must name one of `remedies`.
+#[track_caller]
+pub(crate) fn tells(engine: &Engine, what: &[&str], remedy: &str) {
+    let degraded = engine.health().degraded;
+    let told = degraded.iter().find(|known| what.contains(&known.what.as_str()));
+    assert!(told.is_some_and(|told| told.remedy.contains(remedy)), "{what:?} is not told: {degraded:?}");
+}

@@ -1,0 +1,140 @@
+//! Faults that were found by reading and would not have shown by themselves; each test opens with its story.
+
+mod common;
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use common::{config, dir, write_file};
+use forebay::{Class, Engine, ErrorKind, File, Open, shard};
+
+/// An engine with one shard that stands still inside a task until it is let go: what is sent meanwhile stays in its
+/// inbox.
+struct Standing {
+    engine: Engine,
+    file: File,
+    release: mpsc::Sender<()>,
+    task: shard::JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+fn standing() -> Standing {
+    let (engine, dir) = (Engine::start(config().shards(1)).unwrap(), dir());
+    let path = dir.path().join("file");
+    write_file(&path, 1 << 20);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let (release, released) = mpsc::channel();
+    let (stands, standing) = mpsc::channel();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        stands.send(()).unwrap();
+        let _ = released.recv();
+    });
+    standing.recv().unwrap();
+    Standing { engine, file, release, task, _dir: dir }
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The story: a message that the closing shard refused was dropped where it was taken out, and with a task's closure what
+/// it had captured. A destructor of the program's that panicked there ended the refusing: the shard counted as lost, and
+/// the messages behind were told that its thread had died.
+#[test]
+fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            std::panic::panic_any("a destructor of the program's");
+        }
+    }
+    let Standing { engine, file, release, task, _dir } = standing();
+    let before = engine.spawn_on_shard(0, Class::DEFAULT, || async {});
+    let panics = Panics;
+    let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { drop(panics) });
+    let behind = engine.spawn_on_shard(0, Class::DEFAULT, || async {});
+    let mut read = file.read(0..100).into_future();
+    assert!(poll_once(&mut read).is_pending());
+    let closing = engine.close();
+    release.send(()).unwrap();
+    for task in [before, refused, behind] {
+        assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+    }
+    assert_eq!(futures::executor::block_on(read).unwrap_err().kind(), ErrorKind::EngineClosed);
+    drop(task);
+    let report = closing.wait().unwrap();
+    assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
+}
+
+/// The story: an operation that was refused while it waited in the inbox answered without the memory it had brought, so
+/// the block of a `read_into` came back empty, and what the program had in it was gone.
+#[test]
+fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
+    let Standing { engine, file, release, task, _dir } = standing();
+    let mut block = engine.block(8192).unwrap();
+    block.fill(7);
+    let mut read = file.read_into(4096, block).into_future();
+    assert!(poll_once(&mut read).is_pending());
+    let closing = engine.close();
+    release.send(()).unwrap();
+    let (result, block) = futures::executor::block_on(read);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed);
+    assert_eq!(block.len(), 8192);
+    assert!(block.iter().all(|&byte| byte == 7));
+    drop(task);
+    assert_eq!(closing.wait().unwrap().leaked_operations, 0);
+}
+
+/// The story: a sleeper that was polled again by another task had its waker replaced while the shard's timers were
+/// borrowed, so the old waker was dropped in there. A destructor of the program's that set a timer, or only dropped a
+/// sleep of its own, found the timers in use: two exclusive references, which debug builds notice.
+#[test]
+fn a_wakers_destructor_may_use_the_timers() {
+    struct Sleeps;
+    impl Wake for Sleeps {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Sleeps {
+        fn drop(&mut self) {
+            let mut own = shard::sleep(Duration::from_secs(60));
+            assert!(poll_once(&mut own).is_pending(), "the destructor runs on the shard");
+        }
+    }
+    fn poll_with_such_a_waker(sleep: &mut shard::Sleep) {
+        let waker = Waker::from(Arc::new(Sleeps));
+        assert!(Pin::new(sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+        // The timer's clone is the last.
+    }
+    let engine = Engine::start(config().shards(1)).unwrap();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, || async {
+        let mut sleep = shard::sleep(Duration::from_secs(60));
+        // Replaced by the next, by an ordinary one, and dropped with its sleep.
+        poll_with_such_a_waker(&mut sleep);
+        poll_with_such_a_waker(&mut sleep);
+        assert!(poll_once(&mut sleep).is_pending());
+        poll_with_such_a_waker(&mut sleep);
+        drop(sleep);
+        // Woken in its time.
+        let mut short = shard::sleep(Duration::from_millis(1));
+        poll_with_such_a_waker(&mut short);
+        shard::sleep(Duration::from_millis(5)).await.unwrap();
+        assert!(poll_once(&mut short).is_ready());
+    });
+    task.wait().unwrap();
+    // And at the end of the engine.
+    let (tell, told) = mpsc::channel();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let mut sleep = shard::sleep(Duration::from_secs(60));
+        poll_with_such_a_waker(&mut sleep);
+        tell.send(()).unwrap();
+        std::future::pending::<()>().await;
+        drop(sleep);
+    });
+    told.recv().unwrap();
+    assert_eq!(engine.close().wait().unwrap().lost_shards, 0);
+    assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
+}

@@ -1,0 +1,107 @@
+//! Shows: every driver keeps the contract that the documentation tells of.
+//! How: all cases of the conformance suite, each on an engine and in a directory of its own. All cases of a group run,
+//! and all that failed are named at the end; what was skipped is named with the reason.
+
+use std::path::Path;
+
+use forebay::sim::{Profile, World};
+use forebay::testing::Env;
+use forebay::testing::suite::{self, Case, Need, Verdict};
+use forebay::{Config, DriverChoice};
+
+/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+fn base() -> tempfile::TempDir {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    tempfile::Builder::new().prefix("forebay-suite-").tempdir_in(place).expect("a directory")
+}
+
+/// Runs the cases of a group with `run`, and tells of all that went wrong.
+fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for case in suite::cases().iter().filter(|case| case.name().split("::").next() == Some(group)) {
+        count += 1;
+        match run(case) {
+            Ok(Verdict::Passed) => {}
+            Ok(Verdict::Skipped(why)) => println!("skipped: {}: {why}", case.name()),
+            Err(reason) => failures.push(reason),
+        }
+    }
+    assert!(count > 0, "there is no group {group}");
+    assert!(failures.is_empty(), "{} of {count} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// With two shards, whose number by default depends on the machine.
+fn run_on(driver: DriverChoice, group: &str) {
+    let base = base();
+    let config = Config::default().driver(driver).shards(2);
+    run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
+}
+
+/// Twenty worlds for each case, on disks of every kind.
+fn run_simulated(group: &str) {
+    let disks = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
+    run_group(group, |case| {
+        let mut verdict = Verdict::Passed;
+        for seed in 0..20 {
+            let mut world = World::new(seed).disk(disks[seed as usize % disks.len()].clone());
+            let config = Config::default().shards(2);
+            let outcome = world.run(async |_| {
+                let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
+                suite::run(case, &env).await.map_err(|failure| failure.to_string())
+            });
+            let outcome = outcome.unwrap_or_else(|failure| Err(format!("{}: {failure}", case.name())));
+            verdict = outcome.map_err(|reason| format!("seed {seed}: {reason}"))?;
+        }
+        Ok(verdict)
+    });
+}
+
+/// One test for each driver and group.
+macro_rules! groups {
+    ($($group:ident),* $(,)?) => {
+        #[cfg(target_os = "linux")]
+        mod uring {
+            $(#[test]
+            fn $group() {
+                super::run_on(super::DriverChoice::Uring, stringify!($group));
+            })*
+        }
+
+        mod threads {
+            $(#[test]
+            fn $group() {
+                super::run_on(super::DriverChoice::Threads, stringify!($group));
+            })*
+        }
+
+        mod simulator {
+            $(#[test]
+            fn $group() {
+                super::run_simulated(stringify!($group));
+            })*
+        }
+
+        #[test]
+        fn every_group_is_here() {
+            let known = [$(stringify!($group)),*];
+            for case in suite::cases() {
+                let group = case.name().split("::").next().unwrap_or_default();
+                assert!(known.contains(&group), "{} is in no group", case.name());
+            }
+        }
+    };
+}
+
+groups!(reads, writes, many, append, space, names, files, memory, tasks, engine, drops, ending, threads);
+
+#[test]
+fn cases_have_names_of_their_own() {
+    let mut names: Vec<_> = suite::cases().iter().map(Case::name).collect();
+    names.sort_unstable();
+    names.windows(2).for_each(|pair| assert_ne!(pair[0], pair[1]));
+    // What runs in a simulated world is most of it.
+    let anywhere = suite::cases().iter().filter(|case| case.needs().is_empty()).count();
+    assert!(anywhere * 10 > suite::cases().len() * 8, "{anywhere} of {}", suite::cases().len());
+    assert!(suite::cases().iter().any(|case| case.needs() == [Need::Threads]));
+}
