@@ -249,7 +249,9 @@ impl fmt::Display for Error {
             ErrorKind::ShardLost => f.write_str("the shard's thread died")?,
             ErrorKind::Forked => f.write_str("this handle belongs to the parent process")?,
             ErrorKind::WaitOnShard => f.write_str("waiting on a shard's own thread would never end")?,
-            ErrorKind::WaitInWorld => f.write_str("waiting would stop the one thread of the simulated world")?,
+            ErrorKind::WaitInWorld => {
+                f.write_str("waiting would stop the one thread of the simulated world")?
+            }
             ErrorKind::OutsideWorld => {
                 f.write_str("this handle works only on its simulated world's thread, while it runs")?
             }

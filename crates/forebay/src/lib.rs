@@ -54,9 +54,9 @@ mod read;
 mod read_many;
 mod scan;
 pub mod shard;
+mod signals;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod signals;
 mod stats;
 mod submit;
 mod sync;

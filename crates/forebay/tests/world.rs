@@ -31,8 +31,7 @@ async fn busy(engine: Engine) -> Vec<u64> {
         let shard = task.await.unwrap();
         order.lock().unwrap().push(100 + shard);
     }
-    let order = order.lock().unwrap().clone();
-    order
+    order.lock().unwrap().clone()
 }
 
 #[test]

@@ -167,7 +167,10 @@ fn what_returned_to_another_shard_can_be_used() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "two thousand buffers take the interpreter minutes, and others cover the same lines")]
+#[cfg_attr(
+    miri,
+    ignore = "two thousand buffers take the interpreter minutes, and others cover the same lines"
+)]
 fn a_cache_leaves_memory_to_others() {
     let arena = arena(8 * MIB, 8 * MIB, 0, 2);
     arena.install(0);
@@ -567,6 +570,7 @@ fn a_forked_child_drops_the_arena_whoever_held_its_lock() {
                 // SAFETY: the child makes system calls and drops its copy of the handle, whose destructor must neither
                 // lock nor free anything; it is not used again, as the child ends by `_exit`.
                 match unsafe { libc::fork() } {
+                    // SAFETY: as above.
                     0 => unsafe {
                         libc::alarm(10);
                         drop(std::ptr::read(&arena));

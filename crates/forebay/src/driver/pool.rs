@@ -224,8 +224,7 @@ impl Shared {
 }
 
 fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
-    Error::io(operation, cause)
-        .with_note("no thread could be started for this call")
+    Error::io(operation, cause).with_note("no thread could be started for this call")
 }
 
 /// The error for a panic that was caught, with the panic's own words where it has some.

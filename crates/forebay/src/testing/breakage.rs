@@ -7,6 +7,7 @@ use std::cell::Cell;
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Breakage {
     /// Memory goes back at once when the future of an operation in flight is dropped.
     BufferFreedAtDrop,

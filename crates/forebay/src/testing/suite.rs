@@ -132,6 +132,7 @@ pub fn cases() -> Vec<Case> {
 
 /// What a case that did not fail came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// All is as promised.
     Passed,

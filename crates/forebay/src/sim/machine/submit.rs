@@ -160,8 +160,8 @@ impl Machine {
         let memory = transfer.as_range().start as u64 % u64::from(disk.profile.memory_alignment);
         let aligned = io.offset.is_multiple_of(grain) && len.is_multiple_of(grain) && memory == 0;
         // iomap_dio_rw: a read from the file's end on answers before anything asks for its alignment.
-        let past_end = !write
-            && disk.tree.get(handle.inode).is_some_and(|inode| io.offset >= inode.content.len);
+        let past_end =
+            !write && disk.tree.get(handle.inode).is_some_and(|inode| io.offset >= inode.content.len);
         if handle.direct && !aligned && !past_end {
             return Err(libc::EINVAL);
         }

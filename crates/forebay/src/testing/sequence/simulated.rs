@@ -37,6 +37,7 @@ pub fn seeded(seed: u64, count: usize) -> Vec<Step> {
 
 /// Why a sequence failed in a world.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Broken {
     /// Something came that must not come.
     Mismatch(Mismatch),

@@ -76,6 +76,7 @@ pub enum Op {
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// What exists, to read only.
     Read,
@@ -91,6 +92,7 @@ pub enum Access {
 
 /// Where an operation's future is polled. "Here" is wherever the sequence runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// Here.
     Here,

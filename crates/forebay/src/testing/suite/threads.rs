@@ -1,5 +1,7 @@
 //! What needs real threads: waiting on them, crossing between them at any moment, and stopping a shard for a while.
 
+#![allow(clippy::panic, reason = "what panics is what some cases are about")]
+
 use std::future::IntoFuture;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
