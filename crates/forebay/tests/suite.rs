@@ -24,7 +24,9 @@ fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
         match run(case) {
             Ok(Verdict::Passed) => {}
             Ok(Verdict::Skipped(why)) => println!("skipped: {}: {why}", case.name()),
-            Ok(other) => failures.push(format!("{}: {other:?} is no verdict that is known here", case.name())),
+            Ok(other) => {
+                failures.push(format!("{}: {other:?} is no verdict that is known here", case.name()))
+            }
             Err(reason) => failures.push(reason),
         }
     }

@@ -16,8 +16,8 @@
 //! let config = Config::default().shards(2).inbox_depth(8);
 //! for case in suite::cases().iter().filter(|case| chosen(case)) {
 //!     match suite::run_at(case, &config, base) {
-//!         Ok(Verdict::Passed) => {}
 //!         Ok(Verdict::Skipped(why)) => println!("{} was skipped: {why}", case.name()),
+//!         Ok(_) => {}
 //!         Err(failure) => panic!("{failure}"),
 //!     }
 //! }

@@ -252,13 +252,14 @@ impl Node {
         let sure = failed.is_empty() && ok.iter().all(|write| write.durable);
         let covered = ok.iter().any(|write| write.patch.covers(index));
         let state = self.state(index);
-        let suspect = state.suspect && !covered;
-        if synced && !suspect {
+        // A write of the group that replaces what a failed sync left in doubt ends the doubt for later syncs. This one may
+        // have begun before it and covers it only where it is the write's own: else what is durable is as old as it was.
+        if synced && (!state.suspect || (covered && sure)) {
             state.durable = if sure { after.clone() } else { on_the_way.clone() };
         } else {
             state.durable.or(&on_the_way);
         }
-        state.suspect = suspect;
+        state.suspect &= !covered;
         self.set_live(index, after);
     }
 

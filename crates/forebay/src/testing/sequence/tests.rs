@@ -102,6 +102,44 @@ fn after_a_failed_sync_a_good_one_promises_nothing_about_before() {
     model.check(0, &[5; 512]).unwrap();
 }
 
+/// A power cut left zeros where only the bytes of two later writes were expected. A sync had failed and lost the first one,
+/// which reads went on showing; the second one replaced it beside a sync that had begun before. The model took its doubt to
+/// be over with that sync, as if it had made the first write durable after all. Only the second write's own sync, or one
+/// that comes later, says that something newer is there than what the last good sync left.
+#[test]
+fn a_sync_beside_the_write_that_ends_a_doubt_brings_nothing_back() {
+    let doubted = || {
+        let mut model = node(1, 512);
+        model.put(&filled(2, 0..512));
+        model.doubt();
+        model.check(0, &[2; 512]).unwrap();
+        model
+    };
+    let write = |model: &mut Node, durable| {
+        let patch = filled(3, 0..512);
+        let base = model.base(&[&patch]);
+        model.finish(&base, &[Written { patch, ok: true, durable, cached: false }], true);
+    };
+    let left = |model: &Node| {
+        let mut cut = model.clone();
+        cut.power_cut();
+        [1, 2, 3].map(|byte| cut.clone().check(0, &[byte; 512]).is_ok())
+    };
+    let mut beside = doubted();
+    write(&mut beside, false);
+    assert_eq!(left(&beside), [true, true, true]);
+    beside.sync();
+    assert_eq!(left(&beside), [false, false, true]);
+    let mut own = doubted();
+    write(&mut own, true);
+    assert_eq!(left(&own), [false, false, true]);
+    // Where no sync failed, the one beside covers what was there before it.
+    let mut sound = node(1, 512);
+    sound.put(&filled(2, 0..512));
+    write(&mut sound, false);
+    assert_eq!(left(&sound), [false, true, true]);
+}
+
 #[test]
 fn writes_at_once_end_in_either_order() {
     let mut model = node(1, 512);
