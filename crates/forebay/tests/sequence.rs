@@ -107,9 +107,10 @@ fn sequences_in_worlds() {
     assert!(total.skipped < total.steps && total.bytes_checked > 0);
 }
 
-/// In one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected newer ones: a sync fails and
-/// loses a write, reads go on showing it, and another write replaces it at the same time as a sync that begins before. The
-/// cut may take that one, and the good sync brings nothing back. The model held that it did.
+/// In one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected newer ones: a
+/// sync fails and loses a write, reads go on showing it, and another write replaces it at the same time as a
+/// sync that begins before. The cut may take that one, and the good sync brings nothing back. The model held
+/// that it did.
 #[test]
 fn what_a_failed_sync_lost_stays_lost_beside_a_good_one() {
     let before = ["open h0 a create direct", "sync-dir", "write h0 0+4096 p1 data"];

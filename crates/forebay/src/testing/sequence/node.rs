@@ -252,8 +252,9 @@ impl Node {
         let sure = failed.is_empty() && ok.iter().all(|write| write.durable);
         let covered = ok.iter().any(|write| write.patch.covers(index));
         let state = self.state(index);
-        // A write of the group that replaces what a failed sync left in doubt ends the doubt for later syncs. This one may
-        // have begun before it and covers it only where it is the write's own: else what is durable is as old as it was.
+        // A write of the group that replaces what a failed sync left in doubt ends the doubt for later syncs.
+        // The group's own may have begun before it and covers it only where it is part of that write: else
+        // what is durable may be as old as it was.
         if synced && (!state.suspect || (covered && sure)) {
             state.durable = if sure { after.clone() } else { on_the_way.clone() };
         } else {

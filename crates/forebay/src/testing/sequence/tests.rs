@@ -102,10 +102,11 @@ fn after_a_failed_sync_a_good_one_promises_nothing_about_before() {
     model.check(0, &[5; 512]).unwrap();
 }
 
-/// A power cut left zeros where only the bytes of two later writes were expected. A sync had failed and lost the first one,
-/// which reads went on showing; the second one replaced it beside a sync that had begun before. The model took its doubt to
-/// be over with that sync, as if it had made the first write durable after all. Only the second write's own sync, or one
-/// that comes later, says that something newer is there than what the last good sync left.
+/// A power cut left zeros where only the bytes of two later writes were expected. A sync had failed and
+/// lost the first one, which reads went on showing; the second one replaced it beside a sync that had begun
+/// before. The model took its doubt to be over with that sync, as if it had made the first write durable
+/// after all. Only the second write's own sync, or one that comes later, says that something newer is there
+/// than what the last good sync left.
 #[test]
 fn a_sync_beside_the_write_that_ends_a_doubt_brings_nothing_back() {
     let doubted = || {
