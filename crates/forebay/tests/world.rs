@@ -296,3 +296,58 @@ fn a_failing_run_shrinks() {
     let why = attempt(&mut World::replay(failing.seed(), &again)).unwrap_err();
     assert_eq!(why, shrunk.why);
 }
+
+/// A runtime beside the world: its timers never fire while the world has the thread, and its threads cannot be repeated.
+#[test]
+fn tokio_inside_of_a_world_is_told_apart() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let failure = World::new(17).run(async |_| {
+        let task = tokio::spawn(async { 7 });
+        task.await.unwrap()
+    });
+    // Whether the worker was done before the first poll is not the world's to say.
+    if let Err(failure) = failure {
+        let kinds = [FailureKind::ForeignThread, FailureKind::Deadlock];
+        assert!(kinds.contains(&failure.kind()), "{failure}");
+        assert!(
+            failure.to_string().contains("runtime") || failure.to_string().contains("Tokio"),
+            "{failure}"
+        );
+    }
+    let failure =
+        World::new(18).run(async |_| tokio::time::sleep(Duration::from_secs(3600)).await).unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Deadlock, "{failure}");
+    assert!(failure.to_string().contains("Tokio"), "{failure}");
+    drop(_inside);
+    let failure =
+        World::new(19).run(async |_| tokio::time::sleep(Duration::from_millis(1)).await).unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Panicked, "without a runtime it is Tokio's own panic: {failure}");
+}
+
+/// Channels and locks only need wakers, so they work as they are.
+#[test]
+fn channels_and_locks_of_tokio_work() {
+    let sum = World::new(20)
+        .run(async |engine| {
+            let (tell, mut told) = tokio::sync::mpsc::channel(2);
+            let total = std::sync::Arc::new(tokio::sync::Mutex::new(0u64));
+            for number in 0..10u64 {
+                let (engine, tell, total) = (engine.clone(), tell.clone(), total.clone());
+                drop(sim::spawn(async move {
+                    engine.nop().await.unwrap();
+                    *total.lock().await += number;
+                    tell.send(number).await.unwrap();
+                }));
+            }
+            drop(tell);
+            let mut sum = 0;
+            while let Some(number) = told.recv().await {
+                sum += number;
+            }
+            assert_eq!(*total.lock().await, sum);
+            sum
+        })
+        .unwrap();
+    assert_eq!(sum, 45);
+}
