@@ -1,5 +1,6 @@
 //! What can go wrong, in one type that names the operation, the file, the place in it, the cause and the remedy.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -144,6 +145,12 @@ impl Error {
         let mut error = Error::new(kind, operation);
         error.0.cause = Some(cause);
         error
+    }
+
+    /// A caught panic, with its own words.
+    pub(crate) fn panicked(operation: &'static str, payload: &(dyn Any + Send)) -> Error {
+        Error::new(ErrorKind::TaskPanicked, operation)
+            .with_note(format!("panicked: {}", panic_words(payload)))
     }
 
     pub(crate) fn invalid(operation: &'static str, note: impl Into<String>) -> Error {
@@ -309,6 +316,14 @@ impl From<Error> for io::Error {
         };
         io::Error::new(kind, error)
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_words(payload: &(dyn Any + Send)) -> &str {
+    let words = payload.downcast_ref::<&str>().copied();
+    words
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 mod room;
 
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fork::Origin;
 use crate::pending::{Pending, Sender, channel};
 use room::Room;
@@ -97,7 +96,7 @@ impl Pool {
         let job: Job = Box::new(move || {
             sender.send(
                 catch_unwind(AssertUnwindSafe(call))
-                    .unwrap_or_else(|panic| Err(panicked(operation, &*panic))),
+                    .unwrap_or_else(|panic| Err(Error::panicked(operation, &*panic))),
             );
         });
         match self.submit(job) {
@@ -227,16 +226,10 @@ fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
     Error::io(operation, cause).with_note("no thread could be started for this call")
 }
 
-/// The error for a panic that was caught, with the panic's own words where it has some.
-pub(crate) fn panicked(operation: &'static str, panic: &(dyn Any + Send)) -> Error {
-    let words = panic.downcast_ref::<&str>().copied();
-    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    Error::new(ErrorKind::TaskPanicked, operation).with_note(format!("panicked: {words}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc;
     use std::task::Context;

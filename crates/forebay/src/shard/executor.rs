@@ -18,7 +18,7 @@ use crate::shard::{self, Shard};
 use guarded::Guarded;
 use queues::Queues;
 
-pub(crate) use guarded::{Abort, panicked};
+pub(crate) use guarded::Abort;
 
 /// What the executor knows of a task.
 #[derive(Debug)]

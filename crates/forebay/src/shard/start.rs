@@ -256,7 +256,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
             // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
             let shard: &Shard = Box::leak(shard);
             CURRENT.with(|current| current.set(shard));
-            let error = crate::shard::executor::panicked("shard", panic.as_ref());
+            let error = Error::panicked("shard", panic.as_ref());
             engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
             shard.end_lost();
             CURRENT.with(|current| current.set(ptr::null()));

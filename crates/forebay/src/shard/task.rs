@@ -70,7 +70,7 @@ where
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
         match caught {
             Ok(future) => shard.executor().spawn(shard.inbox(), class, future, answer, heeded),
-            Err(panic) => answer.send(Err(crate::shard::executor::panicked("task", panic.as_ref()))),
+            Err(panic) => answer.send(Err(Error::panicked("task", panic.as_ref()))),
         }
     }));
     match inbox.send(message, None) {

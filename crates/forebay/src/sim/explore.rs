@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::sim::failure::words;
+use crate::error::panic_words;
 
 /// The environment variable that names the one seed to try.
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
@@ -81,7 +81,7 @@ pub fn explore<E: fmt::Display>(
                 continue;
             }
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("panicked: {}", words(panic.as_ref())),
+            Err(panic) => format!("panicked: {}", panic_words(panic.as_ref())),
         };
         return Err(Failing { seed, tried, why });
     }

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::sim::failure::{Failure, FailureKind, words};
+use crate::error::panic_words;
+use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::history::What;
 use crate::sim::hub::Hub;
 use crate::sim::shards::Stepped;
@@ -139,7 +140,7 @@ impl Runner {
                         let who = if task == PROGRAM { "the program" } else { "a task" };
                         return Err((
                             FailureKind::Panicked,
-                            format!("{who} panicked: {}", words(panic.as_ref())),
+                            format!("{who} panicked: {}", panic_words(panic.as_ref())),
                         ));
                     }
                     if let Poll::Ready(output) = polled {

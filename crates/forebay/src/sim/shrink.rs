@@ -4,9 +4,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_words};
 use crate::sim::World;
-use crate::sim::failure::words;
 
 /// The choices that a world made, in order: which task or shard ran next, which fault struck, how long the device took.
 ///
@@ -131,7 +130,7 @@ pub fn shrink<E: fmt::Display>(
         let why = match catch_unwind(AssertUnwindSafe(|| attempt(&mut world))) {
             Ok(Ok(())) => return None,
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("panicked: {}", words(panic.as_ref())),
+            Err(panic) => format!("panicked: {}", panic_words(panic.as_ref())),
         };
         Some((world.schedule()?, why))
     };

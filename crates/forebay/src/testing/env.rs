@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::shard::executor::panicked;
 use crate::{pending, sim, wait};
 
 /// Where a case runs: an engine, an empty directory of its own, and ways to more of both.
@@ -87,7 +86,7 @@ impl Env {
             .name("forebay-suite".to_string())
             .spawn(move || {
                 let caught = catch_unwind(AssertUnwindSafe(|| wait::block_on_any(future)));
-                answer.send(caught.map_err(|panic| panicked("elsewhere", panic.as_ref())));
+                answer.send(caught.map_err(|panic| Error::panicked("elsewhere", panic.as_ref())));
             })
             .map_err(|error| Error::io("elsewhere", error))?;
         let output = pending.await;
@@ -126,7 +125,7 @@ where
     let caught =
         poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(panicked("elsewhere", panic.as_ref()))),
+            Err(panic) => Poll::Ready(Err(Error::panicked("elsewhere", panic.as_ref()))),
         });
     sim::spawn(caught).await?
 }

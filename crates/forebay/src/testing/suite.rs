@@ -38,7 +38,6 @@ use std::task::Poll;
 use super::env::{Env, LocalFuture};
 use crate::config::Config;
 use crate::error::Error;
-use crate::shard::executor::panicked;
 use crate::wait;
 
 mod append;
@@ -238,7 +237,7 @@ async fn guarded(future: impl Future<Output = Outcome>) -> Outcome {
     std::future::poll_fn(move |context| {
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(context)));
         polled.unwrap_or_else(|panic| {
-            Poll::Ready(Err(Stop::Failed(panicked("case", panic.as_ref()).to_string())))
+            Poll::Ready(Err(Stop::Failed(Error::panicked("case", panic.as_ref()).to_string())))
         })
     })
     .await

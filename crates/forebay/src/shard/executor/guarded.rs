@@ -50,7 +50,7 @@ where
         let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),
-            Err(panic) => Err(panicked("task", panic.as_ref())),
+            Err(panic) => Err(Error::panicked("task", panic.as_ref())),
         };
         if let Some(answer) = this.answer.take() {
             answer.send(result);
@@ -95,14 +95,4 @@ impl Abort {
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
-}
-
-/// The error for a panic's payload.
-pub(crate) fn panicked(operation: &'static str, payload: &(dyn std::any::Any + Send)) -> Error {
-    let text = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a message");
-    Error::new(ErrorKind::TaskPanicked, operation).with_note(format!("panicked: {text}"))
 }
