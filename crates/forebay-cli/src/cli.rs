@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
+use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
 #[derive(Debug, Parser)]
@@ -34,6 +35,9 @@ pub(crate) enum Command {
     Measure(Measure),
     /// Run doctor and all measurements, and write one HTML page.
     Report(ReportArgs),
+    /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
+    #[command(subcommand)]
+    Wal(WalCommand),
     /// One sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
@@ -65,7 +69,8 @@ pub(crate) struct DoctorArgs {
 /// Options of every experiment, around its own.
 #[derive(Debug, Args)]
 pub(crate) struct MeasureArgs<Options: Args> {
-    /// A directory (a temp file is written there and removed), or an existing file or block device (only read).
+    /// A directory (a temp file is written there and removed), or an existing file or block device (only
+    /// read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
     #[command(flatten)]
@@ -100,7 +105,8 @@ pub(crate) struct CommonArgs {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// A directory (temp files are written there and removed), or an existing file or block device (only read).
+    /// A directory (temp files are written there and removed), or an existing file or block device (only
+    /// read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
     /// Where to write the page.

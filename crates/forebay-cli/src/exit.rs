@@ -3,8 +3,8 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | something failed while measuring |
-//! | 2 | the command line is wrong |
+//! | 1 | something failed while measuring; `wal`: the log is damaged |
+//! | 2 | the command line is wrong; `wal`: the log cannot be read |
 //! | 3 | the path cannot be used: missing, not a file or directory, not readable or writable |
 //! | 4 | the path can be used, but not for this: no space, a file that is too small, a file system without O_DIRECT |
 //! | 130, 143, 129 | ended by SIGINT, SIGTERM, SIGHUP; temp files were removed |
@@ -14,8 +14,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A failure that has an exit code of its own. Return it through `anyhow` (`Err(Failure::Unsuitable(..).into())`);
-/// `main` finds it again, also below added context.
+/// A failure that has an exit code of its own. Return it through `anyhow`
+/// (`Err(Failure::Unsuitable(..).into())`); `main` finds it again, also below added context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Exit code 2.
@@ -24,6 +24,8 @@ pub(crate) enum Failure {
     Path(String),
     /// Exit code 4.
     Unsuitable(String),
+    /// Exit code 2: a log cannot be read. 1 is kept for one that can, and is damaged.
+    Log(String),
 }
 
 impl Failure {
@@ -42,7 +44,7 @@ impl Failure {
     /// The number the process exits with.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Log(_) => 2,
             Self::Path(_) => 3,
             Self::Unsuitable(_) => 4,
         }
@@ -52,9 +54,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::Path(sentence) | Self::Unsuitable(sentence) => {
-                formatter.write_str(sentence)
-            }
+            Self::Usage(sentence)
+            | Self::Path(sentence)
+            | Self::Unsuitable(sentence)
+            | Self::Log(sentence) => formatter.write_str(sentence),
         }
     }
 }

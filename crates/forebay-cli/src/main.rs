@@ -14,6 +14,7 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod wal;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -53,6 +54,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
         Command::Report(args) => run_report(&args, &cleanup()?),
+        // A signal ends it at once: all that a repair leaves then is files that are no log yet.
+        Command::Wal(command) => wal::run(&command),
         Command::MeasureChild { job } => {
             // It makes nothing that must be undone, so that the default action of signals is right for it.
             print(&format!("{}\n", measure::run_child(&job)?))?;

@@ -1,0 +1,148 @@
+//! `forebay wal`: looking at a write-ahead log, verifying it, and saving what a damaged one still holds.
+//!
+//! Nothing here writes into the log's directory. Exit codes: 0 whole (`inspect`: shown), 1 damaged or
+//! something cut off, 2 not to be read.
+
+mod json;
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use forebay::{Config, Engine};
+use forebay_wal::inspect::{Report, Verdict, inspect_wait, repair_wait};
+
+use crate::exit::Failure;
+use crate::output::print;
+
+/// The commands on logs.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Exit codes: 0 the log is whole (inspect: it was shown; repair: every record was saved); \
+    1 it is damaged, or something was cut off behind its last good group; 2 it cannot be read, is in \
+    use, or is none."
+)]
+pub(crate) enum WalCommand {
+    /// Show segments, groups, record numbers and watermarks, and what opening the log would say.
+    Inspect(InspectArgs),
+    /// Say whether the log is whole; what is lost and where if not.
+    Verify(VerifyArgs),
+    /// Write every record that can be saved into a new log; the damaged one is only read.
+    Repair(RepairArgs),
+}
+
+/// Options of `wal inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The log's directory; it is only read.
+    dir: PathBuf,
+    /// List every group too.
+    #[arg(long)]
+    groups: bool,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `wal verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The log's directory; it is only read.
+    dir: PathBuf,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `wal repair`.
+#[derive(Debug, Args)]
+pub(crate) struct RepairArgs {
+    /// The damaged log's directory; it is only read.
+    dir: PathBuf,
+    /// The new log's directory: a new or an empty one, outside of the damaged log's.
+    #[arg(long, value_name = "OUT")]
+    to: PathBuf,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 1.
+const DAMAGED: u8 = 1;
+
+/// Runs a command. Every failure has the exit code 2: 1 is the answer that a log is damaged.
+pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
+    carry_out(command).map_err(|error| match error.is::<Failure>() {
+        true => error,
+        false => Failure::Log(format!("{error:#}")).into(),
+    })
+}
+
+fn carry_out(command: &WalCommand) -> anyhow::Result<ExitCode> {
+    let engine =
+        Engine::start(Config::default().shards(1)).map_err(|error| Failure::Log(error.to_string()))?;
+    match command {
+        WalCommand::Inspect(args) => {
+            let report = look(&engine, &args.dir)?;
+            print(&match args.json {
+                true => json::inspected(&report, args.groups)?,
+                false => text::inspected(&report, args.groups),
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        WalCommand::Verify(args) => verify(&engine, args),
+        WalCommand::Repair(args) => {
+            let repaired = repair_wait(&engine, &args.dir, &args.to).map_err(|error| failure(&error))?;
+            print(&match args.json {
+                true => json::repaired(&repaired)?,
+                false => text::repaired(&repaired),
+            })?;
+            // Damage that took no record is gone in the new log.
+            let cut = repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.cut.is_some());
+            Ok(code(!cut && repaired.before.lost_now.is_empty()))
+        }
+    }
+}
+
+fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let report = look(engine, &args.dir)?;
+    if report.in_use {
+        let text = format!(
+            "{} is in use: close the log first, because the end of one that is written to looks unfinished",
+            args.dir.display()
+        );
+        return Err(Failure::Log(text).into());
+    }
+    if let Verdict::Refused(error) = &report.verdict {
+        return Err(failure(error).into());
+    }
+    print(&match args.json {
+        true => json::inspected(&report, false)?,
+        false => text::verified(&report),
+    })?;
+    if report.unreadable().next().is_some() {
+        let text = format!(
+            "the drive cannot read all of {}; `forebay wal repair` saves the rest",
+            args.dir.display()
+        );
+        return Err(Failure::Log(text).into());
+    }
+    Ok(code(report.is_whole()))
+}
+
+fn look(engine: &Engine, dir: &Path) -> anyhow::Result<Report> {
+    let report = inspect_wait(engine, dir).map_err(|error| failure(&error))?;
+    match report.verdict {
+        Verdict::NoLog => Err(Failure::Log(format!("there is no log in {}", dir.display())).into()),
+        _ => Ok(report),
+    }
+}
+
+fn failure(error: &forebay_wal::Error) -> Failure {
+    Failure::Log(error.to_string())
+}
+
+fn code(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) }
+}

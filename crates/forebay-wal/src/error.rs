@@ -1,0 +1,144 @@
+//! What can go wrong with a log, and what to do about it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::lsn::Lsn;
+use crate::recover::Lost;
+
+/// The result of an operation on a log.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on a log failed. Cheap to clone, because one cause may be the answer to many waiting
+/// appends.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    path: Option<PathBuf>,
+    text: String,
+    cause: Option<Arc<forebay::Error>>,
+}
+
+/// What kind of failure an [`Error`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The system refused; [`Error::cause`] has the operation, the file and the errno.
+    Io,
+    /// Records that had been acknowledged are damaged or gone, and nothing was changed on disk.
+    /// [`Options::salvage`](crate::Options::salvage) opens with what is left.
+    Corruption(Lost),
+    /// An earlier write or flush of this log failed; the error's text and cause are that first failure's.
+    /// Opening the log again recovers.
+    Poisoned,
+    /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max).
+    TooLarge {
+        /// The most bytes that a record may have.
+        limit: usize,
+    },
+    /// Somebody else has the log open.
+    Locked,
+    /// The log was written by another version of the format.
+    Version {
+        /// The version that was found.
+        found: u16,
+    },
+    /// The directory holds segments of more than one log.
+    Foreign,
+    /// The log was closed, or its engine was.
+    Closed,
+    /// The records asked for were removed by a truncation, or do not exist yet.
+    OutOfRange {
+        /// The first record that the log holds.
+        first: Lsn,
+        /// The last durable record.
+        last: Lsn,
+    },
+    /// An option or argument cannot be right.
+    InvalidInput,
+    /// `.wait()` on a shard's thread would wait for what that thread has to do; `.await` there.
+    WaitOnShard,
+    /// `.wait()` would stop the one thread of a simulated world; `.await` there.
+    WaitInWorld,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error(Arc::new(Inner { kind, path: None, text: text.into(), cause: None }))
+    }
+
+    pub(crate) fn at(kind: ErrorKind, path: &Path, text: impl Into<String>) -> Error {
+        Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
+    }
+
+    /// The same failure as the answer to a later call.
+    pub(crate) fn poisoned(&self) -> Error {
+        if matches!(self.0.kind, ErrorKind::Poisoned | ErrorKind::Closed) {
+            return self.clone();
+        }
+        let text = format!("an earlier write or flush failed ({self}); open the log again to recover");
+        let (path, cause) = (self.0.path.clone(), self.0.cause.clone());
+        Error(Arc::new(Inner { kind: ErrorKind::Poisoned, path, text, cause }))
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The file or directory that it concerns, where there is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref().or_else(|| self.0.cause.as_ref().and_then(|cause| cause.path()))
+    }
+
+    /// The core's error behind it.
+    pub fn cause(&self) -> Option<&forebay::Error> {
+        self.0.cause.as_deref()
+    }
+}
+
+impl From<forebay::Error> for Error {
+    fn from(cause: forebay::Error) -> Error {
+        let kind = match cause.kind() {
+            forebay::ErrorKind::EngineClosed
+            | forebay::ErrorKind::FileClosed
+            | forebay::ErrorKind::ShardLost
+            | forebay::ErrorKind::TaskCancelled => ErrorKind::Closed,
+            forebay::ErrorKind::WaitOnShard => ErrorKind::WaitOnShard,
+            forebay::ErrorKind::WaitInWorld => ErrorKind::WaitInWorld,
+            forebay::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+            _ => ErrorKind::Io,
+        };
+        Error(Arc::new(Inner { kind, path: None, text: String::new(), cause: Some(Arc::new(cause)) }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.0.path {
+            write!(f, "{}: ", path.display())?;
+        }
+        f.write_str(&self.0.text)?;
+        match &self.0.cause {
+            Some(cause) if self.0.text.is_empty() => write!(f, "{cause}"),
+            // A poisoned log's text has its cause's in it.
+            Some(cause) if self.0.kind != ErrorKind::Poisoned => write!(f, ": {cause}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.cause.as_ref().map(|cause| &**cause as _)
+    }
+}

@@ -1,0 +1,143 @@
+//! Reading a log's directory without changing it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use forebay::{Engine, File, FileKind, Lock, Open};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{GRAIN, segment_generation};
+use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
+use crate::recover::{Scan, scan};
+
+/// Read at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// What stands for bytes that cannot be read: no zeros, because they were not seen to be any.
+const UNREADABLE: u8 = 0xff;
+
+/// What is in a directory.
+pub(super) struct Found {
+    pub(super) dir: PathBuf,
+    pub(super) in_use: bool,
+    /// Oldest first.
+    pub(super) segments: Vec<Segment>,
+    pub(super) strangers: Vec<PathBuf>,
+    /// Holds the lock shared, where there is one.
+    pub(super) _lock: Option<File>,
+}
+
+pub(super) struct Segment {
+    pub(super) scan: Scan,
+    pub(super) needed: bool,
+    pub(super) unreadable: Vec<Range<u64>>,
+}
+
+/// Reads the directory and all its segments.
+pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
+    if !engine.metadata(dir).await?.is_dir() {
+        return Err(Error::at(ErrorKind::InvalidInput, dir, "a log is a directory, and this is none"));
+    }
+    let entries = engine.read_dir(dir).await?;
+    let has_lock = entries.iter().any(|entry| entry.name() == LOCK_NAME);
+    let (lock, mut in_use) = match has_lock {
+        true => shared_lock(engine, &dir.join(LOCK_NAME)).await?,
+        // A copy of a log has none, and a tool that only reads makes none.
+        false => (None, false),
+    };
+    // Listed again: a segment may have got its name before the lock was had.
+    let (mut generations, mut strangers) = (Vec::new(), Vec::new());
+    for entry in engine.read_dir(dir).await? {
+        let name = entry.name().to_str();
+        match name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File) {
+            Some(generation) => generations.push((generation, dir.join(entry.name()))),
+            None if name.is_some_and(is_ours) => {}
+            None => strangers.push(dir.join(entry.name())),
+        }
+    }
+    generations.sort_unstable();
+    let mut segments = Vec::with_capacity(generations.len());
+    let mut needed = 0;
+    for (generation, path) in generations.into_iter().rev() {
+        let file = match engine.open(&path, Open::read()).await {
+            Ok(file) => file,
+            // Recycled meanwhile.
+            Err(_) if in_use && engine.metadata(&path).await.is_err() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if !in_use {
+            in_use = is_being_written(&file).await?;
+        }
+        let (bytes, unreadable) = bytes_of(&file).await?;
+        let scan = scan(path, generation, &bytes);
+        let is_needed = generation >= needed;
+        // As an open does it: down to the oldest segment that any group of a needed segment names.
+        if is_needed && let Some(named) = scan.groups.iter().map(|group| group.start_generation).min() {
+            needed = if needed == 0 { named } else { needed.min(named) };
+        }
+        segments.push(Segment { scan, needed: is_needed, unreadable });
+    }
+    segments.reverse();
+    Ok(Found { dir: dir.to_path_buf(), in_use, segments, strangers, _lock: lock })
+}
+
+fn is_ours(name: &str) -> bool {
+    name == LOCK_NAME || name == NEW_NAME || name.starts_with(SALVAGED)
+}
+
+/// Takes the log's lock shared; answers the file that has it, or that somebody is in the way.
+async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool)> {
+    let file = engine.open(path, Open::read().buffered()).await?;
+    match file.try_lock(Lock::Shared).await {
+        Ok(()) => Ok((Some(file), false)),
+        Err(error) if error.kind() == forebay::ErrorKind::Locked => Ok((None, true)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A write that a dead process left to the kernel holds its segment's lock until it is over.
+async fn is_being_written(file: &File) -> Result<bool> {
+    match file.try_lock(Lock::Shared).await {
+        Ok(()) => {
+            file.unlock().await?;
+            Ok(false)
+        }
+        Err(error) if error.kind() == forebay::ErrorKind::Locked => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A whole file, and what of it could not be read.
+pub(super) async fn bytes_of(file: &File) -> Result<(Vec<u8>, Vec<Range<u64>>)> {
+    let length = file.len().await?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    let mut unreadable: Vec<Range<u64>> = Vec::new();
+    let mut step = CHUNK_BYTES;
+    let mut careful_to = 0;
+    loop {
+        let at = bytes.len() as u64;
+        if at >= length {
+            return Ok((bytes, unreadable));
+        }
+        if at >= careful_to {
+            step = CHUNK_BYTES;
+        }
+        match file.read_up_to(at..length.min(at + step)).await {
+            Ok(block) if block.is_empty() => return Ok((bytes, unreadable)),
+            Ok(block) => bytes.extend_from_slice(&block),
+            Err(error) if error.kind() != forebay::ErrorKind::Io => return Err(error.into()),
+            // The same stretch again in small steps: as little as possible is given up.
+            Err(_) if step > u64::from(GRAIN) => {
+                careful_to = length.min(at + step);
+                step = u64::from(GRAIN);
+            }
+            Err(_) => {
+                let end = length.min(at + step);
+                bytes.resize(end as usize, UNREADABLE);
+                match unreadable.last_mut() {
+                    Some(last) if last.end == at => last.end = end,
+                    _ => unreadable.push(at..end),
+                }
+            }
+        }
+    }
+}

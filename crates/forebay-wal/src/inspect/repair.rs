@@ -1,0 +1,228 @@
+//! Saving what a damaged log still holds.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crc_fast::{CrcAlgorithm, Digest};
+use forebay::{Engine, Open};
+
+use super::read::{Found, bytes_of, find};
+use super::rewrite::Rewrite;
+use super::{Report, Verdict, examine};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{HEADER_BYTES, Parsed, parse, records};
+use crate::lsn::Lsn;
+use crate::recover::Outcome;
+use crate::wait;
+
+/// What [`repair`] did.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Repaired {
+    /// The log as it was found, with what is lost.
+    pub before: Report,
+    /// The new log.
+    pub after: Report,
+    /// How many records it holds.
+    pub records: u64,
+    /// Bytes of its groups.
+    pub bytes: u64,
+}
+
+/// Writes every record of the log in `dir` that can be saved into a new log in `out`, with their numbers, and
+/// verifies it: the new log is read back and compared. Never in place: `dir` is only read.
+///
+/// The new log has a random number of its own, knows what is missing in the middle as an accepted loss, and
+/// goes on at the same next number. Nothing is left in `out` after an error, as far as it can be removed; an
+/// interrupted repair leaves `*.part` files, which are no log. Reads `dir` twice and `out` twice, and needs
+/// memory for one segment.
+///
+/// # Errors
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log, when
+/// `out` is not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] when nothing at all is left;
+/// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; the system's.
+pub async fn repair(engine: &Engine, dir: impl AsRef<Path>, out: impl AsRef<Path>) -> Result<Repaired> {
+    let (dir, out) = (dir.as_ref(), out.as_ref());
+    let found = find(engine, dir).await?;
+    if found.in_use {
+        return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
+    }
+    let (before, outcome) = examine(&found)?;
+    let Some(outcome) = outcome else {
+        return Err(match before.verdict {
+            Verdict::Damaged(error) | Verdict::Refused(error) => error,
+            _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
+        });
+    };
+    let made_dir = prepare(engine, dir, out).await?;
+    // Another number: segments of the two logs can never be taken for one.
+    let log_id = outcome.log_id.rotate_left(64) ^ 0x5265_7061_6972_6564;
+    let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
+    let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));
+    match save(engine, &found, &outcome, &mut rewrite).await {
+        Ok((after, records)) => Ok(Repaired { before, after, records, bytes: rewrite.bytes }),
+        Err(error) => {
+            for made in &rewrite.made {
+                // Under both names: a renaming that answers an error may have happened. The error that
+                // stopped the repair says more than one of these.
+                let _ = engine.remove_file(made).await;
+                let _ = engine.remove_file(made.with_extension("")).await;
+            }
+            if made_dir {
+                let _ = engine.remove_dir(out).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// As [`repair`], for plain threads.
+///
+/// # Errors
+/// As [`repair`]; [`ErrorKind::WaitOnShard`] and [`ErrorKind::WaitInWorld`] where waiting would never end.
+pub fn repair_wait(engine: &Engine, dir: impl AsRef<Path>, out: impl AsRef<Path>) -> Result<Repaired> {
+    wait::block_on(engine, repair(engine, dir, out))
+}
+
+/// Makes sure of an empty directory outside of the log's; answers whether it had to be made.
+async fn prepare(engine: &Engine, dir: &Path, out: &Path) -> Result<bool> {
+    let refused = |text: &str| Err(Error::at(ErrorKind::InvalidInput, out, text));
+    let exists = match engine.metadata(out).await {
+        Ok(metadata) if !metadata.is_dir() => {
+            return refused("the new log needs a directory, and this is none");
+        }
+        Ok(_) => true,
+        Err(_) => false,
+    };
+    if exists && !engine.read_dir(out).await?.is_empty() {
+        return refused("the new log needs a new or an empty directory, and this one is not empty");
+    }
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if is_within(engine, dir, if exists { out } else { parent }).await? {
+        return refused("the new log must lie outside of the damaged one, which is only read");
+    }
+    if !exists {
+        engine.create_dir(out).await?;
+        if let Err(error) = engine.sync_dir(parent).await {
+            let _ = engine.remove_dir(out).await;
+            return Err(error.into());
+        }
+    }
+    Ok(!exists)
+}
+
+/// Whether `path`, which exists, is `dir` or lies below it.
+async fn is_within(engine: &Engine, dir: &Path, path: &Path) -> Result<bool> {
+    if engine.driver() == "sim" {
+        return Ok(path.starts_with(dir));
+    }
+    let real = |path: &Path| {
+        let failed = |cause| Error::at(ErrorKind::Io, path, format!("{cause}"));
+        std::fs::canonicalize(path).map_err(failed)
+    };
+    Ok(real(path)?.starts_with(real(dir)?))
+}
+
+/// Writes and verifies the new log; answers what it looks like and how many records it holds.
+async fn save(
+    engine: &Engine,
+    found: &Found,
+    outcome: &Outcome,
+    rewrite: &mut Rewrite<'_>,
+) -> Result<(Report, u64)> {
+    rewrite.begin().await?;
+    let written = each_group(engine, &found.dir, outcome, Some(rewrite)).await?;
+    rewrite.finish(outcome.next_lsn).await?;
+
+    let out = rewrite.made.first().and_then(|made| made.parent()).map(PathBuf::from).unwrap_or_default();
+    let again = find(engine, &out).await?;
+    let (report, saved) = examine(&again)?;
+    let differs = |what: &str| {
+        let text = format!("the new log is not what was written ({what}); nothing was kept of it");
+        Error::at(ErrorKind::Io, &out, text)
+    };
+    let Some(saved) = saved.filter(|saved| saved.clean && report.is_whole()) else {
+        return Err(differs("it does not open without a finding"));
+    };
+    if saved.next_lsn != outcome.next_lsn || merged(&saved.holes) != merged(&outcome.holes) {
+        return Err(differs("other records are missing"));
+    }
+    if each_group(engine, &out, &saved, None).await? != written {
+        return Err(differs("its records differ"));
+    }
+    Ok((report, written.count))
+}
+
+/// Ranges without those that touch each other: what lay between two losses may have been a group without
+/// records.
+fn merged(holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for hole in holes {
+        match merged.last_mut() {
+            Some(last) if last.end == hole.start => last.end = hole.end,
+            _ => merged.push(hole.clone()),
+        }
+    }
+    merged
+}
+
+/// What was seen of the records.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    count: u64,
+    digest: u64,
+}
+
+/// Reads all live records, in order, and passes them on.
+async fn each_group(
+    engine: &Engine,
+    dir: &Path,
+    outcome: &Outcome,
+    mut to: Option<&mut Rewrite<'_>>,
+) -> Result<Seen> {
+    let (mut count, mut digest) = (0, Digest::new(CrcAlgorithm::Crc32Iscsi));
+    let mut segment = (0, Vec::new());
+    for group in outcome.groups.iter().filter(|group| !group.live.is_empty()) {
+        let header = &group.header;
+        let path = dir.join(crate::format::segment_name(header.generation));
+        if segment.0 != header.generation {
+            let file = engine.open(&path, Open::read()).await?;
+            segment = (header.generation, bytes_of(&file).await?.0);
+        }
+        let changed = || {
+            let text = format!("the group at byte {} changed while the log was read", header.offset);
+            Error::at(ErrorKind::Io, &path, text)
+        };
+        let bytes =
+            usize::try_from(header.offset).ok().and_then(|at| segment.1.get(at..)).ok_or_else(changed)?;
+        if parse(bytes, header.generation, header.offset) != Parsed::Valid(*header) {
+            return Err(changed());
+        }
+        let payload =
+            bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize).ok_or_else(changed)?;
+        for (lsn, record) in (header.first_lsn..).zip(records(payload)) {
+            if group.live.contains(&lsn) {
+                count += 1;
+                digest.update(&lsn.to_le_bytes());
+                digest.update(&(record.len() as u64).to_le_bytes());
+                digest.update(record);
+                if let Some(rewrite) = &mut to {
+                    rewrite.push(lsn, record).await?;
+                }
+            }
+        }
+    }
+    Ok(Seen { count, digest: digest.finalize() })
+}
+
+impl Repaired {
+    /// The first record of the new log; one past [`last`](Self::last) when it holds none.
+    pub fn first(&self) -> Lsn {
+        self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.first)
+    }
+
+    /// The last record of the new log.
+    pub fn last(&self) -> Lsn {
+        self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.last)
+    }
+}

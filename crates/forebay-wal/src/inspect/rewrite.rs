@@ -1,0 +1,231 @@
+//! Writing records into a new log, with their old numbers.
+//!
+//! It is the log that a program would have written that began at the first record, lost what is missing,
+//! accepted that, and closed the log: groups one behind the other, a grain left free where records are
+//! missing, one group for each such gap at the end, and a mark. Recovery then judges it like any other log.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{Durability, Engine, File, Open};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{
+    Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, group_bytes, seal,
+    segment_name,
+};
+
+/// A segment is ended when a group would make it longer than this, in bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// A group is ended when a record would make its records longer than this, in bytes.
+const GROUP_BYTES: usize = 1 << 20;
+/// What a segment's name ends in until all are written.
+const UNFINISHED: &str = ".part";
+
+/// Writes a new log into an empty directory.
+pub(super) struct Rewrite<'a> {
+    engine: &'a Engine,
+    dir: &'a Path,
+    log_id: u128,
+    first_retained: u64,
+    pub(super) segment_bytes: u64,
+    /// The segment that is being written.
+    file: Option<File>,
+    /// Where the next group goes.
+    at: Position,
+    /// Where the last group ended.
+    end: Position,
+    previous: u32,
+    base_lsn: u64,
+    /// The number of the first record in `pending`, or of the next one.
+    first_lsn: u64,
+    pending: Vec<u8>,
+    count: u32,
+    /// Records are missing before the next group: where the groups before end.
+    missing_from: Option<Position>,
+    gaps: Vec<(Position, Position)>,
+    /// Every file made so far, newest last, under the name that it has now.
+    pub(super) made: Vec<PathBuf>,
+    /// Bytes of all groups.
+    pub(super) bytes: u64,
+}
+
+/// What a group is besides its records.
+#[derive(Clone, Copy)]
+struct Shape {
+    kind: Kind,
+    flags: Flags,
+    cut: Position,
+    resume: Position,
+}
+
+impl Shape {
+    const RECORDS: Shape = Shape {
+        kind: Kind::Records,
+        flags: Flags(0),
+        cut: Position { generation: 0, offset: 0 },
+        resume: Position { generation: 0, offset: 0 },
+    };
+}
+
+impl<'a> Rewrite<'a> {
+    /// A log whose first record is, or would have been, `first`.
+    pub(super) fn new(engine: &'a Engine, dir: &'a Path, log_id: u128, first: u64) -> Rewrite<'a> {
+        let start = Position { generation: 1, offset: 0 };
+        Rewrite {
+            engine,
+            dir,
+            log_id,
+            first_retained: first,
+            segment_bytes: SEGMENT_BYTES,
+            file: None,
+            at: start,
+            end: start,
+            previous: 0,
+            base_lsn: first,
+            first_lsn: first,
+            pending: vec![0; HEADER_BYTES],
+            count: 0,
+            missing_from: None,
+            gaps: Vec::new(),
+            made: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Writes the first group, without which a segment is nothing.
+    pub(super) async fn begin(&mut self) -> Result<()> {
+        self.write(Shape { flags: Flags::REOPEN, ..Shape::RECORDS }).await
+    }
+
+    /// Adds a record; numbers grow, and those left out are missing.
+    pub(super) async fn push(&mut self, lsn: u64, record: &[u8]) -> Result<()> {
+        self.skip_to(lsn).await?;
+        let framed = RECORD_HEADER_BYTES + record.len();
+        if self.pending.len() - HEADER_BYTES + framed > GROUP_BYTES {
+            self.flush().await?;
+        }
+        self.pending.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        self.pending.extend_from_slice(record);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Ends the group.
+    pub(super) async fn flush(&mut self) -> Result<()> {
+        match self.count {
+            0 => Ok(()),
+            _ => self.write(Shape::RECORDS).await,
+        }
+    }
+
+    /// The records before `lsn` that were not added are missing.
+    async fn skip_to(&mut self, lsn: u64) -> Result<()> {
+        let next = self.first_lsn + u64::from(self.count);
+        if lsn < next {
+            let text = format!("record {lsn} comes after record {}", next.saturating_sub(1));
+            return Err(Error::at(ErrorKind::InvalidInput, self.dir, text));
+        }
+        if lsn > next {
+            self.flush().await?;
+            self.missing_from.get_or_insert(self.end);
+            // Groups with nothing between them cannot have lost one.
+            self.at.offset = self.end.offset + u64::from(GRAIN);
+            self.first_lsn = lsn;
+        }
+        Ok(())
+    }
+
+    /// Ends the log, whose next record is `next_lsn`, and gives the files their names. Durable when it
+    /// answers.
+    pub(super) async fn finish(&mut self, next_lsn: u64) -> Result<()> {
+        self.skip_to(next_lsn).await?;
+        self.flush().await?;
+        let mark = Shape { kind: Kind::Mark, ..Shape::RECORDS };
+        if self.missing_from.is_some() {
+            // What is missing needs a group behind it.
+            self.write(mark).await?;
+        }
+        for (cut, resume) in std::mem::take(&mut self.gaps) {
+            self.write(Shape { kind: Kind::Gap, cut, resume, ..Shape::RECORDS }).await?;
+        }
+        self.write(mark).await?;
+        self.end_segment().await?;
+        // The newest first: while an older one has no name yet the log is refused, and never opens with less.
+        for made in self.made.iter_mut().rev() {
+            let name = made.with_extension("");
+            self.engine.rename(&*made, &name).await?;
+            *made = name;
+        }
+        Ok(self.engine.sync_dir(self.dir).await?)
+    }
+
+    /// Writes what is pending as one group.
+    async fn write(&mut self, shape: Shape) -> Result<()> {
+        let payload_len = self.pending.len() - HEADER_BYTES;
+        let total_len = group_bytes(payload_len, GRAIN);
+        if self.at.offset > 0 && self.at.offset + u64::from(total_len) > self.segment_bytes {
+            self.end_segment().await?;
+            self.at = Position { generation: self.at.generation + 1, offset: 0 };
+            self.base_lsn = self.first_lsn;
+        }
+        if let Some(cut) = self.missing_from.take() {
+            self.gaps.push((cut, self.at));
+        }
+        let header = Header {
+            crc: 0,
+            total_len,
+            log_id: self.log_id,
+            generation: self.at.generation,
+            offset: self.at.offset,
+            epochs: Epochs::new(self.first_retained),
+            first_lsn: self.first_lsn,
+            record_count: self.count,
+            payload_len: payload_len as u32,
+            previous: self.previous,
+            kind: shape.kind,
+            flags: shape.flags,
+            // The directory counts only when all of it is durable.
+            watermark: if self.made.is_empty() { Position::default() } else { self.end },
+            first_retained: self.first_retained,
+            base_lsn: self.base_lsn,
+            argument: 0,
+            cut: shape.cut,
+            resume: shape.resume,
+            start_generation: 1,
+        };
+        self.pending.resize(total_len as usize, 0);
+        self.previous = seal(&header, &mut self.pending);
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => self.begin_segment().await?,
+        };
+        let mut at = self.at.offset;
+        for part in self.pending.chunks(GROUP_BYTES) {
+            file.write(at, part).await?;
+            at += part.len() as u64;
+        }
+        self.end = header.end();
+        self.at = self.end;
+        self.bytes += u64::from(total_len);
+        self.first_lsn += u64::from(self.count);
+        self.count = 0;
+        self.pending.clear();
+        self.pending.resize(HEADER_BYTES, 0);
+        Ok(())
+    }
+
+    async fn begin_segment(&mut self) -> Result<File> {
+        let path = self.dir.join(format!("{}{UNFINISHED}", segment_name(self.at.generation)));
+        let file = self.engine.open(&path, Open::create_new().buffered()).await?;
+        self.made.push(path);
+        self.file = Some(file.clone());
+        Ok(file)
+    }
+
+    async fn end_segment(&mut self) -> Result<()> {
+        if let Some(file) = self.file.take() {
+            file.sync(Durability::All).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Opening a log: its directory, its lock, what recovery says, and the segment in which it goes on.
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use forebay::shard::JoinHandle;
+use forebay::{Durability, Engine, File, FileKind, Lock, Open};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{GRAIN, UNIT_MAX, segment_generation};
+use crate::options::Options;
+use crate::recover::{Recovery, Scan, recover, scan};
+use crate::segment::Maker;
+use crate::wal::Wal;
+
+mod first;
+mod go_on;
+mod salvage;
+
+pub(crate) use go_on::NEW_NAME;
+
+/// The file whose lock says that a log is open.
+pub(crate) const LOCK_NAME: &str = "wal.lock";
+/// What the copies of damaged segments are called, before the segment's name.
+pub(crate) const SALVAGED: &str = "salvaged-";
+/// Read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// The answer of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
+#[must_use = "dropping it closes the log again"]
+pub struct Opening {
+    task: std::result::Result<JoinHandle<Result<(Wal, Recovery)>>, Option<Error>>,
+}
+
+impl Opening {
+    pub(crate) fn new(engine: &Engine, dir: &Path, options: Options) -> Opening {
+        if let Err(error) = check(&options) {
+            return Opening { task: Err(Some(error)) };
+        }
+        let (shard, class) = (options.shard, options.class);
+        let (handle, dir) = (engine.clone(), dir.to_path_buf());
+        Opening { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
+    }
+
+    /// Blocks the calling thread until the log is open.
+    ///
+    /// # Errors
+    /// Those of [`Wal::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
+    /// in a simulated world, where `.await` is the way.
+    pub fn wait(self) -> Result<(Wal, Recovery)> {
+        match self.task {
+            Ok(task) => task.wait()?,
+            Err(error) => Err(error.unwrap_or_else(again)),
+        }
+    }
+}
+
+impl Future for Opening {
+    type Output = Result<(Wal, Recovery)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.task {
+            Ok(task) => Pin::new(task).poll(context).map(|answer| answer?),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(again))),
+        }
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").finish_non_exhaustive()
+    }
+}
+
+fn again() -> Error {
+    Error::new(ErrorKind::InvalidInput, "polled again after it had answered")
+}
+
+/// The smallest segment.
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// The largest one: a group with a segment's worth of records is one write.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+fn check(options: &Options) -> Result<()> {
+    let bytes = options.segment_bytes;
+    let fault = if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)
+        || !bytes.is_multiple_of(u64::from(GRAIN))
+    {
+        "segment_bytes must be a multiple of 4,096 from 64 KiB to 1 GiB"
+    } else if options.durability == Durability::None {
+        "durability must not be None: an acknowledged record has to be durable"
+    } else if options.group_bytes_max < GRAIN as usize || options.pending_bytes_max == 0 {
+        "group_bytes_max must be at least 4,096, and pending_bytes_max at least 1"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidInput, fault))
+}
+
+/// What an open has in hand.
+struct Scene {
+    engine: Engine,
+    dir: PathBuf,
+    options: Options,
+    lock: File,
+    maker: Maker,
+    /// The generations of all segments in the directory, ascending.
+    generations: Vec<u64>,
+}
+
+/// Runs on the log's shard.
+async fn open(engine: Engine, dir: PathBuf, options: Options) -> Result<(Wal, Recovery)> {
+    let metadata = engine.metadata(&dir).await?;
+    if !metadata.is_dir() {
+        return Err(Error::at(ErrorKind::InvalidInput, &dir, "a log needs a directory, and this is none"));
+    }
+    let path = dir.join(LOCK_NAME);
+    let lock = engine.open(&path, Open::create().buffered().shard(options.shard)).await?;
+    if let Err(error) = lock.try_lock(Lock::Exclusive).await {
+        return Err(match error.kind() {
+            forebay::ErrorKind::Locked => {
+                Error::at(ErrorKind::Locked, &path, "somebody else has this log open")
+            }
+            _ => error.into(),
+        });
+    }
+    let maker = Maker {
+        engine: engine.clone(),
+        dir: dir.clone(),
+        shard: options.shard,
+        bytes: options.segment_bytes,
+    };
+    let mut scene = Scene { engine, dir, options, lock, maker, generations: Vec::new() };
+    let strangers = scene.list().await?;
+    let scans = scene.read().await?;
+    let (wal, mut recovery) = match recover(scans, scene.options.salvage)? {
+        Some(outcome) => {
+            if scene.options.salvage {
+                scene.keep_copies(&outcome).await?;
+            }
+            scene.go_on(outcome).await?
+        }
+        None if scene.options.create => scene.create().await?,
+        None => {
+            let text = "there is no log in this directory, and none was to be made";
+            return Err(Error::at(ErrorKind::InvalidInput, &scene.dir, text));
+        }
+    };
+    recovery.strangers = strangers;
+    Ok((wal, recovery))
+}
+
+impl Scene {
+    /// Finds the segments; answers what is none of the log's business.
+    async fn list(&mut self) -> Result<Vec<PathBuf>> {
+        let mut strangers = Vec::new();
+        for entry in self.engine.read_dir(&self.dir).await? {
+            let name = entry.name().to_str();
+            let generation = name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File);
+            match (generation, name) {
+                (Some(generation), _) => self.generations.push(generation),
+                (None, Some(name)) if name == LOCK_NAME || name == NEW_NAME || name.starts_with(SALVAGED) => {
+                }
+                _ => strangers.push(self.dir.join(entry.name())),
+            }
+        }
+        self.generations.sort_unstable();
+        strangers.sort_unstable();
+        Ok(strangers)
+    }
+
+    /// Looks at the segments that the log may need, newest first.
+    async fn read(&self) -> Result<Vec<Scan>> {
+        let mut scans = Vec::new();
+        let mut needed = 0;
+        for &generation in self.generations.iter().rev() {
+            if generation < needed {
+                break;
+            }
+            let path = self.maker.path(generation);
+            let bytes = self.bytes_of(&path).await?;
+            let scan = scan(path, generation, &bytes);
+            // A group that leads nowhere may name another segment than those that count: the oldest one
+            // named.
+            let named = scan.groups.iter().map(|group| group.start_generation).min();
+            needed = match (needed, named) {
+                (0, Some(named)) => named,
+                (needed, Some(named)) => needed.min(named),
+                (needed, None) => needed,
+            };
+            scans.push(scan);
+        }
+        Ok(scans)
+    }
+
+    /// A whole file.
+    async fn bytes_of(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.engine.open(path, Open::read().shard(self.options.shard)).await?;
+        let mut bytes = Vec::with_capacity(usize::try_from(file.len().await?).unwrap_or(0));
+        let mut scan = file.scan().buffer(READ_BYTES).depth(4).start();
+        while let Some(block) = scan.next().await? {
+            bytes.extend_from_slice(&block);
+            forebay::shard::yield_if_needed().await;
+        }
+        Ok(bytes)
+    }
+
+    /// What places and lengths of writes to this file are multiples of.
+    fn unit(&self, file: &File) -> Result<u32> {
+        let unit = file.alignment().offset.max(GRAIN);
+        match unit.is_power_of_two() && unit <= UNIT_MAX {
+            true => Ok(unit),
+            false => Err(Error::at(
+                ErrorKind::InvalidInput,
+                file.path(),
+                format!("the device writes in units of {unit} bytes, and a log knows at most {UNIT_MAX}"),
+            )),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! From what recovery found to a running log.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay::{BlockMut, Engine};
+
+use super::Scene;
+use crate::error::Result;
+use crate::format::HEADER_BYTES;
+use crate::queue::{Limits, Shared};
+use crate::segment::{Index, Segment};
+use crate::wal::Wal;
+use crate::writer::{Chain, Next, Writer};
+
+impl Scene {
+    /// The log's task, not begun.
+    pub(super) fn writer(
+        &self,
+        segment: Arc<Segment>,
+        chain: Chain,
+        index: Index,
+        offset: u64,
+        next: Next,
+    ) -> Result<Writer> {
+        let options = &self.options;
+        let unit = self.unit(&segment.file)?;
+        let segment_bytes =
+            usize::try_from(self.maker.bytes).unwrap_or(usize::MAX) / unit as usize * unit as usize;
+        let framed_bytes = segment_bytes - HEADER_BYTES;
+        let group_bytes = options.group_bytes_max.min(segment_bytes) / unit as usize * unit as usize;
+        let limits = Limits {
+            record_bytes: options.record_bytes_max.min(framed_bytes - crate::format::RECORD_HEADER_BYTES),
+            framed_bytes,
+            group_bytes: group_bytes.max(unit as usize),
+            pending_bytes: options.pending_bytes_max,
+            unit,
+        };
+        let shared = Shared::new(self.engine.clone(), limits, index, chain.next_lsn);
+        Ok(Writer {
+            shared: Arc::new(shared),
+            maker: self.maker.clone(),
+            lock: self.lock.clone(),
+            chain,
+            segment,
+            offset,
+            next,
+            durability: options.durability,
+            mark_after: options.mark_after,
+            small: BlockMut::default(),
+            wakers: Vec::new(),
+        })
+    }
+}
+
+/// Starts the log's task on the shard whose thread this is.
+pub(super) fn begin(writer: Writer) -> Result<Wal> {
+    let shared = writer.shared.clone();
+    shared.settle(writer.chain.next_lsn);
+    drop(forebay::shard::spawn(writer.run())?);
+    Ok(Wal::new(shared))
+}
+
+/// A number that no other log has. In a simulated world, whose runs must be equal, it comes from the
+/// directory's name.
+pub(super) fn random_id(engine: &Engine, dir: &Path) -> u128 {
+    if engine.driver() == "sim" {
+        // FNV-1a, 128 bits.
+        let bytes = dir.as_os_str().as_encoded_bytes();
+        return bytes.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, &byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        });
+    }
+    // The standard library's hashers have keys from the system's randomness.
+    let half = || u128::from(RandomState::new().build_hasher().finish());
+    half() << 64 | half()
+}

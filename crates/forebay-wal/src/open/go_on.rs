@@ -1,0 +1,229 @@
+//! Where an opened log goes on: at its end, or in a fresh segment.
+
+use std::sync::Arc;
+
+use forebay::{Durability, Open};
+
+use super::Scene;
+use super::first::{begin, random_id};
+use crate::error::Result;
+use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records};
+use crate::lsn::Lsn;
+use crate::queue::{Group, framed_bytes, own_buffer};
+use crate::recover::{Outcome, Recovery};
+use crate::segment::{Index, remove};
+use crate::wal::Wal;
+use crate::writer::{Chain, Next, Writer, note};
+
+/// A new log's first segment, until its first group is durable.
+pub(crate) const NEW_NAME: &str = "wal.new";
+
+impl Scene {
+    /// A new log: its first segment gets its name when its first group is durable.
+    pub(super) async fn create(self) -> Result<(Wal, Recovery)> {
+        let path = self.dir.join(NEW_NAME);
+        // What an earlier try left.
+        if self.engine.metadata(&path).await.is_ok() {
+            self.engine.remove_file(&path).await?;
+        }
+        let segment = self.maker.make_at(path.clone(), 1, None).await?;
+        let chain = Chain {
+            log_id: self.options.log_id.unwrap_or_else(|| random_id(&self.engine, &self.dir)),
+            epochs: Epochs::new(1),
+            previous: 0,
+            watermark: Position::default(),
+            next_lsn: 1,
+            base_lsn: 1,
+            first_retained: 1,
+            start_generation: 1,
+            marked: false,
+        };
+        let mut writer = self.writer(segment, chain, Index::new(chain.log_id, 1), 0, Next::new(2))?;
+        let mut group = Group::new();
+        (group.reopen, group.first_lsn) = (true, 1);
+        let first = writer.write(&mut group).await?;
+        // The file is opened again by its name, so that errors name it.
+        writer.segment.file.unlock().await?;
+        self.engine.rename(&path, self.maker.path(1)).await?;
+        self.engine.sync_dir(&self.dir).await?;
+        writer.segment = self.maker.open(1, false).await?;
+        {
+            let mut state = writer.shared.lock();
+            state.index.add_segment(writer.segment.clone());
+            note(&mut state, &first);
+        }
+        let recovery = Recovery { created: true, first: Lsn(1), ..Recovery::default() };
+        Ok((begin(writer)?, recovery))
+    }
+
+    /// A log that was there.
+    pub(super) async fn go_on(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
+        match outcome.clean && self.has_place(outcome.end).await? {
+            true => self.go_on_in_place(outcome).await,
+            false => self.go_on_afresh(outcome).await,
+        }
+    }
+
+    /// Whether a group can be written where the log ended.
+    async fn has_place(&self, end: Position) -> Result<bool> {
+        let open = Open::read().shard(self.options.shard);
+        let file = self.engine.open(self.maker.path(end.generation), open).await?;
+        let unit = u64::from(self.unit(&file)?);
+        Ok(end.offset.is_multiple_of(unit) && end.offset + unit <= file.len().await?)
+    }
+
+    async fn go_on_in_place(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
+        let end = outcome.end;
+        let last = outcome.groups.last().map(|group| group.header);
+        let recycled = last.is_some_and(|header| header.flags.recycled());
+        let segment = self.maker.open(end.generation, recycled).await?;
+        // What was found there may still be in the drive's cache, and the name in the file system's.
+        segment.file.sync(Durability::All).await?;
+        self.engine.sync_dir(&self.dir).await?;
+        let mut index =
+            self.index(&outcome, outcome.groups.len(), end, outcome.next_lsn, end.generation).await?;
+        index.add_segment(segment.clone());
+        let mut next = self.prepared(end.generation).await?;
+        self.reuse(&mut next, |generation| generation < outcome.start_generation).await;
+        let chain = Chain {
+            log_id: outcome.log_id,
+            epochs: outcome.epochs,
+            previous: outcome.last_crc,
+            watermark: end,
+            next_lsn: outcome.next_lsn,
+            base_lsn: last.map_or(outcome.next_lsn, |header| header.base_lsn),
+            first_retained: outcome.first,
+            start_generation: outcome.start_generation,
+            marked: true,
+        };
+        let mut writer = self.writer(segment, chain, index, end.offset, next)?;
+        // The flush of the last group may have failed, and the sync above succeeds without it: what it says
+        // is said again.
+        let mut group = Group::new();
+        (group.kind, group.first_lsn) = (Kind::Mark, chain.next_lsn);
+        add(&mut writer, group).await?;
+        Ok((begin(writer)?, outcome.recovery))
+    }
+
+    /// In a fresh segment, which begins with a copy of what is not proven.
+    async fn go_on_afresh(mut self, outcome: Outcome) -> Result<(Wal, Recovery)> {
+        let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
+        let copied = self.records_from(&outcome, kept).await?;
+        let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
+        if kept > 0 {
+            // Whatever stays is as durable as what is proven: a salvage leaves an unproven tail where it is.
+            self.maker.open(cut.generation, true).await?.file.sync(Durability::All).await?;
+        }
+        let framed = framed_bytes(&copied);
+        let (generation, bytes) = (outcome.max_generation + 1, self.maker.bytes);
+        self.maker.bytes = bytes.max(((HEADER_BYTES + framed) as u64).next_multiple_of(u64::from(UNIT_MAX)));
+        let segment = self.maker.make(generation, None, None).await?;
+        self.maker.bytes = bytes;
+
+        let chain = Chain {
+            log_id: outcome.log_id,
+            epochs: outcome.reopen_epochs,
+            previous: outcome.proven_crc,
+            watermark: cut,
+            next_lsn: first_lsn,
+            base_lsn: first_lsn,
+            first_retained: outcome.first,
+            // Without a group before it the log begins here.
+            start_generation: if kept > 0 { outcome.start_generation } else { generation },
+            marked: false,
+        };
+        let mut index = self.index(&outcome, kept, cut, first_lsn, u64::MAX).await?;
+        index.add_segment(segment.clone());
+        let mut writer = self.writer(segment, chain, index, 0, Next::new(generation + 1))?;
+        let mut group = Group::new();
+        (group.reopen, group.cut, group.first_lsn) = (true, cut, first_lsn);
+        if !copied.is_empty() {
+            group.buffer = own_buffer(&self.engine, &copied, framed, writer.shared.limits.unit)?;
+            group.count = copied.len() as u32;
+        }
+        add(&mut writer, group).await?;
+        for gap in &outcome.gaps {
+            let mut group = Group::new();
+            (group.kind, group.first_lsn) = (Kind::Gap, writer.chain.next_lsn);
+            (group.cut, group.resume) = (gap.cut, gap.resume);
+            add(&mut writer, group).await?;
+        }
+        let start = chain.start_generation;
+        drop(writer.shared.lock().index.retire(outcome.first, start));
+        let dead = |old| old < start || (old > cut.generation && old < generation);
+        self.reuse(&mut writer.next, dead).await;
+        Ok((begin(writer)?, outcome.recovery))
+    }
+
+    /// What is known of the first `kept` groups, the last of which ends at `end`. The segment `without` is
+    /// left out.
+    async fn index(
+        &self,
+        outcome: &Outcome,
+        kept: usize,
+        end: Position,
+        next_lsn: u64,
+        without: u64,
+    ) -> Result<Index> {
+        let mut index = Index::of(outcome, kept, end, next_lsn);
+        let live = outcome.start_generation..=end.generation;
+        for &generation in &self.generations {
+            if kept > 0 && live.contains(&generation) && generation != without {
+                index.add_segment(self.maker.open_to_read(generation).await?);
+            }
+        }
+        Ok(index)
+    }
+
+    /// The records of the groups from `kept` on.
+    async fn records_from(&self, outcome: &Outcome, kept: usize) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        for group in outcome.groups.get(kept..).unwrap_or(&[]) {
+            let path = self.maker.path(group.header.generation);
+            let file = self.engine.open(&path, Open::read().shard(self.options.shard)).await?;
+            let payload = file.read(group.payload()).await?;
+            all.extend(records(&payload).map(<[u8]>::to_vec));
+        }
+        Ok(all)
+    }
+
+    /// The segment behind the log's end, if one was prepared; further ones are removed, the newest first,
+    /// because numbers have no gaps.
+    async fn prepared(&self, end: u64) -> Result<Next> {
+        let behind = self.generations.iter().copied().filter(|&generation| generation > end);
+        let (mut found, mut removed) = (false, false);
+        for generation in behind.rev() {
+            let path = self.maker.path(generation);
+            let bytes = self.engine.metadata(&path).await?.len();
+            found = generation == end + 1 && bytes == self.maker.bytes;
+            if !found {
+                self.engine.remove_file(&path).await?;
+                removed = true;
+            }
+        }
+        if removed {
+            self.engine.sync_dir(&self.dir).await?;
+        }
+        Ok(if found { Next::found(end + 1) } else { Next::new(end + 1) })
+    }
+
+    /// Uses the segments again that the log does not need.
+    async fn reuse(&self, next: &mut Next, is_dead: impl Fn(u64) -> bool) {
+        let mut retired = Vec::new();
+        for &generation in self.generations.iter().filter(|&&generation| is_dead(generation)) {
+            match self.maker.open_to_read(generation).await {
+                Ok(segment) => retired.push(segment),
+                Err(_) => remove(&self.engine, &self.maker.path(generation)),
+            }
+        }
+        next.retire(&self.maker, retired);
+    }
+}
+
+/// Writes a group before the log's task begins.
+async fn add(writer: &mut Writer, mut group: Group) -> Result<()> {
+    let written = writer.write(&mut group).await?;
+    let shared = Arc::clone(&writer.shared);
+    note(&mut shared.lock(), &written);
+    Ok(())
+}

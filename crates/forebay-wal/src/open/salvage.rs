@@ -1,0 +1,50 @@
+//! Copies of what salvage drops.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use forebay::{Durability, Open};
+
+use super::{SALVAGED, Scene};
+use crate::error::Result;
+use crate::recover::Outcome;
+
+impl Scene {
+    /// Copies each segment with damage aside, whole, before anything is changed.
+    pub(super) async fn keep_copies(&self, outcome: &Outcome) -> Result<()> {
+        let found = &outcome.recovery;
+        if outcome.gaps.is_empty() && found.cut.is_none() && found.lost.is_empty() {
+            return Ok(());
+        }
+        let lost = found.lost.iter().map(|lost| &lost.file);
+        let damaged = found.damage.iter().map(|damage| &damage.file);
+        let cut = found.cut.iter().map(|cut| &cut.file);
+        let files: BTreeSet<&PathBuf> = lost.chain(damaged).chain(cut).collect();
+        for from in files {
+            let Some(name) = from.file_name().and_then(|name| name.to_str()) else { continue };
+            // A segment that is gone has no copy.
+            if self.engine.metadata(from).await.is_err() {
+                continue;
+            }
+            let bytes = self.bytes_of(from).await?;
+            let to = self.unused_name(name).await;
+            let to = self.engine.open(&to, Open::create_new().buffered().shard(self.options.shard)).await?;
+            let mut append = to.append().start();
+            append.write(&bytes).await?;
+            append.sync(Durability::All).await?;
+            append.close().await?;
+        }
+        self.engine.sync_dir(&self.dir).await?;
+        Ok(())
+    }
+
+    async fn unused_name(&self, name: &str) -> PathBuf {
+        let mut path = self.dir.join(format!("{SALVAGED}{name}"));
+        let mut number = 2;
+        while self.engine.metadata(&path).await.is_ok() {
+            path = self.dir.join(format!("{SALVAGED}{number}-{name}"));
+            number += 1;
+        }
+        path
+    }
+}

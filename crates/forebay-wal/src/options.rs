@@ -1,0 +1,117 @@
+//! What a program may choose when it opens a log.
+
+use std::time::Duration;
+
+use forebay::{Durability, Class};
+
+/// The settings of a log. Every setting has a default that suits a log on a local drive.
+#[derive(Clone, Debug)]
+#[must_use = "give it to Wal::open"]
+pub struct Options {
+    pub(crate) segment_bytes: u64,
+    pub(crate) record_bytes_max: usize,
+    pub(crate) pending_bytes_max: usize,
+    pub(crate) group_bytes_max: usize,
+    pub(crate) mark_after: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) class: Class,
+    pub(crate) shard: usize,
+    pub(crate) salvage: bool,
+    pub(crate) create: bool,
+    pub(crate) log_id: Option<u128>,
+}
+
+impl Options {
+    /// The default settings.
+    pub fn new() -> Options {
+        Options {
+            segment_bytes: 64 << 20,
+            record_bytes_max: 16 << 20,
+            pending_bytes_max: 32 << 20,
+            group_bytes_max: 1 << 20,
+            mark_after: Duration::from_millis(2),
+            durability: Durability::Data,
+            class: Class::LOG,
+            shard: 0,
+            salvage: false,
+            create: true,
+            log_id: None,
+        }
+    }
+
+    /// Bytes of one segment file, a multiple of 4,096 from 64 KiB to 1 GiB. Default: 64 MiB.
+    pub fn segment_bytes(mut self, bytes: u64) -> Options {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// The longest record, in bytes; less where a segment with a group's header has no room for it. Default:
+    /// 16 MiB.
+    pub fn record_bytes_max(mut self, bytes: usize) -> Options {
+        self.record_bytes_max = bytes;
+        self
+    }
+
+    /// Bytes of records that wait to be written; past it appends wait. Default: 32 MiB.
+    pub fn pending_bytes_max(mut self, bytes: usize) -> Options {
+        self.pending_bytes_max = bytes;
+        self
+    }
+
+    /// Bytes of one group, which is one write; a single longer record makes a longer group. Default: 1 MiB.
+    pub fn group_bytes_max(mut self, bytes: usize) -> Options {
+        self.group_bytes_max = bytes;
+        self
+    }
+
+    /// How long after the last group a group without records says that it was durable. Default: 2 ms.
+    pub fn mark_after(mut self, time: Duration) -> Options {
+        self.mark_after = time;
+        self
+    }
+
+    /// The flush after each group. [`Durability::None`] makes every promise of this crate void and is
+    /// refused. Default: [`Durability::Data`].
+    pub fn durability(mut self, durability: Durability) -> Options {
+        self.durability = durability;
+        self
+    }
+
+    /// The class of the log's task and its operations. Default: [`Class::LOG`].
+    pub fn class(mut self, class: Class) -> Options {
+        self.class = class;
+        self
+    }
+
+    /// The shard that owns the log. Default: 0.
+    pub fn shard(mut self, shard: usize) -> Options {
+        self.shard = shard;
+        self
+    }
+
+    /// Opens a damaged log with what is left of it: what is dropped is copied aside first (`salvaged-*.wal`).
+    /// Default: no, a damaged log is an error and nothing is changed.
+    pub fn salvage(mut self, salvage: bool) -> Options {
+        self.salvage = salvage;
+        self
+    }
+
+    /// Whether a directory without a log gets one. Default: yes.
+    pub fn create(mut self, create: bool) -> Options {
+        self.create = create;
+        self
+    }
+
+    /// The number that tells this log's segments from any other's. Default: random. Tests that must repeat
+    /// themselves set it.
+    pub fn log_id(mut self, id: u128) -> Options {
+        self.log_id = Some(id);
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}

@@ -1,0 +1,305 @@
+//! What waits to be written: groups that callers fill on their own threads, and who waits for what.
+//!
+//! Everything here happens under one lock that is held for a copy of a record at most. Nobody is woken under
+//! it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+use forebay::Engine;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{HEADER_BYTES, Kind};
+use crate::segment::Index;
+use crate::stats::Stats;
+
+mod end;
+mod group;
+mod push;
+
+pub(crate) use group::{Group, framed_bytes, own_buffer};
+pub(crate) use push::Change;
+
+/// Sizes that do not change while a log is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The longest record.
+    pub(crate) record_bytes: usize,
+    /// The most bytes of framed records in a group: a segment has to hold it.
+    pub(crate) framed_bytes: usize,
+    /// A group gets no further records beyond this length.
+    pub(crate) group_bytes: usize,
+    /// Bytes of framed records that may wait.
+    pub(crate) pending_bytes: usize,
+    /// What places and lengths of groups are multiples of.
+    pub(crate) unit: u32,
+}
+
+/// What all handles of a log and its task share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) limits: Limits,
+    /// The newest group that is durable.
+    done: AtomicU64,
+    /// The newest record that is durable.
+    durable_lsn: AtomicU64,
+    /// What goes on in the background had better end.
+    pub(crate) stop: AtomicBool,
+    /// No times are taken in a simulated world, whose runs must be equal.
+    timed: bool,
+    state: Mutex<State>,
+}
+
+/// The queue and what goes with it.
+pub(crate) struct State {
+    /// Groups to be written, oldest first; the last one may still grow.
+    groups: VecDeque<Group>,
+    /// Groups whose memory can be used again.
+    free: Vec<Group>,
+    /// The number of the group that was taken last, and who waits for it.
+    flying: (u64, Vec<Waker>),
+    next_group: u64,
+    pub(crate) next_lsn: u64,
+    /// The first record once everything in the queue is done.
+    pub(crate) first_lsn: u64,
+    /// Bytes of framed records that are not durable.
+    pending: usize,
+    /// Who waits for room, in the order of arrival.
+    room: VecDeque<(u64, Waker)>,
+    next_place: u64,
+    /// The log's task, when it waits for work.
+    writer: Option<Waker>,
+    failed: Option<Error>,
+    closing: bool,
+    ended: bool,
+    ends: Vec<Waker>,
+    pub(crate) index: Index,
+    pub(crate) stats: Stats,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    group: u64,
+    /// Where the waker is in the group's list, once it is.
+    slot: Option<usize>,
+}
+
+/// What the log's task does next.
+pub(crate) enum Work {
+    Group(Group),
+    /// Nothing is left, and nothing will come.
+    End,
+}
+
+/// Groups that are kept for use again: one fills while the other is being written.
+const FREE_GROUPS_MAX: usize = 2;
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, limits: Limits, index: Index, next_lsn: u64) -> Shared {
+        Shared {
+            timed: engine.driver() != "sim",
+            engine,
+            limits,
+            done: AtomicU64::new(0),
+            durable_lsn: AtomicU64::new(index.durable_lsn()),
+            stop: AtomicBool::new(false),
+            state: Mutex::new(State {
+                groups: VecDeque::new(),
+                free: Vec::new(),
+                flying: (0, Vec::new()),
+                next_group: 1,
+                next_lsn,
+                first_lsn: index.first_lsn(),
+                pending: 0,
+                room: VecDeque::new(),
+                next_place: 0,
+                writer: None,
+                failed: None,
+                closing: false,
+                ended: false,
+                ends: Vec::new(),
+                index,
+                stats: Stats::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Option<Instant> {
+        self.timed.then(Instant::now)
+    }
+
+    /// What was done while opening counts.
+    pub(crate) fn settle(&self, next_lsn: u64) {
+        let mut state = self.lock();
+        state.next_lsn = next_lsn;
+        state.first_lsn = state.index.first_lsn();
+        self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
+    }
+
+    /// Whether these records can be in a group.
+    pub(crate) fn check_size(&self, records: &[&[u8]]) -> Result<()> {
+        let limit = self.limits.record_bytes;
+        if let Some(long) = records.iter().find(|record| record.len() > limit) {
+            let text = format!("a record of {} bytes; the most is {limit}", long.len());
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
+        let (framed, limit) = (framed_bytes(records), self.limits.framed_bytes);
+        if framed > limit || u32::try_from(records.len()).is_err() {
+            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
+        if records.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "a batch without records"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn durable_lsn(&self) -> u64 {
+        self.durable_lsn.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let state = self.lock();
+        let mut stats = state.stats.clone();
+        stats.pending_bytes = state.pending;
+        stats.poisoned = state.failed.is_some();
+        stats
+    }
+
+    /// The log's task asks for the next group, and is woken when there is one.
+    pub(crate) fn poll_work(&self, waker: &Waker) -> Poll<Work> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Some(mut group) = state.groups.pop_front() {
+            state.flying.0 = group.number;
+            // The list that comes back is empty and keeps its memory.
+            std::mem::swap(&mut state.flying.1, &mut group.wakers);
+            return Poll::Ready(Work::Group(group));
+        }
+        if state.closing {
+            return Poll::Ready(Work::End);
+        }
+        match &mut state.writer {
+            Some(known) if known.will_wake(waker) => {}
+            other => *other = Some(waker.clone()),
+        }
+        Poll::Pending
+    }
+
+    /// The group taken last, with so many bytes of framed records, is durable: `update` changes the index,
+    /// then who waits for it is woken. `woken` is memory for their wakers and is left empty.
+    pub(crate) fn complete(
+        &self,
+        mut group: Group,
+        framed: usize,
+        woken: &mut Vec<Waker>,
+        update: impl FnOnce(&mut State),
+    ) {
+        let room = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            state.pending = state.pending.saturating_sub(framed);
+            update(state);
+            self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
+            self.done.store(group.number, Ordering::Release);
+            std::mem::swap(&mut state.flying.1, woken);
+            let is_usual = group.buffer.capacity() <= self.limits.group_bytes.next_power_of_two();
+            if state.free.len() < FREE_GROUPS_MAX && is_usual && group.buffer.capacity() > 0 {
+                group.clear();
+                state.free.push(group);
+            }
+            state.room_waker()
+        };
+        woken.drain(..).for_each(Waker::wake);
+        if let Some(waker) = room {
+            waker.wake();
+        }
+    }
+
+    /// Is the group of this ticket durable?
+    pub(crate) fn poll_done(&self, ticket: &mut Ticket, waker: &Waker) -> Poll<Result<()>> {
+        if self.done.load(Ordering::Acquire) >= ticket.group {
+            return Poll::Ready(Ok(()));
+        }
+        let mut state = self.lock();
+        if self.done.load(Ordering::Acquire) >= ticket.group {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if state.ended {
+            return Poll::Ready(Err(closed()));
+        }
+        let Some(wakers) = state.wakers_of(ticket.group) else {
+            return Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, "nothing is being waited for")));
+        };
+        match ticket.slot.and_then(|slot| wakers.get_mut(slot)) {
+            Some(known) => known.clone_from(waker),
+            None => {
+                ticket.slot = Some(wakers.len());
+                wakers.push(waker.clone());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl State {
+    /// Whether the log takes anything more.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None if self.closing => Err(closed()),
+            None => Ok(()),
+        }
+    }
+
+    fn wakers_of(&mut self, number: u64) -> Option<&mut Vec<Waker>> {
+        if number == self.flying.0 {
+            return Some(&mut self.flying.1);
+        }
+        let first = self.groups.front()?.number;
+        let index = usize::try_from(number.checked_sub(first)?).ok()?;
+        self.groups.get_mut(index).map(|group| &mut group.wakers)
+    }
+
+    /// The waker of the first who waits for room.
+    fn room_waker(&self) -> Option<Waker> {
+        self.room.front().map(|(_, waker)| waker.clone())
+    }
+
+    /// Starts a group at the end of the queue.
+    fn begin_group(&mut self, mut group: Group, kind: Kind, argument: u64) -> &mut Group {
+        (group.kind, group.argument) = (kind, argument);
+        group.number = self.next_group;
+        group.first_lsn = self.next_lsn;
+        self.next_group += 1;
+        self.groups.push_back(group);
+        // Just pushed; the queue is never empty here.
+        let last = self.groups.len() - 1;
+        &mut self.groups[last]
+    }
+
+    /// What to wait for so that everything queued so far is durable.
+    fn ticket_for_all(&self) -> Ticket {
+        Ticket { group: self.next_group - 1, slot: None }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the log was closed")
+}
+
+/// Whether records of so many framed bytes get a group of their own.
+fn is_large(limits: &Limits, framed: usize) -> bool {
+    HEADER_BYTES.saturating_add(framed) > limits.group_bytes
+}

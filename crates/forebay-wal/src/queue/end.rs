@@ -1,0 +1,77 @@
+//! How a log ends: closed, failed, or with its engine.
+
+use std::sync::atomic::Ordering;
+use std::task::{Poll, Waker};
+
+use super::{Shared, closed};
+use crate::error::{Error, Result};
+
+impl Shared {
+    /// Nothing more is taken; what is queued is written, then the task ends.
+    pub(crate) fn begin_close(&self) {
+        let wakers: Vec<Waker> = {
+            let mut state = self.lock();
+            state.closing = true;
+            // Those that wait for room find the log closed.
+            let room = std::mem::take(&mut state.room);
+            state.writer.take().into_iter().chain(room.into_iter().map(|(_, waker)| waker)).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Everything that waits, and every later call, fails with this.
+    pub(crate) fn fail(&self, error: &Error) {
+        self.stop.store(true, Ordering::Release);
+        let wakers = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            if state.failed.is_none() {
+                state.failed = Some(error.poisoned());
+            }
+            let mut wakers = std::mem::take(&mut state.flying.1);
+            for group in &mut state.groups {
+                wakers.append(&mut group.wakers);
+            }
+            state.groups.clear();
+            state.free.clear();
+            state.pending = 0;
+            wakers.extend(std::mem::take(&mut state.room).into_iter().map(|(_, waker)| waker));
+            wakers
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The task is over and has given its locks back. One that did not come to its end (its engine ended, or
+    /// it panicked) leaves nobody waiting and no file locked; then nothing can be read any more, either.
+    pub(crate) fn end(&self, orderly: bool) {
+        self.stop.store(true, Ordering::Release);
+        let (unfinished, segments) = {
+            let mut state = self.lock();
+            if std::mem::replace(&mut state.ended, true) {
+                return;
+            }
+            state.closing = true;
+            let unfinished = self.done.load(Ordering::Acquire) + 1 < state.next_group;
+            let segments = if orderly { Vec::new() } else { state.index.release() };
+            (unfinished && state.failed.is_none(), segments)
+        };
+        drop(segments);
+        if unfinished {
+            self.fail(&closed());
+        }
+        let ends = std::mem::take(&mut self.lock().ends);
+        ends.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has the task ended?
+    pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<Result<()>> {
+        let mut state = self.lock();
+        if !state.ended {
+            if !state.ends.iter().any(|known| known.will_wake(waker)) {
+                state.ends.push(waker.clone());
+            }
+            return Poll::Pending;
+        }
+        Poll::Ready(state.failed.clone().map_or(Ok(()), Err))
+    }
+}

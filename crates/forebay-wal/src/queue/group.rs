@@ -1,0 +1,110 @@
+//! One group: what becomes one write.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use forebay::{BlockMut, Engine};
+
+use crate::format::{HEADER_BYTES, Kind, Position, RECORD_HEADER_BYTES, group_bytes};
+
+/// Records, or a change of the log, that become durable in one write.
+pub(crate) struct Group {
+    /// Counts groups since the log was opened.
+    pub(crate) number: u64,
+    pub(crate) kind: Kind,
+    pub(crate) argument: u64,
+    /// It is the first group after an open; then, and in a gap, where the good groups before it end.
+    pub(crate) reopen: bool,
+    pub(crate) cut: Position,
+    /// Where the log goes on behind a gap.
+    pub(crate) resume: Position,
+    /// The first record's number; the next one's if there is none.
+    pub(crate) first_lsn: u64,
+    pub(crate) count: u32,
+    /// The log's first record from this group on, if that changes.
+    pub(crate) retain: Option<u64>,
+    /// Room for the header, then records. Without memory when there are no records.
+    pub(crate) buffer: BlockMut,
+    /// When the first record came.
+    pub(crate) began: Option<Instant>,
+    pub(crate) wakers: Vec<Waker>,
+}
+
+/// A new group's memory; it grows by doubling.
+const INITIAL_BYTES: usize = 32 << 10;
+
+impl Group {
+    pub(crate) fn new() -> Group {
+        Group {
+            number: 0,
+            kind: Kind::Records,
+            argument: 0,
+            reopen: false,
+            cut: Position::default(),
+            resume: Position::default(),
+            first_lsn: 0,
+            count: 0,
+            retain: None,
+            buffer: BlockMut::default(),
+            began: None,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Bytes of the records with their framing.
+    pub(crate) fn framed_bytes(&self) -> usize {
+        self.buffer.len().saturating_sub(HEADER_BYTES)
+    }
+
+    /// Empties it and keeps what it has of memory.
+    pub(crate) fn clear(&mut self) {
+        self.buffer.truncate(0);
+        (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
+        (self.retain, self.began) = (None, None);
+        self.wakers.clear();
+    }
+
+    /// Makes sure that `framed` more bytes of records fit into its memory.
+    pub(crate) fn reserve(&mut self, engine: &Engine, framed: usize) -> forebay::Result<()> {
+        let needed = self.buffer.len().max(HEADER_BYTES) + framed;
+        if needed > self.buffer.capacity() {
+            let mut larger = engine.block(needed.next_power_of_two().max(INITIAL_BYTES))?;
+            larger.truncate(0);
+            larger.extend_from_slice(&self.buffer)?;
+            self.buffer = larger;
+        }
+        match self.buffer.is_empty() {
+            true => self.buffer.resize(HEADER_BYTES),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Appends records with their lengths.
+pub(crate) fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
+    for record in records {
+        // Longer records than a segment were refused, and a segment is shorter than 4 GiB.
+        buffer.extend_from_slice(&(record.len() as u32).to_le_bytes())?;
+        buffer.extend_from_slice(record)?;
+    }
+    Ok(())
+}
+
+/// Memory of exactly the size that these records need, with them in it.
+pub(crate) fn own_buffer(
+    engine: &Engine,
+    records: &[&[u8]],
+    framed: usize,
+    unit: u32,
+) -> forebay::Result<BlockMut> {
+    let mut buffer = engine.block(group_bytes(framed, unit) as usize)?;
+    buffer.truncate(0);
+    buffer.resize(HEADER_BYTES)?;
+    extend(&mut buffer, records)?;
+    Ok(buffer)
+}
+
+/// Bytes of these records with their lengths.
+pub(crate) fn framed_bytes(records: &[&[u8]]) -> usize {
+    records.iter().fold(0, |sum: usize, record| sum.saturating_add(record.len() + RECORD_HEADER_BYTES))
+}

@@ -1,0 +1,268 @@
+//! Reading durable records while the log goes on.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use forebay::Block;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{GRAIN, HEADER_BYTES, Header, Parsed, RECORD_HEADER_BYTES, parse};
+use crate::lsn::Lsn;
+use crate::queue::Shared;
+use crate::recover::Lost;
+use crate::segment::Place;
+use crate::wait;
+
+/// Reads at once unless a group is longer.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// Reads a log's durable records in order; see [`Wal::read_from`](crate::Wal::read_from).
+///
+/// The segment that it reads is kept as it is until it has gone on. It works on after the log was closed, as
+/// long as its engine lives, and keeps the engine alive itself.
+pub struct Reader {
+    shared: Arc<Shared>,
+    /// The record to answer next.
+    next: u64,
+    /// Where the groups are that are being read.
+    place: Option<Place>,
+    /// The bytes there from `place.offset` on.
+    chunk: Block,
+    /// The group at the chunk's beginning, when it is the one with the next record: its header, how many of
+    /// its records lie behind, and where the next one begins.
+    group: Option<(Header, u64, usize)>,
+}
+
+/// A record as it was appended.
+///
+/// It shares the memory that it was read into, up to 256 KiB or its group's length, and keeps it from other
+/// use; see [`Block::detach`] for records that are kept long.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record {
+    lsn: Lsn,
+    data: Block,
+}
+
+impl Record {
+    /// Its number.
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Its bytes.
+    pub fn data(&self) -> &Block {
+        &self.data
+    }
+
+    /// Its bytes, without its number.
+    pub fn into_data(self) -> Block {
+        self.data
+    }
+}
+
+impl Deref for Record {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("lsn", &self.lsn).field("bytes", &self.data.len()).finish()
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, next: u64) -> Reader {
+        Reader { shared, next, place: None, chunk: Block::new(), group: None }
+    }
+
+    /// The number of the record that [`next`](Reader::next) answers next.
+    pub fn position(&self) -> Lsn {
+        Lsn(self.next)
+    }
+
+    /// The next record; `None` when there is no further durable one yet: ask again after more was appended.
+    ///
+    /// After [`truncate_after`](crate::Wal::truncate_after) and [`reset_to`](crate::Wal::reset_to) it goes on
+    /// with its next number in what the log then holds. Costs a read of up to 256 KiB now and then. May be
+    /// dropped at any await; no record is skipped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] when the record was truncated away or lies beyond the next one to be
+    /// appended; [`ErrorKind::Corruption`] when it is damaged or was lost before; the system's. It stays
+    /// where it is.
+    pub async fn next(&mut self) -> Result<Option<Record>> {
+        loop {
+            if !self.find()? {
+                return Ok(None);
+            }
+            if let Some(record) = self.take() {
+                return Ok(Some(record));
+            }
+            self.advance().await?;
+        }
+    }
+
+    /// As [`next`](Reader::next), for plain threads.
+    ///
+    /// # Errors
+    /// As [`next`](Reader::next); [`ErrorKind::WaitOnShard`] and [`ErrorKind::WaitInWorld`] where waiting
+    /// would never end.
+    pub fn next_wait(&mut self) -> Result<Option<Record>> {
+        let engine = self.shared.engine.clone();
+        wait::block_on(&engine, self.next())
+    }
+
+    /// Makes sure that it is known where the next record is; answers whether it is there.
+    fn find(&mut self) -> Result<bool> {
+        let known = self.place.as_ref().map(|place| (place.version, place.end));
+        let state = self.shared.lock();
+        let index = &state.index;
+        let (first, last) = (index.first_lsn(), index.durable_lsn());
+        if self.next < first || self.next > last.saturating_add(1).max(state.next_lsn) {
+            let kind = ErrorKind::OutOfRange { first: Lsn(first), last: Lsn(last) };
+            return Err(Error::new(kind, format!("record {} is not in the log", self.next)));
+        }
+        if self.next > last {
+            return Ok(false);
+        }
+        if let Some((version, end)) = known
+            && version == index.version()
+            && self.next < end
+        {
+            return Ok(true);
+        }
+        if index.is_released() {
+            return Err(Error::new(ErrorKind::Closed, "the engine of the log has ended"));
+        }
+        let Some(mut place) = index.place_of(self.next) else {
+            let lost = index.hole_at(self.next);
+            let text = format!("record {} was lost before this log was salvaged", self.next);
+            return Err(Error::new(ErrorKind::Corruption(lost), text));
+        };
+        // Further in the same groups: what was read goes on.
+        if let Some(old) = &self.place
+            && old.version == place.version
+            && old.segment.generation == place.segment.generation
+            && old.offset >= place.offset
+        {
+            place.offset = old.offset;
+        } else {
+            (self.chunk, self.group) = (Block::new(), None);
+        }
+        self.place = Some(place);
+        Ok(true)
+    }
+
+    /// The next record, if its group was read.
+    fn take(&mut self) -> Option<Record> {
+        let (header, index, at) = self.group.as_mut()?;
+        loop {
+            let lsn = header.first_lsn + *index;
+            if *index >= u64::from(header.record_count) {
+                return None;
+            }
+            let length = self.chunk.get(*at..*at + RECORD_HEADER_BYTES)?;
+            let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
+            let start = *at + RECORD_HEADER_BYTES;
+            *index += 1;
+            *at = start + length;
+            if lsn == self.next {
+                let data = self.chunk.slice(start..start + length)?;
+                self.next += 1;
+                return Some(Record { lsn: Lsn(lsn), data });
+            }
+        }
+    }
+
+    /// Goes on to the next group, over damage as long as that is not where the next record is.
+    async fn advance(&mut self) -> Result<()> {
+        if let (Some(place), Some((header, ..))) = (&mut self.place, self.group.take()) {
+            step(place, &mut self.chunk, header.total_len as usize);
+        }
+        let mut damage = None;
+        loop {
+            let found = self.group_here().await?;
+            let Some(place) = &mut self.place else { return Ok(()) };
+            match found {
+                Some(header) if damage.is_some() && header.first_lsn > self.next => {
+                    let lost = self.next..header.first_lsn;
+                    return Err(self.damaged(lost.start, lost.end - 1, damage));
+                }
+                Some(header) => {
+                    self.group = Some((header, 0, HEADER_BYTES));
+                    return Ok(());
+                }
+                None if place.offset + u64::from(GRAIN) >= place.limit => {
+                    let last = place.end.saturating_sub(1);
+                    return Err(self.damaged(self.next, last, damage));
+                }
+                None => {
+                    damage.get_or_insert(place.offset);
+                    step(place, &mut self.chunk, GRAIN as usize);
+                }
+            }
+        }
+    }
+
+    /// The group at the place, whose bytes are then at the chunk's beginning; `None` if there is no whole
+    /// one.
+    async fn group_here(&mut self) -> Result<Option<Header>> {
+        let Some(place) = &self.place else { return Ok(None) };
+        let mut wanted = GRAIN as usize;
+        for _ in 0..2 {
+            if self.chunk.len() < wanted {
+                let end = place.limit.min(place.offset + CHUNK_BYTES.max(wanted as u64));
+                if end < place.offset + wanted as u64 {
+                    return Ok(None);
+                }
+                self.chunk = place.segment.file.read_up_to(place.offset..end).await?;
+                if self.chunk.len() < wanted {
+                    return Ok(None);
+                }
+            }
+            wanted = total_len(&self.chunk);
+        }
+        if self.chunk.len() < wanted {
+            return Ok(None);
+        }
+        let parsed = parse(&self.chunk[..wanted], place.segment.generation, place.offset);
+        Ok(match parsed {
+            Parsed::Valid(header) if header.log_id == place.log_id => Some(header),
+            _ => None,
+        })
+    }
+
+    fn damaged(&mut self, first: u64, last: u64, offset: Option<u64>) -> Error {
+        // The next try looks from the beginning again.
+        let place = self.place.take();
+        (self.chunk, self.group) = (Block::new(), None);
+        let file = place.as_ref().map(|place| place.segment.path.clone()).unwrap_or_default();
+        let offset = offset.or(place.map(|place| place.offset)).unwrap_or(0);
+        let text = format!("records {first} to {last} are damaged, from byte {offset} on");
+        let lost = Lost { first: Lsn(first), last: Lsn(last), file: file.clone(), offset };
+        Error::at(ErrorKind::Corruption(lost), &file, text)
+    }
+}
+
+/// Goes on by so many bytes, in what was read as well.
+fn step(place: &mut Place, chunk: &mut Block, bytes: usize) {
+    place.offset += bytes as u64;
+    *chunk = chunk.slice(bytes.min(chunk.len())..).unwrap_or_default();
+}
+
+/// How long the group at the beginning of these bytes says that it is.
+fn total_len(chunk: &[u8]) -> usize {
+    let length = chunk.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+    (length as usize).max(GRAIN as usize)
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("next", &self.next).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of recovery, on segments in memory.
+
+mod damage;
+mod exhaustive;
+mod life;
+pub(crate) mod log;
+mod random;

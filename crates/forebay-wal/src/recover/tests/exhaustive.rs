@@ -1,0 +1,218 @@
+//! Every unit of a log is damaged in turn, and every pair of units, in several ways; recovery has to give
+//! back exactly what is whole and to name exactly what is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::log::{Log, Records, old_segment, read, recover_segments};
+use crate::error::ErrorKind;
+use crate::format::{Kind, Position};
+use crate::recover::Outcome;
+
+pub(super) const UNIT: usize = 4096;
+pub(super) const SEGMENT: usize = 16 * UNIT;
+
+pub(super) type Segments = BTreeMap<u64, Vec<u8>>;
+
+/// What the log held when its last undamaged group was durable, and the LSNs whose group is damaged.
+fn truth(log: &Log, damaged: &dyn Fn(Position, usize) -> bool) -> Option<(Records, BTreeSet<u64>)> {
+    let hurt = |at: usize| {
+        let (header, _) = &log.written[at];
+        damaged(header.position(), header.total_len as usize)
+    };
+    let last = (0..log.written.len()).rev().find(|&at| !hurt(at))?;
+    let truth = log.written[last].1.clone();
+    let holder = |lsn: u64| {
+        (0..=last).rev().find(|&at| {
+            let (header, _) = &log.written[at];
+            header.kind == Kind::Records && header.first_lsn <= lsn && lsn < header.next_lsn()
+        })
+    };
+    let gone = truth.keys().copied().filter(|&lsn| holder(lsn).is_none_or(hurt)).collect();
+    Some((truth, gone))
+}
+
+fn lost_lsns(outcome: &Outcome) -> BTreeSet<u64> {
+    outcome.recovery.lost.iter().flat_map(|lost| lost.first.0..=lost.last.0).collect()
+}
+
+/// Holds recovery's answers for `segments`, a damaged copy of the log, against the truth.
+pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
+    let damaged = |place: Position, bytes: usize| {
+        let range = place.offset as usize..place.offset as usize + bytes;
+        let now = segments.get(&place.generation).and_then(|now| now.get(range.clone()));
+        now != log.segments[&place.generation].get(range)
+    };
+    let strict = recover_segments(segments, false);
+    let Some((truth, gone)) = truth(log, &damaged) else {
+        assert!(strict.is_err(), "{what}");
+        return;
+    };
+    let salvaged = recover_segments(segments, true).expect("something is left");
+    let lost = lost_lsns(&salvaged);
+    let records = read(segments, &salvaged);
+    assert_eq!(lost, gone, "{what}: the lost records\n{:?}", salvaged.recovery);
+    let left: Records = truth.into_iter().filter(|(lsn, _)| !gone.contains(lsn)).collect();
+    assert_eq!(records.keys().collect::<Vec<_>>(), left.keys().collect::<Vec<_>>(), "{what}");
+    assert!(records == left, "{what}");
+    match strict {
+        Ok(outcome) => assert!(gone.is_empty() && read(segments, &outcome) == left, "{what}"),
+        Err(error) => {
+            let ErrorKind::Corruption(lost) = error.kind() else { panic!("{what}: {error}") };
+            assert_eq!(Some(&lost.first.0), gone.first(), "{what}: {error}");
+        }
+    }
+    // What an open makes of it is a log that a later open takes as it is.
+    let mut opened = log.clone();
+    opened.segments = segments.clone();
+    opened.open(true).expect("salvage");
+    assert!(opened.records == left, "{what}");
+    opened.append(1, 100);
+    opened.mark();
+    let again = opened.recover(false).unwrap_or_else(|error| panic!("{what}: opened again: {error}"));
+    assert!(read(&opened.segments, &again) == opened.records, "{what}: opened again");
+    assert!(again.clean && again.recovery.cut.is_none(), "{what}: {:?}", again.recovery);
+}
+
+/// The ways in which a unit can be damaged; the last puts back what a recycled segment held there.
+pub(super) fn damage(segments: &mut Segments, (generation, unit): (u64, usize), way: usize, old: &[u8]) {
+    let segment = segments.get_mut(&generation).expect("a segment of the log");
+    let range = unit * UNIT..(unit + 1) * UNIT;
+    match way {
+        0 => segment[range].fill(0),
+        1 => segment[range.start + (unit * 977 + 5) % 200] ^= 0x10,
+        2 => segment[range.start..range.start + 512].fill(0xc3),
+        _ => segment[range.clone()].copy_from_slice(&old[range]),
+    }
+}
+
+pub(super) fn units(log: &Log) -> Vec<(u64, usize)> {
+    let used = |generation: &u64| {
+        let last = log.written.iter().rev().find(|(header, _)| header.generation == *generation);
+        last.map_or(0, |(header, _)| header.end().offset as usize / UNIT)
+    };
+    log.segments
+        .keys()
+        .flat_map(|&generation| (0..used(&generation)).map(move |unit| (generation, unit)))
+        .collect()
+}
+
+fn each_unit(log: &Log) {
+    let old = old_segment(SEGMENT);
+    judge(log, &log.segments, "nothing");
+    for unit in units(log) {
+        for way in 0..4 {
+            let mut segments = log.segments.clone();
+            damage(&mut segments, unit, way, &old);
+            judge(log, &segments, &format!("unit {unit:?} way {way}"));
+        }
+    }
+}
+
+fn each_pair(log: &Log) {
+    let old = old_segment(SEGMENT);
+    let units = units(log);
+    for (at, &one) in units.iter().enumerate() {
+        for (step, &other) in units[at + 1..].iter().enumerate() {
+            let mut segments = log.segments.clone();
+            damage(&mut segments, one, (at + step) % 4, &old);
+            damage(&mut segments, other, (at + step / 4) % 4, &old);
+            judge(log, &segments, &format!("units {one:?} and {other:?}"));
+        }
+    }
+}
+
+/// Twenty groups of one or three units over three segments.
+fn plain(mark: bool) -> Log {
+    let mut log = Log::new(SEGMENT);
+    for group in 0..20 {
+        log.append(1 + group % 3, if group % 4 == 1 { 9000 / (1 + group as usize % 3) } else { 150 });
+    }
+    if mark {
+        log.mark();
+    }
+    assert_eq!(log.segments.len(), 3);
+    log
+}
+
+/// Truncations at both ends, marks, and a second life behind a group that was not known to be durable.
+fn eventful() -> Log {
+    let mut log = Log::new(SEGMENT);
+    (0..6).for_each(|_| _ = log.append(2, 100));
+    log.truncate_after(7);
+    (0..3).for_each(|_| _ = log.append(1, 3000));
+    log.mark();
+    log.truncate_before(4);
+    log.append(1, 9000);
+    log.truncate_after(9);
+    log.append(3, 50);
+    log.append(2, 50);
+    let outcome = log.open(false).expect("an intact log");
+    assert!(!outcome.clean && outcome.kept + 1 == outcome.groups.len());
+    (0..3).for_each(|_| _ = log.append(2, 100));
+    log.truncate_after(12);
+    log.append(1, 100);
+    log.mark();
+    log
+}
+
+/// A reset to a higher and one to a lower number, with recycled segments.
+fn reset(next: u64) -> Log {
+    let mut log = Log::new(SEGMENT);
+    (0..12).for_each(|_| _ = log.append(2, 100));
+    log.begin_recycled(old_segment(SEGMENT));
+    log.append(2, 100);
+    log.reset_to(next);
+    (0..4).for_each(|_| _ = log.append(1, 5000));
+    log.truncate_after(next);
+    log.append(2, 100);
+    log
+}
+
+#[test]
+fn each_unit_of_a_plain_log() {
+    each_unit(&plain(true));
+    each_unit(&plain(false));
+}
+
+#[test]
+fn each_unit_of_an_eventful_log() {
+    each_unit(&eventful());
+    each_unit(&reset(1000));
+    each_unit(&reset(5));
+}
+
+#[test]
+fn each_pair_of_units() {
+    each_pair(&plain(true));
+    each_pair(&eventful());
+    each_pair(&reset(1000));
+    each_pair(&reset(5));
+}
+
+/// A segment that is not there: the middle ones' loss is proven and named, the last one's cannot be.
+#[test]
+fn each_segment_missing() {
+    for log in [plain(true), plain(false), eventful(), reset(5)] {
+        for generation in log.segments.keys() {
+            let mut segments = log.segments.clone();
+            segments.remove(generation);
+            judge(&log, &segments, &format!("segment {generation} missing"));
+        }
+    }
+}
+
+/// The segment behind the last one had been prepared, so the last one had been begun.
+#[test]
+fn the_last_segment_missing_before_a_prepared_one() {
+    let mut log = plain(true);
+    log.segments.insert(4, vec![0; SEGMENT]);
+    log.segments.remove(&3);
+    let error = log.recover(false).map(|outcome| outcome.recovery).expect_err("a segment is missing");
+    let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error}") };
+    assert_eq!((lost.last.0, lost.offset), (u64::MAX, 0));
+    assert_eq!(lost.file.to_str(), Some("0000000000000003.wal"));
+    let outcome = log.open(true).expect("salvage");
+    assert_eq!(outcome.recovery.lost.len(), 1);
+    log.append(1, 10);
+    assert_eq!(read(&log.segments, &log.recover(false).expect("salvage is remembered")), log.records);
+}

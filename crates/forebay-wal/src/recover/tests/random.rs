@@ -1,0 +1,153 @@
+//! Logs that live at random, die at random and are damaged at random.
+
+use super::exhaustive::{SEGMENT, UNIT, damage, judge, units};
+use super::log::{LOG_ID, Log, old_segment};
+use crate::format::{Epochs, Flags, GRAIN, Header, Kind, Position, seal};
+use crate::recover::{recover, scan};
+
+/// Numbers that repeat themselves.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// One group of a random kind.
+fn step(log: &mut Log, random: &mut Random) {
+    match random.below(20) {
+        0..=10 => _ = log.append(1 + random.below(3), 20 + random.below(300) as usize),
+        11 | 12 => _ = log.append(1, 3000 + random.below(15_000) as usize),
+        13 | 14 => _ = log.mark(),
+        15 | 16 => {
+            let last = log.first - 1 + random.below(log.next - log.first + 1);
+            log.truncate_after(last);
+        }
+        17 => {
+            let first = log.first + random.below(log.next - log.first + 1);
+            log.truncate_before(first);
+            log.mark();
+        }
+        18 => _ = log.reset_to(1 + random.below(100)),
+        _ => {
+            log.begin_recycled(old_segment(SEGMENT));
+            log.append(1, 100);
+        }
+    }
+}
+
+/// The process dies while the last group is being written: any of its units may be on disk, or none.
+fn die(log: &mut Log, random: &mut Random) {
+    let Some((header, _)) = log.written.last().cloned() else { return };
+    let recycled = header.flags.recycled().then(|| old_segment(SEGMENT));
+    let segment = log.segments.get_mut(&header.generation).expect("a segment of the log");
+    let range = header.offset as usize..(header.offset + u64::from(header.total_len)) as usize;
+    let mut torn = false;
+    for at in range.step_by(UNIT) {
+        if random.below(2) == 0 {
+            let unit = &mut segment[at..at + UNIT];
+            let whole = unit.to_vec();
+            match &recycled {
+                Some(old) => unit.copy_from_slice(&old[at..at + UNIT]),
+                None => unit.fill(0),
+            }
+            torn |= *unit != whole[..];
+        }
+    }
+    if torn {
+        log.written.pop();
+    }
+}
+
+#[test]
+fn random_lives() {
+    for seed in 1..=150 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
+        let mut log = Log::new(SEGMENT);
+        for life in 0..6 {
+            let steps = random.below(12);
+            (0..steps).for_each(|_| step(&mut log, &mut random));
+            // What an earlier life wrote is durable, and the REOPEN group of this one is.
+            if steps > 0 {
+                die(&mut log, &mut random);
+            }
+            let expected = log.written.last().map(|(_, records)| records.clone()).expect("the first group");
+            log.open(false).unwrap_or_else(|error| panic!("seed {seed} life {life}: {error}"));
+            assert!(
+                log.records.keys().eq(expected.keys()),
+                "seed {seed} life {life}: {:?}",
+                log.records.keys()
+            );
+            assert!(log.records == expected, "seed {seed} life {life}");
+        }
+        (0..1 + random.below(4)).for_each(|_| step(&mut log, &mut random));
+        let what = format!("seed {seed}");
+        let units = units(&log);
+        let first = log.written.last().map_or(0, |(header, _)| header.start_generation);
+        for _ in 0..6 {
+            let mut segments = log.segments.clone();
+            let unit = units[random.below(units.len() as u64) as usize];
+            damage(&mut segments, unit, random.below(3) as usize, &[]);
+            if unit.0 >= first {
+                judge(&log, &segments, &format!("{what} unit {unit:?}"));
+            }
+        }
+    }
+}
+
+/// Groups whose checksums are right and whose fields are anything: recovery answers, whatever it answers.
+#[test]
+fn any_fields_are_judged() {
+    for seed in 1..=4000 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
+        let mut segments = vec![vec![0u8; 6 * UNIT]; 3];
+        let mut crc = 0;
+        for (index, segment) in segments.iter_mut().enumerate() {
+            for (unit, bytes) in segment.chunks_exact_mut(UNIT).enumerate() {
+                if random.below(4) == 0 {
+                    continue;
+                }
+                crc = seal(&any_header(&mut random, index as u64 + 1, unit as u64, crc), bytes);
+            }
+        }
+        for salvage in [false, true] {
+            let scans = segments.iter().zip(1..).map(|(bytes, at)| scan(format!("{at}").into(), at, bytes));
+            _ = recover(scans.collect(), salvage);
+        }
+    }
+}
+
+fn any_header(random: &mut Random, generation: u64, unit: u64, crc: u32) -> Header {
+    let mut small = || match random.below(12) {
+        0 => u64::MAX - random.below(3),
+        _ => random.below(6),
+    };
+    let mut place = || Position { generation: small(), offset: small() % 6 * u64::from(GRAIN) };
+    let (watermark, cut, resume) = (place(), place(), place());
+    let kinds = [Kind::Records, Kind::Mark, Kind::Truncate, Kind::Reset, Kind::Gap];
+    Header {
+        crc: 0,
+        total_len: 0,
+        log_id: LOG_ID,
+        generation,
+        offset: unit * u64::from(GRAIN),
+        epochs: Epochs { number: small(), firsts: [small(), small(), small(), small()] },
+        first_lsn: small(),
+        record_count: 0,
+        payload_len: 0,
+        previous: if small() > 2 { crc } else { 0 },
+        kind: kinds[small() as usize % 5],
+        flags: if unit == 0 && small() > 3 { Flags::REOPEN } else { Flags::default() },
+        watermark,
+        first_retained: small(),
+        base_lsn: small(),
+        argument: small(),
+        cut,
+        resume,
+        start_generation: small(),
+    }
+}

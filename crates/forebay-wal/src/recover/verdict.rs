@@ -1,0 +1,243 @@
+//! The verdict over all segments together.
+
+use std::path::PathBuf;
+
+use super::scan::{Other, Scan};
+use super::walk::{Gap, Group, Walk, walk, without_dead};
+use super::{Cut, Damage, Lost, Outcome, Recovery};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{Epochs, Header, Kind, Position, segment_name};
+use crate::lsn::Lsn;
+
+/// Judges a log by the scans of its segments, in any order; segments older than the newest group's
+/// `start_generation` may be left out. `None`: there are no segments, so there never was a log.
+///
+/// # Errors
+/// `Version`: a segment of another version of the format. `Foreign`: groups of two logs. `Corruption`:
+/// acknowledged records are lost; not with `salvage`, unless nothing at all is left.
+pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outcome>> {
+    scans.sort_by_key(|scan| scan.generation);
+    let Some(max_generation) = scans.last().map(|scan| scan.generation) else { return Ok(None) };
+    let log_id = one_log(&scans)?;
+    let epoch_max = scans.iter().flat_map(|scan| &scan.groups).map(|group| group.epochs.number).max();
+    let groups = scans.iter_mut().flat_map(|scan| std::mem::take(&mut scan.groups)).collect();
+    let live = without_dead(groups);
+    let (Some(log_id), Some(walk)) = (log_id, walk(&live)) else { return Err(nothing_left(&scans)) };
+
+    let unproven = unproven(&walk.groups, watermark(&live));
+    let missing = missing_segment(&scans, &walk);
+    let lost = losses(&scans, &walk, missing);
+    if let (false, Some((lost, _))) = (salvage, lost.iter().find(|(_, declared)| !declared)) {
+        return Err(corruption(lost.clone()));
+    }
+    let new_loss = lost.iter().any(|(_, declared)| !declared);
+    let behind = live.iter().find(|header| header.position() >= walk.end);
+    let cut = cut(&scans, &walk, behind);
+    // Salvage leaves everything in its place: what it declares names those places.
+    let kept = if new_loss { walk.groups.len() } else { unproven.start };
+    let whole = scan_of(&scans, walk.end.generation).is_some_and(|scan| scan.bytes >= walk.end.offset);
+    let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole;
+
+    let first = walk.groups.last().map_or(walk.next_lsn, |group| group.header.first_retained);
+    let Proven { end: proven_end, crc: proven_crc, next: proven_next, epochs } = proven(&walk, kept);
+    // Higher than the epoch of anything that was ever written behind `proven_end`, whole now or not: each
+    // attempt to open took a segment of its own.
+    let attempts = max_generation.saturating_sub(proven_end.generation).saturating_add(1);
+    let number = epoch_max.unwrap_or(0).max(epochs.number.saturating_add(attempts)).saturating_add(1);
+    let recovery = Recovery {
+        created: false,
+        first: Lsn(first),
+        last: Lsn(walk.next_lsn.saturating_sub(1)),
+        proven: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
+        unproven: walk.groups[unproven.proven..].iter().map(|group| group.live.end - group.live.start).sum(),
+        cut,
+        damage: walk.gaps.iter().filter(|gap| gap.lost.is_empty()).map(|gap| damage(&scans, gap)).collect(),
+        lost: lost.into_iter().map(|(lost, _)| lost).collect(),
+        segments: scans.len(),
+        strangers: Vec::new(),
+    };
+    Ok(Some(Outcome {
+        log_id,
+        kept,
+        first,
+        next_lsn: walk.next_lsn,
+        epochs: walk.epochs,
+        reopen_epochs: epochs.raised_to(number, proven_next),
+        end: walk.end,
+        last_crc: walk.groups.last().map_or(0, |group| group.header.crc),
+        proven_end,
+        proven_crc,
+        proven_next,
+        clean,
+        holes: walk.gaps.iter().map(|gap| gap.lost.clone()).filter(|lost| !lost.is_empty()).collect(),
+        start_generation: walk.groups.last().map_or(0, |group| group.header.start_generation),
+        gaps: walk.gaps.into_iter().filter(|gap| !gap.declared && !gap.lost.is_empty()).collect(),
+        groups: walk.groups,
+        max_generation,
+        recovery,
+    }))
+}
+
+/// The log's random number, if any group is whole.
+fn one_log(scans: &[Scan]) -> Result<Option<u128>> {
+    let mut log_id = None;
+    for scan in scans {
+        if let Some((offset, found)) = scan.version {
+            let text = format!("format version {found} at byte {offset}; this program knows version 1");
+            return Err(Error::at(ErrorKind::Version { found }, &scan.file, text));
+        }
+        for group in &scan.groups {
+            if *log_id.get_or_insert(group.log_id) != group.log_id {
+                let text = format!("the group at byte {} belongs to another log", group.offset);
+                return Err(Error::at(ErrorKind::Foreign, &scan.file, text));
+            }
+        }
+    }
+    Ok(log_id)
+}
+
+/// The newest watermark: everything below was durable.
+fn watermark(live: &[Header]) -> Position {
+    live.iter().map(|header| header.watermark).max().unwrap_or_default()
+}
+
+/// Where the unproven groups begin, and where those begin that an open has to copy.
+struct Unproven {
+    proven: usize,
+    start: usize,
+}
+
+fn unproven(groups: &[Group], watermark: Position) -> Unproven {
+    let proven = groups.partition_point(|group| group.header.end() <= watermark);
+    let tail = &groups[proven..];
+    // A group without records stays: what it does, the groups behind it say again, so its rotting loses
+    // nothing.
+    let records = tail.iter().position(|group| group.header.record_count > 0);
+    let only_records = tail.iter().all(|group| matches!(group.header.kind, Kind::Records | Kind::Mark));
+    let start = records.filter(|_| only_records).map_or(groups.len(), |at| proven + at);
+    Unproven { proven, start }
+}
+
+/// What a REOPEN group follows.
+struct Proven {
+    end: Position,
+    crc: u32,
+    next: u64,
+    epochs: Epochs,
+}
+
+fn proven(walk: &Walk, kept: usize) -> Proven {
+    let last = kept.checked_sub(1).and_then(|last| walk.groups.get(last)).map(|group| group.header);
+    let copied = walk.groups.get(kept).map(|group| group.header);
+    match (last, copied) {
+        (Some(last), None) => {
+            Proven { end: walk.end, crc: last.crc, next: walk.next_lsn, epochs: walk.epochs }
+        }
+        (Some(last), Some(copied)) if !walk.gaps.iter().any(|gap| gap.resume == copied.position()) => {
+            Proven { end: last.end(), crc: last.crc, next: copied.first_lsn, epochs: last.epochs }
+        }
+        // Nothing is kept, or there is a gap before what is copied: the REOPEN group begins where the copied
+        // one did.
+        (_, Some(copied)) => {
+            Proven { end: copied.position(), crc: 0, next: copied.first_lsn, epochs: copied.epochs }
+        }
+        (None, None) => Proven { end: walk.end, crc: 0, next: walk.next_lsn, epochs: walk.epochs },
+    }
+}
+
+/// The losses in the order of the log, and whether an earlier salvage accepted each.
+fn losses(scans: &[Scan], walk: &Walk, missing: Option<Lost>) -> Vec<(Lost, bool)> {
+    let gaps = walk.gaps.iter().filter(|gap| !gap.lost.is_empty());
+    let lost = gaps.map(|gap| {
+        let Damage { file, offset } = damage(scans, gap);
+        let (first, last) = (Lsn(gap.lost.start), Lsn(gap.lost.end - 1));
+        (Lost { first, last, file, offset }, gap.declared)
+    });
+    lost.chain(missing.map(|lost| (lost, false))).collect()
+}
+
+/// Where a gap begins: the place behind the last good group, or the next segment where that place holds
+/// nothing.
+fn damage(scans: &[Scan], gap: &Gap) -> Damage {
+    let Position { mut generation, mut offset } = gap.cut;
+    let here = scan_of(scans, generation);
+    let full = here.is_some_and(|scan| {
+        let used = |other: &Other| !other.stale && other.range.contains(&offset);
+        scan.bytes >= offset && scan.tail(gap.cut, true).is_none() && !scan.other.iter().any(used)
+    });
+    if offset > 0 && gap.resume.generation > generation && full {
+        // Segments between that were prepared and never used hold nothing.
+        let between = generation + 1..=gap.resume.generation;
+        let begun = |scan: &&Scan| between.contains(&scan.generation) && scan.begun().is_some();
+        generation = scans.iter().find(begun).map_or(*between.start(), |scan| scan.generation);
+        offset = 0;
+    }
+    Damage { file: file_of(scans, generation), offset }
+}
+
+/// Segments get their numbers without a gap and none vanishes while the log may need it, so a number that is
+/// missing between the log's end and its newest file is a segment that somebody took away.
+fn missing_segment(scans: &[Scan], walk: &Walk) -> Option<Lost> {
+    let newest = scans.last()?.generation;
+    let mut behind = (walk.end.generation..=newest).skip(1);
+    let generation = behind.find(|&generation| scan_of(scans, generation).is_none())?;
+    let file = file_of(scans, generation);
+    Some(Lost { first: Lsn(walk.next_lsn), last: Lsn(u64::MAX), file, offset: 0 })
+}
+
+/// What speaks for a group behind the log's end that is not whole.
+fn cut(scans: &[Scan], walk: &Walk, behind: Option<&Header>) -> Option<Cut> {
+    if let Some(header) = behind {
+        let why = "a group stands there to which nothing leads".to_owned();
+        return Some(Cut { file: file_of(scans, header.generation), offset: header.offset, why });
+    }
+    let recycled = walk.groups.last().is_some_and(|group| group.header.flags.recycled());
+    let here = scan_of(scans, walk.end.generation)
+        .and_then(|scan| scan.tail(walk.end, recycled).map(|why| (scan, walk.end.offset, why)));
+    let later = || {
+        let later = scans.iter().filter(|scan| scan.generation > walk.end.generation);
+        later.filter_map(|scan| scan.begun().map(|why| (scan, 0, why))).next()
+    };
+    let (scan, offset, why) = here.or_else(later)?;
+    Some(Cut { file: scan.file.clone(), offset, why: why.to_owned() })
+}
+
+fn scan_of(scans: &[Scan], generation: u64) -> Option<&Scan> {
+    let at = scans.binary_search_by_key(&generation, |scan| scan.generation).ok()?;
+    scans.get(at)
+}
+
+/// The file of a segment, which may be missing.
+fn file_of(scans: &[Scan], generation: u64) -> PathBuf {
+    match (scan_of(scans, generation), scans.first()) {
+        (Some(scan), _) => scan.file.clone(),
+        (None, Some(other)) => other.file.with_file_name(segment_name(generation)),
+        (None, None) => PathBuf::from(segment_name(generation)),
+    }
+}
+
+fn corruption(lost: Lost) -> Error {
+    let many = match lost.last.0 {
+        u64::MAX => format!("records from {} on", lost.first),
+        _ => format!("records {} to {}", lost.first, lost.last),
+    };
+    let text = format!("{many} were durable and are damaged or gone, from byte {} on", lost.offset);
+    Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
+}
+
+/// A segment gets its name only when its log's first group is durable, so a log without any group is a
+/// damaged one.
+fn nothing_left(scans: &[Scan]) -> Error {
+    let generation = scans.first().map_or(1, |scan| scan.generation);
+    let lost = Lost { first: Lsn(1), last: Lsn(u64::MAX), file: file_of(scans, generation), offset: 0 };
+    let text = "there are segments, and not one whole group in them: everything is lost";
+    Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
+}
+
+impl Walk {
+    /// The next LSN before the group `index`.
+    fn proven_before(&self, index: usize) -> u64 {
+        // As the group says it: what was before may have been truncated by one that is damaged.
+        self.groups.get(index).map_or(self.next_lsn, |group| group.header.first_lsn)
+    }
+}

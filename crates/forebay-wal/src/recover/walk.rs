@@ -1,0 +1,191 @@
+//! The live groups in their order, and where the order is broken.
+
+use std::ops::Range;
+
+use crate::format::{Epochs, HEADER_BYTES, Header, Kind, Position};
+
+/// A live group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Its header.
+    pub(crate) header: Header,
+    /// Those of its records that are live: neither truncated nor before the log's first.
+    pub(crate) live: Range<u64>,
+}
+
+impl Group {
+    /// Where its records lie in its segment, in bytes.
+    pub(crate) fn payload(&self) -> Range<u64> {
+        let start = self.header.offset + HEADER_BYTES as u64;
+        start..start + u64::from(self.header.payload_len)
+    }
+}
+
+/// A place where the order of the live groups is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Where the good groups end.
+    pub(crate) cut: Position,
+    /// The next good group.
+    pub(crate) resume: Position,
+    /// The records that were there and would be live; may be empty.
+    pub(crate) lost: Range<u64>,
+    /// An earlier salvage accepted it.
+    pub(crate) declared: bool,
+}
+
+/// The good groups from the start on.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pub(super) groups: Vec<Group>,
+    pub(super) gaps: Vec<Gap>,
+    /// Where the last group ends.
+    pub(super) end: Position,
+    pub(super) next_lsn: u64,
+    pub(super) epochs: Epochs,
+}
+
+/// Takes away the groups that a REOPEN or a Gap group declares dead. `groups` are sorted by position.
+pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
+    let mut dead: Vec<Range<Position>> = Vec::new();
+    let mut live = Vec::with_capacity(groups.len());
+    // From the newest on: a group that is dead itself kills nothing.
+    for header in groups.into_iter().rev() {
+        let place = header.position();
+        if dead.iter().any(|range| range.contains(&place)) {
+            continue;
+        }
+        match header.kind {
+            Kind::Gap => dead.push(header.cut..header.resume),
+            _ if header.flags.reopen() => dead.push(header.cut..place),
+            _ => {}
+        }
+        live.push(header);
+    }
+    live.reverse();
+    live
+}
+
+/// Follows `live`, sorted by position, from the start that its last group names. Steps over a gap only where
+/// a watermark proves that there was something; otherwise it ends there, and the groups behind are not part
+/// of it.
+pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
+    let watermark = live.iter().map(|header| header.watermark).max()?;
+    #[cfg(feature = "_breakage")]
+    let watermark =
+        if crate::breakage::Breakage::WatermarkIgnored.is_on() { Position::default() } else { watermark };
+    let declared: Vec<_> = live.iter().filter(|header| header.kind == Kind::Gap).collect();
+    loop {
+        let newest = live.last()?;
+        let start = Position { generation: newest.start_generation, offset: 0 };
+        let from = live.partition_point(|header| header.position() < start);
+        let mut walk = Walk {
+            groups: Vec::with_capacity(live.len() - from),
+            gaps: Vec::new(),
+            end: start,
+            next_lsn: newest.first_retained,
+            epochs: newest.epochs,
+        };
+        for header in &live[from..] {
+            if !walk.links(header) {
+                if watermark <= walk.end && !walk.groups.is_empty() {
+                    break;
+                }
+                walk.step_over(header, &declared);
+            }
+            walk.take(header);
+        }
+        let reached = from + walk.groups.len();
+        if reached == live.len() {
+            walk.forget_before(newest.first_retained);
+            return Some(walk);
+        }
+        // What an unreachable group says about the beginning of the log does not count.
+        live = &live[..reached];
+    }
+}
+
+impl Walk {
+    /// Whether `header` is the group that was written behind the last one, with nothing between.
+    fn links(&self, header: &Header) -> bool {
+        let place = header.position();
+        let Some(last) = self.groups.last() else { return place == self.end };
+        let next_segment = place.offset == 0 && place.generation > self.end.generation;
+        let Epochs { number, firsts } = header.epochs;
+        let epochs = match header.kind {
+            _ if header.flags.reopen() => self.epochs.raised_to(number, firsts[0]),
+            Kind::Truncate | Kind::Reset => self.epochs.raised(firsts[0]),
+            _ => self.epochs,
+        };
+        (place == self.end || next_segment)
+            && header.previous == last.header.crc
+            && header.first_lsn == self.next_lsn
+            && header.epochs == epochs
+            && (!header.flags.reopen() || header.cut == self.end)
+    }
+
+    /// Notes the gap before `header`, and forgets the records that may have been replaced within it.
+    fn step_over(&mut self, header: &Header, declared: &[&Header]) {
+        let (cut, resume, lost) = (self.end, header.position(), self.lost_before(header));
+        self.forget_from(lost.start);
+        let declared = declared.iter().any(|gap| gap.cut == cut && gap.resume == resume);
+        self.gaps.push(Gap { cut, resume, lost, declared });
+    }
+
+    /// The records that may have been between the last good group and `header`, which does not link to it:
+    /// the ones that are missing in the numbering, and the ones that an unseen truncation or reopening may
+    /// have replaced.
+    fn lost_before(&self, header: &Header) -> Range<u64> {
+        let Some(last) = self.groups.last() else {
+            return self.next_lsn..header.first_lsn.max(self.next_lsn);
+        };
+        let replaced = header.epochs.lowest_since(self.epochs.number).unwrap_or(0);
+        let mut lost = self.next_lsn.min(replaced)..header.first_lsn;
+        if header.position() == self.end {
+            // Nothing can have been between the two: the last group is not the one that this one followed.
+            lost.start = lost.start.min(last.header.first_lsn);
+        }
+        if lost.end < self.next_lsn && replaced >= self.next_lsn {
+            // The numbers go back, and no epoch says why.
+            lost = lost.start.min(lost.end)..self.next_lsn;
+        }
+        lost.start..lost.end.max(lost.start)
+    }
+
+    /// Adds a group and does what it says.
+    fn take(&mut self, header: &Header) {
+        match header.kind {
+            Kind::Truncate => self.forget_from(header.argument.saturating_add(1)),
+            Kind::Reset => self.forget_from(0),
+            _ => {}
+        }
+        let live = header.first_lsn..header.first_lsn + u64::from(header.record_count);
+        self.groups.push(Group { header: *header, live });
+        self.end = header.end();
+        self.next_lsn = header.next_lsn();
+        self.epochs = header.epochs;
+    }
+
+    /// The records from `lsn` on are no longer live.
+    fn forget_from(&mut self, lsn: u64) {
+        for group in self.groups.iter_mut().rev() {
+            if !group.live.is_empty() && group.live.end <= lsn {
+                break;
+            }
+            group.live.end = group.live.end.min(lsn.max(group.live.start));
+        }
+        for gap in &mut self.gaps {
+            gap.lost.end = gap.lost.end.min(lsn.max(gap.lost.start));
+        }
+    }
+
+    /// The records before `lsn` are no longer live.
+    fn forget_before(&mut self, lsn: u64) {
+        for live in self.groups.iter_mut().map(|group| &mut group.live) {
+            live.start = live.start.max(lsn.min(live.end));
+        }
+        for lost in self.gaps.iter_mut().map(|gap| &mut gap.lost) {
+            lost.start = lost.start.max(lsn.min(lost.end));
+        }
+    }
+}

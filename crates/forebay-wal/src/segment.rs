@@ -1,0 +1,157 @@
+//! Segments: the files of a log.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay::{Durability, Engine, File, Open};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::segment_name;
+use crate::queue::Shared;
+
+mod index;
+
+pub(crate) use index::{Done, Index, Place};
+
+/// One file of the log, which is kept as it is while anybody holds it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) generation: u64,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// It may hold bytes of older groups where none of its own are.
+    pub(crate) recycled: bool,
+}
+
+/// Zeros that are written at once.
+const ZEROS_BYTES: u64 = 256 << 10;
+
+/// Where and how segments are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Maker {
+    pub(crate) engine: Engine,
+    pub(crate) dir: PathBuf,
+    pub(crate) shard: usize,
+    pub(crate) bytes: u64,
+}
+
+impl Maker {
+    /// Makes a segment ready to be written: a used one under its new name, or a new file that was written
+    /// through once. Durable when it answers. `shared`, if there is one, tells when to stop.
+    ///
+    /// # Errors
+    /// The system's. A file that could not be finished is removed.
+    pub(crate) async fn make(
+        &self,
+        generation: u64,
+        used: Option<Arc<Segment>>,
+        shared: Option<&Shared>,
+    ) -> Result<Arc<Segment>> {
+        let path = self.path(generation);
+        if let Some(used) = used {
+            self.engine.rename(&used.path, &path).await?;
+            self.engine.sync_dir(&self.dir).await?;
+            return self.open(generation, true).await;
+        }
+        let segment = self.make_at(path, generation, shared).await?;
+        self.engine.sync_dir(&self.dir).await?;
+        Ok(segment)
+    }
+
+    /// As [`make`](Self::make), with a name of the caller's that is not made durable.
+    pub(crate) async fn make_at(
+        &self,
+        path: PathBuf,
+        generation: u64,
+        shared: Option<&Shared>,
+    ) -> Result<Arc<Segment>> {
+        let file = self.engine.open(&path, Open::create_new().shard(self.shard)).await?;
+        match self.fill(&file, shared).await {
+            Ok(()) => Ok(Arc::new(Segment { generation, file, path, bytes: self.bytes, recycled: false })),
+            Err(error) => {
+                // Only space is lost if this fails: an empty segment means nothing.
+                let _ = self.engine.remove_file(&path).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a segment to be written.
+    pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Arc<Segment>> {
+        let path = self.path(generation);
+        let file = self.engine.open(&path, Open::write().shard(self.shard)).await?;
+        lock(&file).await?;
+        let bytes = file.len().await?;
+        Ok(Arc::new(Segment { generation, file, path, bytes, recycled }))
+    }
+
+    /// Opens a segment that another opener prepared, perhaps not to the end, and makes sure that it is
+    /// durable.
+    pub(crate) async fn adopt(&self, generation: u64) -> Result<Arc<Segment>> {
+        let segment = self.open(generation, true).await?;
+        segment.file.sync(Durability::All).await?;
+        self.engine.sync_dir(&self.dir).await?;
+        Ok(segment)
+    }
+
+    /// Opens a segment to be read.
+    pub(crate) async fn open_to_read(&self, generation: u64) -> Result<Arc<Segment>> {
+        let path = self.path(generation);
+        let file = self.engine.open(&path, Open::read().shard(self.shard)).await?;
+        let bytes = file.len().await?;
+        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true }))
+    }
+
+    /// Where a segment is.
+    pub(crate) fn path(&self, generation: u64) -> PathBuf {
+        self.dir.join(segment_name(generation))
+    }
+
+    async fn fill(&self, file: &File, shared: Option<&Shared>) -> Result<()> {
+        lock(file).await?;
+        match file.allocate(0..self.bytes).await {
+            Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
+            _ => {}
+        }
+        let zeros = self.engine.block(ZEROS_BYTES.min(self.bytes) as usize)?.freeze();
+        let mut at = 0;
+        while at < self.bytes {
+            if shared.is_some_and(|shared| shared.stop.load(Ordering::Acquire)) {
+                return Err(Error::new(ErrorKind::Closed, "the log was closed"));
+            }
+            let part = zeros.len().min((self.bytes - at) as usize);
+            let Some(block) = zeros.slice(..part) else { break };
+            file.write(at, block).await?;
+            at += part as u64;
+        }
+        file.sync(Durability::All).await?;
+        Ok(())
+    }
+}
+
+/// Tries so often, 5 ms apart, to lock a segment.
+const LOCK_TRIES: u32 = 200;
+
+/// A write that a dead process left to the kernel holds its file, and so the file's lock, until it is over:
+/// whoever has the lock is alone with the file, although the process that had it before may have ended in the
+/// middle of a write.
+async fn lock(file: &File) -> Result<()> {
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock(forebay::Lock::Exclusive).await {
+            Err(error) if error.kind() == forebay::ErrorKind::Locked => {
+                forebay::shard::sleep(std::time::Duration::from_millis(5)).await?;
+            }
+            other => return other.map_err(Error::from),
+        }
+    }
+    Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open"))
+}
+
+/// Removes files that the log does not need; what cannot be removed is left for the next time.
+pub(crate) fn remove(engine: &Engine, path: &Path) {
+    // The removal begins with the call; nobody waits for it.
+    drop(engine.remove_file(path));
+}

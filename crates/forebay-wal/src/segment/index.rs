@@ -1,0 +1,245 @@
+//! Where in the segments which records are.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Segment;
+use crate::format::{Header, Kind, Position};
+use crate::lsn::Lsn;
+use crate::recover::{Lost, Outcome};
+
+/// Live segments, and in each where the records with consecutive numbers begin.
+#[derive(Debug)]
+pub(crate) struct Index {
+    log_id: u128,
+    /// By generation; the last one is written now.
+    segments: Vec<Arc<Segment>>,
+    /// By number, without a gap between one's end and the next one's beginning.
+    runs: VecDeque<Run>,
+    /// Everything below is durable.
+    end: Position,
+    first_lsn: u64,
+    next_lsn: u64,
+    /// Counts what made known places wrong.
+    version: u64,
+    /// Records that an earlier salvage gave up.
+    holes: Vec<Lost>,
+}
+
+/// Groups in a row, within a segment, that hold consecutive records.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u64,
+    /// One past the last record; `u64::MAX` while it grows.
+    end: u64,
+    start: Position,
+}
+
+/// Where to look for a record.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) segment: Arc<Segment>,
+    /// Groups in a row begin here, with this record's number.
+    pub(crate) offset: u64,
+    /// What is durable of the segment ends here at the latest.
+    pub(crate) limit: u64,
+    /// The record after the last one that is there to be read in these groups.
+    pub(crate) end: u64,
+    pub(crate) version: u64,
+    pub(crate) log_id: u128,
+}
+
+/// A group that is durable, or was found by recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) kind: Kind,
+    pub(crate) argument: u64,
+    pub(crate) first_lsn: u64,
+    pub(crate) count: u32,
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+}
+
+impl Done {
+    pub(crate) fn of(header: &Header) -> Done {
+        Done {
+            kind: header.kind,
+            argument: header.argument,
+            first_lsn: header.first_lsn,
+            count: header.record_count,
+            start: header.position(),
+            end: header.end(),
+        }
+    }
+}
+
+impl Index {
+    /// Of a log without records, whose first will be `next_lsn`.
+    pub(crate) fn new(log_id: u128, next_lsn: u64) -> Index {
+        Index {
+            log_id,
+            segments: Vec::new(),
+            runs: VecDeque::new(),
+            end: Position::default(),
+            first_lsn: next_lsn,
+            next_lsn,
+            version: 0,
+            holes: Vec::new(),
+        }
+    }
+
+    /// Of the first `kept` groups that recovery found; the last one ends at `end`, before the record
+    /// `next_lsn`.
+    pub(crate) fn of(outcome: &Outcome, kept: usize, end: Position, next_lsn: u64) -> Index {
+        let mut index = Index::new(outcome.log_id, next_lsn);
+        index.first_lsn = outcome.first.min(next_lsn);
+        index.holes = outcome.recovery.lost.clone();
+        let mut row: Option<Position> = None;
+        for group in outcome.groups.iter().take(kept) {
+            let (header, live) = (&group.header, &group.live);
+            let whole = live.end == header.next_lsn() || header.record_count == 0;
+            let in_row = row == Some(header.position())
+                && index.runs.back().is_some_and(|run| run.end == header.first_lsn);
+            match index.runs.back_mut() {
+                _ if live.is_empty() => {}
+                Some(last) if in_row => last.end = live.end,
+                _ => {
+                    let start = header.position();
+                    index.runs.push_back(Run { first: header.first_lsn, end: live.end, start });
+                }
+            }
+            let ends = matches!(header.kind, Kind::Truncate | Kind::Reset);
+            // A group without records goes on with a row, and begins none.
+            let rows = in_row || !live.is_empty() || row == Some(header.position());
+            row = (whole && !ends && rows).then(|| header.end());
+        }
+        index.end = end;
+        index.begin_run(next_lsn, end);
+        index
+    }
+
+    /// The loss that a record is in.
+    pub(crate) fn hole_at(&self, lsn: u64) -> Lost {
+        let found = self.holes.iter().find(|lost| lost.first.0 <= lsn && lsn <= lost.last.0);
+        found.cloned().unwrap_or_else(|| Lost {
+            first: Lsn(lsn),
+            last: Lsn(lsn),
+            file: self.segments.last().map(|segment| segment.path.clone()).unwrap_or_default(),
+            offset: 0,
+        })
+    }
+
+    pub(crate) fn durable_lsn(&self) -> u64 {
+        self.next_lsn.saturating_sub(1)
+    }
+
+    pub(crate) fn first_lsn(&self) -> u64 {
+        self.first_lsn
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A segment that is written from now on.
+    pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) {
+        self.segments.push(segment);
+    }
+
+    /// Gives all segments up; nothing can be read any more.
+    pub(crate) fn release(&mut self) -> Vec<Arc<Segment>> {
+        self.version += 1;
+        std::mem::take(&mut self.segments)
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Takes note of a group.
+    pub(crate) fn add(&mut self, done: Done) {
+        let continues = self.end == done.start;
+        if !continues || self.runs.is_empty() {
+            self.begin_run(done.first_lsn, done.start);
+        }
+        self.end = done.end;
+        match done.kind {
+            Kind::Truncate => self.cut(done.argument.saturating_add(1)),
+            Kind::Reset => {
+                self.runs.clear();
+                self.holes.clear();
+                self.first_lsn = done.argument;
+                self.begin_run(done.argument, done.end);
+                self.next_lsn = done.argument;
+                self.version += 1;
+            }
+            _ => self.next_lsn = done.first_lsn.saturating_add(u64::from(done.count)),
+        }
+    }
+
+    /// Records from `next` on are gone; what follows begins at the index's end.
+    pub(crate) fn cut(&mut self, next: u64) {
+        while self.runs.back().is_some_and(|run| run.first >= next) {
+            self.runs.pop_back();
+        }
+        self.begin_run(next, self.end);
+        self.first_lsn = self.first_lsn.min(next);
+        for lost in &mut self.holes {
+            lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
+        }
+        self.holes.retain(|lost| lost.first <= lost.last);
+        self.next_lsn = next;
+        self.version += 1;
+    }
+
+    fn begin_run(&mut self, first: u64, start: Position) {
+        while self.runs.back().is_some_and(|run| run.first >= first) {
+            self.runs.pop_back();
+        }
+        if let Some(last) = self.runs.back_mut() {
+            last.end = last.end.min(first);
+        }
+        self.runs.push_back(Run { first, end: u64::MAX, start });
+    }
+
+    fn run_of(&self, lsn: u64) -> Option<&Run> {
+        let after = self.runs.partition_point(|run| run.first <= lsn);
+        self.runs.get(after.checked_sub(1)?).filter(|run| lsn < run.end)
+    }
+
+    /// The oldest segment that a log beginning with `first` needs.
+    pub(crate) fn start_generation(&self, first: u64, current: u64) -> u64 {
+        // A first record that was lost: what counts is the next one that is there.
+        let at = self.runs.partition_point(|run| run.end <= first);
+        self.runs.get(at).map_or(current, |run| run.start.generation)
+    }
+
+    /// Records before `first` are gone for good, and so are segments before `generation`, which are answered.
+    pub(crate) fn retire(&mut self, first: u64, generation: u64) -> Vec<Arc<Segment>> {
+        self.first_lsn = self.first_lsn.max(first);
+        while self.runs.front().is_some_and(|run| run.end <= first && run.start.generation < generation) {
+            self.runs.pop_front();
+        }
+        let kept = self.segments.partition_point(|segment| segment.generation < generation);
+        self.segments.drain(..kept).collect()
+    }
+
+    /// Where a durable record is; `None` when it is not one of the log's.
+    pub(crate) fn place_of(&self, lsn: u64) -> Option<Place> {
+        if lsn < self.first_lsn || lsn >= self.next_lsn {
+            return None;
+        }
+        let run = self.run_of(lsn)?;
+        let at = self.segments.partition_point(|segment| segment.generation < run.start.generation);
+        let segment = self.segments.get(at).filter(|segment| segment.generation == run.start.generation)?;
+        let limit = if segment.generation == self.end.generation { self.end.offset } else { segment.bytes };
+        Some(Place {
+            segment: segment.clone(),
+            offset: run.start.offset,
+            limit,
+            end: run.end.min(self.next_lsn),
+            version: self.version,
+            log_id: self.log_id,
+        })
+    }
+}

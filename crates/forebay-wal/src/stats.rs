@@ -1,0 +1,117 @@
+//! What a log counts while it runs.
+
+use std::fmt;
+
+use hdrhistogram::Histogram;
+
+/// Counts and times since the log was opened; see [`Wal::stats`](crate::Wal::stats).
+///
+/// Times are in nanoseconds, in histograms with two significant digits from 1 ns to 60 s; longer ones count
+/// as 60 s. Inside a simulated world no times are taken.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Groups that became durable, each one write and one flush, those without records included.
+    pub groups: u64,
+    /// Of these, the ones without records: marks, truncations, resets.
+    pub control_groups: u64,
+    /// Records that became durable.
+    pub records: u64,
+    /// Bytes of those records, without framing.
+    pub record_bytes: u64,
+    /// Bytes written, with headers, framing and padding.
+    pub write_bytes: u64,
+    /// Of these, zeros that fill groups up to the device's write unit.
+    pub padded_bytes: u64,
+    /// Records in a group, of groups that had any.
+    pub group_records: Distribution,
+    /// From a group's submission until it was durable.
+    pub flush_ns: Distribution,
+    /// From the arrival of a group's first record until the group's submission.
+    pub queued_ns: Distribution,
+    /// Segments that were made new.
+    pub segments_made: u64,
+    /// Segments that were used again.
+    pub segments_recycled: u64,
+    /// Times that a group had to wait for its segment to be made.
+    pub segment_waits: u64,
+    /// Appends that had to wait for room; see
+    /// [`Options::pending_bytes_max`](crate::Options::pending_bytes_max).
+    pub full_waits: u64,
+    /// Bytes of records that wait to become durable now.
+    pub pending_bytes: usize,
+    /// A write or flush failed, and every later call answers that failure.
+    pub poisoned: bool,
+}
+
+impl Stats {
+    pub(crate) fn new() -> Stats {
+        Stats {
+            groups: 0,
+            control_groups: 0,
+            records: 0,
+            record_bytes: 0,
+            write_bytes: 0,
+            padded_bytes: 0,
+            group_records: Distribution::new(1_000_000),
+            flush_ns: Distribution::new(TIME_NS_MAX),
+            queued_ns: Distribution::new(TIME_NS_MAX),
+            segments_made: 0,
+            segments_recycled: 0,
+            segment_waits: 0,
+            full_waits: 0,
+            pending_bytes: 0,
+            poisoned: false,
+        }
+    }
+}
+
+const TIME_NS_MAX: u64 = 60_000_000_000;
+
+/// How values are distributed: two significant digits.
+#[derive(Clone)]
+pub struct Distribution(Option<Histogram<u64>>);
+
+impl Distribution {
+    /// Should the bounds ever be refused, nothing is recorded: statistics are no reason to fail.
+    fn new(max: u64) -> Distribution {
+        Distribution(Histogram::new_with_bounds(1, max, 2).ok())
+    }
+
+    pub(crate) fn record(&mut self, value: u64) {
+        if let Some(histogram) = &mut self.0 {
+            histogram.saturating_record(value);
+        }
+    }
+
+    /// Values recorded.
+    pub fn count(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::len)
+    }
+
+    /// What the share `quantile` (0.0 to 1.0) of values does not exceed; 0 when nothing was recorded.
+    pub fn at(&self, quantile: f64) -> u64 {
+        self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(quantile))
+    }
+
+    /// The arithmetic mean; 0 when nothing was recorded.
+    pub fn mean(&self) -> f64 {
+        self.0.as_ref().map_or(0.0, Histogram::mean)
+    }
+
+    /// The largest value; 0 when nothing was recorded.
+    pub fn max(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::max)
+    }
+}
+
+impl fmt::Debug for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Distribution")
+            .field("count", &self.count())
+            .field("p50", &self.at(0.5))
+            .field("p99", &self.at(0.99))
+            .field("max", &self.max())
+            .finish()
+    }
+}

@@ -1,0 +1,218 @@
+//! [`Wal`]: the handle of an open log.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay::Engine;
+
+use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+use crate::lsn::Lsn;
+use crate::open::Opening;
+use crate::options::Options;
+use crate::queue::{Change, Shared};
+use crate::reader::Reader;
+use crate::stats::Stats;
+
+/// An open log: a handle that is cheap to clone and works from any thread and any executor, on shards, and in
+/// a simulated world.
+///
+/// Appends that arrive while a group is being written become the next group: one write and one flush for all
+/// of them, without any delay to gather more. A log has one task, on one shard of its engine; an append from
+/// elsewhere costs one hop there and one back.
+///
+/// Its operations are futures that also have `.wait()`. They begin when they are first polled. **Dropping the
+/// future of an append does not take the record back**: once polled, the record may be in the log, or may
+/// come to be.
+///
+/// A write or a flush that fails *poisons* the log: whatever waits and every later call answers
+/// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) with the first failure as cause. What the disk then
+/// holds is unknown until the log is opened again.
+///
+/// When the last handle is dropped what is queued is still written, in the background; [`close`](Wal::close)
+/// tells when that is done. The engine lives as long as the log.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// use forebay_wal::{Lsn, Options, Wal};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path();
+/// let engine = Engine::start(Config::default())?;
+/// let options = Options::new().segment_bytes(1 << 20);
+/// let (wal, recovery) = Wal::open(&engine, dir, options.clone()).wait()?; // in a task: .await
+/// assert!(recovery.created);
+///
+/// let first = wal.append(b"durable when this answers").wait()?;
+/// let more = wal.append_batch(&[b"all", b"or", b"nothing"]).wait()?;
+/// assert_eq!((first, more), (Lsn(1), Lsn(2)..Lsn(5)));
+/// wal.close().wait()?;
+///
+/// let (wal, recovery) = Wal::open(&engine, dir, options).wait()?;
+/// assert_eq!((recovery.last, recovery.unproven), (Lsn(4), 0));
+/// let mut reader = wal.read_from(Lsn(2));
+/// let record = reader.next_wait()?.expect("there are four records");
+/// assert_eq!((record.lsn(), &record[..]), (Lsn(2), &b"all"[..]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Wal {
+    handle: Arc<Handle>,
+}
+
+/// Shared by all clones; with it goes the log.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.begin_close();
+    }
+}
+
+impl Wal {
+    pub(crate) fn new(shared: Arc<Shared>) -> Wal {
+        Wal { handle: Arc::new(Handle { shared }) }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// Opens the log in a directory, which has to exist, and tells what was found. A directory without a log
+    /// gets a new one, unless [`Options::create`] says otherwise.
+    ///
+    /// Reads and checks every segment that holds live records. A log that was not closed goes on in a fresh
+    /// segment, so nothing is ever appended behind damage; a new segment is written through once, which takes
+    /// about as long as writing [`Options::segment_bytes`] does. The work begins with the call; dropping the
+    /// answer closes the log again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
+    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
+    /// else has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
+    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range, and the
+    /// system's. After an error the log is as it was.
+    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
+        Opening::new(engine, dir.as_ref(), options)
+    }
+
+    /// Appends a record; answers its number when it is durable. An empty record is a record.
+    ///
+    /// Records whose appends were polled one after the other get numbers in that order. When too much waits
+    /// already ([`Options::pending_bytes_max`]) it waits for its turn, first come, first served.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned). After `Poisoned` the record may or may not be in
+    /// the log once it is opened again.
+    pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
+        Append::new(self.shared(), record)
+    }
+
+    /// Appends records in one group, with numbers in a row: after a crash all of them are there or none.
+    /// Answers their numbers when they are durable.
+    ///
+    /// # Errors
+    /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also when they do not
+    /// fit into a segment together, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when there
+    /// are none.
+    pub fn append_batch<'a>(&'a self, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
+        AppendBatch::new(self.shared(), records)
+    }
+
+    /// Appends a record and answers its number as soon as it is queued; [`sync`](Wal::sync) tells when it is
+    /// durable. It is written in any case, without waiting for a sync.
+    ///
+    /// # Errors
+    /// As [`append`](Wal::append), for failures known by then.
+    pub fn append_unsynced<'a>(&'a self, record: &'a [u8]) -> AppendUnsynced<'a> {
+        AppendUnsynced::new(self.shared(), record)
+    }
+
+    /// Answers when everything that was queued before is durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the engine ended before.
+    pub fn sync(&self) -> Settled<'_> {
+        Settled::new(self.shared(), None)
+    }
+
+    /// Gives up the records before `lsn`; durable when it answers. Segments without any other records are
+    /// used again. A number that is not above the first record's changes nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn); as
+    /// [`sync`](Wal::sync).
+    pub fn truncate_before(&self, lsn: Lsn) -> Settled<'_> {
+        Settled::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
+    }
+
+    /// Removes the records after `lsn`; durable when it answers, and the next record gets the number after
+    /// `lsn`. What is queued before is written first, and then removed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) when there is no such record; one before the
+    /// first removes all. As [`sync`](Wal::sync).
+    pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
+        Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
+    }
+
+    /// Removes all records; durable when it answers, and the next record gets the number `next`, whatever
+    /// there was before: a snapshot may leave a gap.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for 0 and `u64::MAX`; as
+    /// [`sync`](Wal::sync).
+    pub fn reset_to(&self, next: Lsn) -> Settled<'_> {
+        Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
+    }
+
+    /// The last record that is durable; one before [`first_lsn`](Wal::first_lsn) when there is none.
+    pub fn durable_lsn(&self) -> Lsn {
+        Lsn(self.shared().durable_lsn())
+    }
+
+    /// The number that the next record gets.
+    pub fn next_lsn(&self) -> Lsn {
+        Lsn(self.shared().lock().next_lsn)
+    }
+
+    /// The first record that the log holds, as far as that is durable; the next one's number when it holds
+    /// none.
+    pub fn first_lsn(&self) -> Lsn {
+        Lsn(self.shared().lock().index.first_lsn())
+    }
+
+    /// Reads durable records from `lsn` on, up to the last one and, when asked again, on to those that came
+    /// since.
+    pub fn read_from(&self, lsn: Lsn) -> Reader {
+        Reader::new(self.shared().clone(), lsn.0)
+    }
+
+    /// Counts and times since the log was opened.
+    pub fn stats(&self) -> Stats {
+        self.shared().stats()
+    }
+
+    /// Closes the log for all handles: what is queued is written, later calls answer
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and when this answers the log can be opened again.
+    /// The end begins with the call, also when the answer is never awaited. Readers go on.
+    ///
+    /// # Errors
+    /// The failure that poisoned the log. It is closed all the same.
+    pub fn close(&self) -> Close<'_> {
+        self.shared().begin_close();
+        Close::new(self.shared())
+    }
+}
+
+impl fmt::Debug for Wal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wal").field("durable_lsn", &self.durable_lsn()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,345 @@
+//! The log's task: takes groups from the queue and makes them durable, one after the other.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use forebay::{Block, BlockMut, Durability, File, shard};
+
+use crate::error::Result;
+use crate::format::{Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
+use crate::queue::{Group, Shared, State, Work};
+use crate::segment::{Done, Maker, Segment};
+
+mod next;
+
+pub(crate) use next::Next;
+
+/// Where a log goes on: what the next group says about the ones before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    pub(crate) log_id: u128,
+    pub(crate) epochs: Epochs,
+    /// The last group's checksum.
+    pub(crate) previous: u32,
+    /// Everything below is durable.
+    pub(crate) watermark: Position,
+    pub(crate) next_lsn: u64,
+    /// The next LSN when the segment was begun.
+    pub(crate) base_lsn: u64,
+    pub(crate) first_retained: u64,
+    pub(crate) start_generation: u64,
+    /// The last group that is there has no records, so it says of all others that they are durable.
+    pub(crate) marked: bool,
+}
+
+/// The task's own things.
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) maker: Maker,
+    /// Held as long as the log is open.
+    pub(crate) lock: File,
+    pub(crate) chain: Chain,
+    pub(crate) segment: Arc<Segment>,
+    /// Where the next group goes.
+    pub(crate) offset: u64,
+    pub(crate) next: Next,
+    pub(crate) durability: Durability,
+    pub(crate) mark_after: Duration,
+    /// Memory of groups without records.
+    pub(crate) small: BlockMut,
+    pub(crate) wakers: Vec<Waker>,
+}
+
+/// What became of a group.
+pub(crate) struct Written {
+    done: Done,
+    framed: usize,
+    padded: u64,
+    flush_ns: Option<u64>,
+    queued_ns: Option<u64>,
+}
+
+/// The log ends with its task, however that ends.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end(false);
+    }
+}
+
+impl Writer {
+    /// Runs until the log is closed or fails.
+    pub(crate) async fn run(mut self) {
+        let _ending = Ending(self.shared.clone());
+        if let Err(error) = self.serve().await {
+            self.shared.fail(&error);
+        }
+        // Once the lock is given back another log may use the files, so nothing of ours may be on its way to
+        // them.
+        self.shared.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.next.end().await;
+        // With the last handle of the file the lock goes as well.
+        let _ = self.segment.file.unlock().await;
+        let _ = self.lock.unlock().await;
+        self.shared.end(true);
+    }
+
+    async fn serve(&mut self) -> Result<()> {
+        let mut idle = Idle::default();
+        self.prepare_ahead();
+        loop {
+            match idle.next(self).await? {
+                Some(Work::Group(group)) => self.write_queued(group).await?,
+                Some(Work::End) => return self.mark().await,
+                None => self.mark().await?,
+            }
+        }
+    }
+
+    async fn write_queued(&mut self, mut group: Group) -> Result<()> {
+        let written = self.write(&mut group).await?;
+        let mut retired = Vec::new();
+        let (retain, start) = (group.retain, self.chain.start_generation);
+        let framed = written.framed;
+        self.shared.complete(group, framed, &mut self.wakers, |state| {
+            note(state, &written);
+            if let Some(first) = retain {
+                retired = state.index.retire(first, start);
+            }
+        });
+        self.next.retire(&self.maker, retired);
+        self.prepare_ahead();
+        Ok(())
+    }
+
+    /// Writes a group without records, which says of all before it that they are durable. Costs a write and a
+    /// flush, and is left out when it would need a segment that is not there yet.
+    async fn mark(&mut self) -> Result<()> {
+        let fits = self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes;
+        if self.chain.marked || !(fits || self.next.is_ready()) {
+            self.chain.marked = true;
+            return Ok(());
+        }
+        let mut group = Group::new();
+        group.kind = Kind::Mark;
+        group.first_lsn = self.chain.next_lsn;
+        let written = self.write(&mut group).await?;
+        note(&mut self.shared.lock(), &written);
+        Ok(())
+    }
+
+    /// Makes a group durable and goes on behind it.
+    pub(crate) async fn write(&mut self, group: &mut Group) -> Result<Written> {
+        let framed = group.framed_bytes();
+        let total = group_bytes(framed, self.shared.limits.unit);
+        if self.offset + u64::from(total) > self.segment.bytes {
+            self.roll().await?;
+        }
+        let header = self.header(group, framed, total);
+        let small = group.buffer.capacity() == 0;
+        let mut buffer = std::mem::take(if small { &mut self.small } else { &mut group.buffer });
+        if buffer.capacity() < total as usize {
+            let mut larger = self.shared.engine.block(total as usize)?;
+            larger[..buffer.len()].copy_from_slice(&buffer);
+            larger.truncate(buffer.len());
+            buffer = larger;
+        }
+        buffer.resize(total as usize)?;
+        let crc = seal(&header, &mut buffer);
+        let block = buffer.freeze();
+        let began = self.shared.now();
+        let write = self.segment.file.write(self.offset, block.clone()).durable(self.durability);
+        match write.await {
+            Err(error) if !is_ignored() => return Err(error.into()),
+            _ => {}
+        }
+        let flush_ns = began.map(|began| nanos(began.elapsed()));
+        let queued_ns = match (began, group.began) {
+            (Some(began), Some(came)) => Some(nanos(began.saturating_duration_since(came))),
+            _ => None,
+        };
+        match small {
+            true => self.small = emptied(block),
+            false => group.buffer = emptied(block),
+        }
+        let header = Header { total_len: total, ..header };
+        self.offset += u64::from(total);
+        self.chain = Chain {
+            epochs: header.epochs,
+            previous: crc,
+            watermark: header.end(),
+            next_lsn: header.next_lsn(),
+            first_retained: header.first_retained,
+            start_generation: header.start_generation,
+            marked: header.record_count == 0,
+            ..self.chain
+        };
+        Ok(Written {
+            done: Done::of(&header),
+            framed,
+            padded: u64::from(total) - (HEADER_BYTES + framed) as u64,
+            flush_ns,
+            queued_ns,
+        })
+    }
+
+    fn header(&self, group: &Group, framed: usize, total: u32) -> Header {
+        let chain = &self.chain;
+        let generation = self.segment.generation;
+        let first_retained = group.retain.unwrap_or(chain.first_retained);
+        let start_generation = match (group.kind, group.retain) {
+            (Kind::Reset, _) => generation,
+            (_, Some(first)) => self.shared.lock().index.start_generation(first, generation),
+            _ => chain.start_generation,
+        };
+        let epochs = match group.kind {
+            Kind::Truncate => chain.epochs.raised(group.argument.saturating_add(1)),
+            Kind::Reset => chain.epochs.raised(group.argument),
+            _ => chain.epochs,
+        };
+        let reopen = if group.reopen { Flags::REOPEN } else { Flags::default() };
+        let recycled = if self.segment.recycled { Flags::RECYCLED } else { Flags::default() };
+        let flags = reopen.with(recycled);
+        Header {
+            crc: 0,
+            total_len: total,
+            log_id: chain.log_id,
+            generation,
+            offset: self.offset,
+            epochs,
+            first_lsn: group.first_lsn,
+            record_count: group.count,
+            payload_len: framed as u32,
+            previous: chain.previous,
+            kind: group.kind,
+            flags,
+            watermark: chain.watermark,
+            first_retained,
+            base_lsn: chain.base_lsn,
+            argument: group.argument,
+            cut: group.cut,
+            resume: group.resume,
+            start_generation,
+        }
+    }
+
+    /// Goes on in the next segment, which normally is ready.
+    async fn roll(&mut self) -> Result<()> {
+        if !self.next.is_ready() {
+            self.shared.lock().stats.segment_waits += 1;
+        }
+        let (segment, recycled) = self.next.take(&self.maker, &self.shared).await?;
+        let old = std::mem::replace(&mut self.segment, segment);
+        // Nothing of ours is in flight to it; readers go on.
+        drop(old.file.unlock());
+        self.offset = 0;
+        self.chain.base_lsn = self.chain.next_lsn;
+        let mut state = self.shared.lock();
+        state.index.add_segment(self.segment.clone());
+        match recycled {
+            true => state.stats.segments_recycled += 1,
+            false => state.stats.segments_made += 1,
+        }
+        Ok(())
+    }
+
+    /// Has the next segment made once a quarter of this one is used.
+    fn prepare_ahead(&mut self) {
+        if self.offset >= self.segment.bytes / 4 {
+            self.next.begin(&self.maker, &self.shared);
+        }
+    }
+}
+
+/// Waits for work, and for the time when there was none for long.
+#[derive(Default)]
+struct Idle {
+    tick: Option<shard::Sleep>,
+    ticks: u32,
+}
+
+/// The time without a group is counted in halves, so that a busy log arms a timer now and then and not once a
+/// group.
+const QUIET_TICKS: u32 = 3;
+
+impl Idle {
+    /// The next group; `None` after a while without one, if the last one had records.
+    async fn next(&mut self, writer: &Writer) -> Result<Option<Work>> {
+        let (marked, half) = (writer.chain.marked, writer.mark_after / 2);
+        let work = poll_fn(|context| self.poll(&writer.shared, marked, half, context)).await;
+        self.ticks = 0;
+        work
+    }
+
+    fn poll(
+        &mut self,
+        shared: &Shared,
+        marked: bool,
+        half: Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Work>>> {
+        if let Poll::Ready(work) = shared.poll_work(context.waker()) {
+            return Poll::Ready(Ok(Some(work)));
+        }
+        if marked {
+            self.tick = None;
+            return Poll::Pending;
+        }
+        loop {
+            let tick = self.tick.get_or_insert_with(|| shard::sleep(half));
+            match Pin::new(tick).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(Ok(())) => {
+                    self.tick = None;
+                    self.ticks += 1;
+                    if self.ticks >= QUIET_TICKS {
+                        return Poll::Ready(Ok(None));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes note of a durable group.
+pub(crate) fn note(state: &mut State, written: &Written) {
+    let Written { done, framed, padded, .. } = written;
+    state.index.add(*done);
+    let stats = &mut state.stats;
+    stats.groups += 1;
+    stats.control_groups += u64::from(done.count == 0);
+    stats.records += u64::from(done.count);
+    stats.record_bytes += (framed - done.count as usize * crate::format::RECORD_HEADER_BYTES) as u64;
+    stats.write_bytes += done.end.offset - done.start.offset;
+    stats.padded_bytes += padded;
+    if done.count > 0 {
+        stats.group_records.record(u64::from(done.count));
+    }
+    written.flush_ns.into_iter().for_each(|ns| stats.flush_ns.record(ns));
+    written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
+}
+
+/// The memory of a block whose write is over, to be filled again.
+fn emptied(block: Block) -> BlockMut {
+    // The empty slice holds the memory alone once the block is gone, and nothing is moved to its front.
+    let empty = block.slice(..0);
+    drop(block);
+    empty.and_then(|empty| empty.try_into_mut().ok()).unwrap_or_default()
+}
+
+/// Whether this log was broken on purpose and takes a failed write for a good one.
+fn is_ignored() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::PoisonIgnored.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,105 @@
+//! The next segment, made before it is needed.
+
+use std::sync::Arc;
+
+use forebay::Class;
+use forebay::shard::JoinHandle;
+
+use crate::error::Result;
+use crate::queue::Shared;
+use crate::segment::{Maker, Segment, remove};
+
+type Making = JoinHandle<Result<Arc<Segment>>>;
+
+/// The segment after the one that is written.
+pub(crate) struct Next {
+    making: Option<Making>,
+    /// The one being made is a used one.
+    recycled: bool,
+    /// It is there already.
+    found: bool,
+    /// Its generation. Numbers have no gaps, so one that could not be made is tried again.
+    generation: u64,
+    /// Segments that the log does not need any more, to be used again.
+    used: Vec<Arc<Segment>>,
+}
+
+/// Segments kept to be used again; further ones are removed.
+const USED_MAX: usize = 2;
+
+impl Next {
+    pub(crate) fn new(generation: u64) -> Next {
+        Next { making: None, recycled: false, found: false, generation, used: Vec::new() }
+    }
+
+    /// One was found when the log was opened: prepared, and never used.
+    pub(crate) fn found(generation: u64) -> Next {
+        Next { found: true, ..Next::new(generation) }
+    }
+
+    /// Has it made in the background, unless it is.
+    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>) {
+        if self.making.is_some() {
+            return;
+        }
+        let found = self.found;
+        let free = if found { None } else { self.free() };
+        let used = free.map(|at| self.used.swap_remove(at));
+        self.recycled = used.is_some() || found;
+        let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
+        let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
+            match found {
+                true => maker.adopt(generation).await,
+                false => maker.make(generation, used, Some(&shared)).await,
+            }
+        });
+        self.making = Some(task);
+    }
+
+    /// Whether it can be had without waiting long.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.making.is_some()
+    }
+
+    /// The segment, and whether it is a used one. What fails is tried once more: space may have come back
+    /// since.
+    pub(crate) async fn take(&mut self, maker: &Maker, shared: &Arc<Shared>) -> Result<(Arc<Segment>, bool)> {
+        let mut tries = 0;
+        loop {
+            self.begin(maker, shared);
+            let Some(making) = self.making.take() else { continue };
+            tries += 1;
+            match making.await? {
+                Ok(segment) => {
+                    self.generation += 1;
+                    self.found = false;
+                    return Ok((segment, self.recycled));
+                }
+                Err(error) if tries == 2 => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A used segment that nobody reads.
+    fn free(&self) -> Option<usize> {
+        self.used.iter().position(|used| Arc::strong_count(used) == 1)
+    }
+
+    /// Takes over segments that the log does not need any more.
+    pub(crate) fn retire(&mut self, maker: &Maker, retired: Vec<Arc<Segment>>) {
+        for segment in retired {
+            match self.used.len() < USED_MAX && segment.bytes == maker.bytes {
+                true => self.used.push(segment),
+                false => remove(&maker.engine, &segment.path),
+            }
+        }
+    }
+
+    /// Waits until nothing is being made any more.
+    pub(crate) async fn end(&mut self) {
+        if let Some(making) = self.making.take() {
+            let _ = making.await;
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Counts heap allocations on the shard's thread: none per append once the log is warm, whoever appends.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use common::{dir, engine};
+use forebay::{Class, Engine};
+use forebay_wal::{Options, Wal};
+
+struct Counting;
+
+thread_local! {
+    /// `None`: this thread is not watched.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
+}
+
+// SAFETY: everything is passed on to the system's allocator unchanged; counting touches a plain thread-local.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What may be counted however many appends there are: the driver of threads starts a thread when all others
+/// are busy.
+fn allowance(engine: &Engine) -> u64 {
+    if engine.driver() == "threads" { 64 * 8 } else { 0 }
+}
+
+/// No mark and no new segment within the test: they are rare, and not free.
+fn options() -> Options {
+    Options::new().segment_bytes(64 << 20).mark_after(Duration::from_secs(3600))
+}
+
+#[test]
+fn appends_on_a_shard_allocate_nothing() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().to_path_buf();
+    let inner = engine.clone();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let (wal, _) = Wal::open(&inner, &path, options()).await.unwrap();
+        let append = async |times: u32| {
+            for _ in 0..times {
+                wal.append(&[5; 300]).await.unwrap();
+            }
+        };
+        append(300).await;
+        COUNT.set(Some(0));
+        append(500).await;
+        COUNT.replace(None).unwrap_or(u64::MAX)
+    });
+    let allocations = task.wait().unwrap();
+    assert!(allocations <= allowance(&engine), "{allocations} allocations in 500 appends");
+}
+
+#[test]
+fn appends_from_elsewhere_allocate_nothing_on_the_shard() {
+    let (engine, dir) = (Engine::start(forebay::Config::default().shards(1)).unwrap(), dir());
+    let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let append = |times: u32| {
+        let tasks: Vec<_> = (0..16)
+            .map(|_| {
+                let wal = wal.clone();
+                runtime.spawn(async move {
+                    for _ in 0..times {
+                        wal.append(&[5; 300]).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    };
+    append(100);
+    let watch = |value| engine.spawn_on_shard(0, Class::DEFAULT, move || async move { COUNT.replace(value) });
+    watch(Some(0)).wait().unwrap();
+    append(200);
+    let allocations = watch(None).wait().unwrap().unwrap_or(u64::MAX);
+    // Beginning and ending the watch are tasks of their own, and Tokio's queue of tasks that were woken
+    // elsewhere may grow.
+    let rest = 64;
+    assert!(allocations <= rest + allowance(&engine), "{allocations} allocations in 3,200 appends");
+}

@@ -1,0 +1,80 @@
+//! Bytes of a log that is not open, read and damaged through the world's own files.
+
+use std::collections::BTreeMap;
+
+use forebay::{Durability, Engine, Open, Result, sim};
+
+use crate::groups::{self, GRAIN};
+use crate::log::DIR;
+use crate::model::Hit;
+
+/// All files of the log.
+pub(crate) async fn files(engine: &Engine) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    for entry in engine.read_dir(DIR).await? {
+        let name = entry.name().to_string_lossy().into_owned();
+        let file = engine.open(format!("{DIR}/{name}"), Open::read()).await?;
+        let len = file.len().await?;
+        let mut bytes = Vec::with_capacity(len as usize);
+        while (bytes.len() as u64) < len {
+            let at = bytes.len() as u64;
+            bytes.extend_from_slice(&file.read(at..len.min(at + (128 << 10))).await?);
+        }
+        files.insert(name, bytes);
+    }
+    Ok(files)
+}
+
+/// Damages one group that counts, or bytes that do not: one bit, or a page. Answers which group was hit.
+pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
+    let files = files(engine).await?;
+    let groups = groups::live(&files);
+    // Without its only group a log has nothing to go on with.
+    if groups.len() < 2 || sim::random(8) == 0 {
+        return beside(engine, &files, &groups).await.map(|()| None);
+    }
+    // The newest groups are where the cases are.
+    let back = if sim::random(2) == 0 { sim::random(3) } else { sim::random(groups.len() as u64) };
+    let Some(group) = groups.iter().rev().nth(back as usize) else { return Ok(None) };
+    let page = sim::random((group.len / GRAIN) as u64) * GRAIN as u64;
+    let way = sim::random(4);
+    change(engine, &group.file(), group.offset + page, |bytes| match way {
+        0 => bytes.fill(0),
+        1 => bytes.fill(0xa5),
+        _ => {
+            let bit = sim::random(bytes.len() as u64 * 8) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    })
+    .await?;
+    // A page that held nothing but zeros is not damaged by more of them.
+    let after = self::files(engine).await?;
+    if groups::live(&after).iter().any(|there| there.place() == group.place()) {
+        return Ok(None);
+    }
+    Ok(Some(Hit {
+        lsns: group.lsns.clone(),
+        file: group.file(),
+        offset: group.offset,
+        last: back == 0,
+        erased: way == 0 && page == 0,
+    }))
+}
+
+/// Writes garbage behind the newest group, where nothing was.
+async fn beside(engine: &Engine, files: &BTreeMap<String, Vec<u8>>, groups: &[groups::Group]) -> Result<()> {
+    let Some(last) = groups.last() else { return Ok(()) };
+    let end = last.offset + last.len as u64;
+    if files.get(&last.file()).is_none_or(|bytes| (bytes.len() as u64) < end + GRAIN as u64) {
+        return Ok(());
+    }
+    change(engine, &last.file(), end, |bytes| bytes[..64].fill(0x5a)).await
+}
+
+async fn change(engine: &Engine, name: &str, page: u64, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    let file = engine.open(format!("{DIR}/{name}"), Open::write()).await?;
+    let mut bytes = file.read_up_to(page..page + GRAIN as u64).await?.to_vec();
+    change(&mut bytes);
+    file.write(page, bytes).durable(Durability::Data).await?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The log's bytes, read with nothing but the format's page in hand; the crate's own parser is what is
+//! tested.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Every place where a group may begin is a multiple of this.
+pub(crate) const GRAIN: usize = 4096;
+const HEADER: usize = 192;
+
+/// A group that is intact at its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) generation: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    pub(crate) reopens: bool,
+    pub(crate) lsns: Range<u64>,
+    /// Where the log was cut, if the group begins a segment after an open.
+    pub(crate) cut: (u64, u64),
+}
+
+impl Group {
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.generation, self.offset)
+    }
+
+    pub(crate) fn file(&self) -> String {
+        file_name(self.generation)
+    }
+}
+
+pub(crate) fn file_name(generation: u64) -> String {
+    format!("{generation:016x}.wal")
+}
+
+/// The generation in a segment's name.
+pub(crate) fn generation(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".wal").filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// All intact groups that count, in order: none that a later opening declared dead.
+pub(crate) fn live(files: &BTreeMap<String, Vec<u8>>) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for (name, bytes) in files {
+        let Some(generation) = generation(name) else { continue };
+        let mut at = 0;
+        while at < bytes.len() {
+            match group(bytes, at, generation) {
+                Some(group) => {
+                    at += group.len;
+                    groups.push(group);
+                }
+                None => at += GRAIN,
+            }
+        }
+    }
+    let openings: Vec<Group> = groups.iter().filter(|group| group.reopens).cloned().collect();
+    groups.retain(|group| {
+        !openings.iter().any(|opening| group.place() >= opening.cut && group.place() < opening.place())
+    });
+    groups.sort_by_key(Group::place);
+    groups
+}
+
+fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
+    let u32_at =
+        |place: usize| Some(u32::from_le_bytes(bytes.get(at + place..at + place + 4)?.try_into().ok()?));
+    let u64_at =
+        |place: usize| Some(u64::from_le_bytes(bytes.get(at + place..at + place + 8)?.try_into().ok()?));
+    let len = u32_at(12)? as usize;
+    let sane = len >= HEADER && len.is_multiple_of(GRAIN);
+    if !bytes[at..].starts_with(b"FBYWAL") || !sane {
+        return None;
+    }
+    let missing = (at + len).saturating_sub(bytes.len());
+    let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + len)]].concat();
+    covered.resize(covered.len() + missing, 0);
+    let here = u64_at(32)? == generation && u64_at(40)? == at as u64 && u32_at(8)? == crc32c(&covered);
+    let lsns = u64_at(56)?..u64_at(56)? + u64::from(u32_at(64)?);
+    here.then_some(Group {
+        generation,
+        offset: at as u64,
+        len,
+        reopens: bytes[at + 77] & 1 == 1,
+        lsns,
+        cut: (u64_at(120)?, u64_at(128)?),
+    })
+}
+
+/// CRC-32C (Castagnoli), a byte at a time.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = table();
+    !bytes.iter().fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
+}
+
+const fn table() -> [u32; 256] {
+    let (mut table, mut at) = ([0; 256], 0);
+    while at < 256 {
+        let (mut crc, mut bit) = (at as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { 0x82f6_3b78 ^ (crc >> 1) } else { crc >> 1 };
+            bit += 1;
+        }
+        (table[at], at) = (crc, at + 1);
+    }
+    table
+}

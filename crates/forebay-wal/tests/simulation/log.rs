@@ -1,0 +1,155 @@
+//! The log as the simulated programs see it: one place that knows how its calls are spelt.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use forebay::Engine;
+use forebay_wal::{Error, ErrorKind, Lsn, Options, Recovery, Result, Wal};
+
+use crate::records;
+
+/// Where the log lies.
+pub(crate) const DIR: &str = "/disk/log";
+
+/// How a world's logs are opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) segment_bytes: u64,
+    pub(crate) group_bytes_max: usize,
+    pub(crate) pending_bytes_max: usize,
+    pub(crate) mark_after: Duration,
+    pub(crate) shard: usize,
+}
+
+impl Shape {
+    /// Small segments and groups, so that a life goes through many of them.
+    pub(crate) fn of(seed: u64) -> Shape {
+        let draw = |salt: u64, n: u64| records::mix(seed ^ (salt << 32)) % n;
+        Shape {
+            segment_bytes: [64 << 10, 64 << 10, 128 << 10, 256 << 10][draw(1, 4) as usize],
+            group_bytes_max: [8 << 10, 16 << 10, 32 << 10][draw(2, 3) as usize],
+            pending_bytes_max: [32 << 10, 64 << 10, 256 << 10][draw(3, 3) as usize],
+            mark_after: Duration::from_micros([200, 2_000, 2_000, 50_000][draw(4, 4) as usize]),
+            shard: draw(5, 2) as usize,
+        }
+    }
+
+    fn options(self) -> Options {
+        Options::new()
+            .segment_bytes(self.segment_bytes)
+            .record_bytes_max(records::BYTES_MAX)
+            .group_bytes_max(self.group_bytes_max)
+            .pending_bytes_max(self.pending_bytes_max)
+            .mark_after(self.mark_after)
+            .shard(self.shard)
+            .log_id(0x0f0e_0b0a_0400_1111_2222_3333_4444_5555)
+    }
+}
+
+/// An open log.
+#[derive(Clone)]
+pub(crate) struct Log(pub(crate) Wal);
+
+/// What a log holds when it is read from its first record to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) first: u64,
+    pub(crate) next: u64,
+    /// LSN and the record's number.
+    pub(crate) records: Vec<(u64, u64)>,
+}
+
+impl Log {
+    pub(crate) async fn open(engine: &Engine, shape: Shape, salvage: bool) -> Result<(Log, Recovery)> {
+        engine.create_dir_all(DIR).await?;
+        engine.sync_dir("/disk").await?;
+        let (wal, recovery) = Wal::open(engine, DIR, shape.options().salvage(salvage)).await?;
+        Ok((Log(wal), recovery))
+    }
+
+    pub(crate) async fn append(&self, record: u64) -> Result<u64> {
+        self.0.append(&records::bytes(record)).await.map(|lsn| lsn.0)
+    }
+
+    pub(crate) async fn append_batch(&self, batch: &[u64]) -> Result<Range<u64>> {
+        let bytes: Vec<Vec<u8>> = batch.iter().map(|record| records::bytes(*record)).collect();
+        let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        let lsns = self.0.append_batch(&slices).await?;
+        Ok(lsns.start.0..lsns.end.0)
+    }
+
+    pub(crate) async fn append_unsynced(&self, record: u64) -> Result<u64> {
+        self.0.append_unsynced(&records::bytes(record)).await.map(|lsn| lsn.0)
+    }
+
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.0.sync().await
+    }
+
+    pub(crate) async fn truncate_before(&self, lsn: u64) -> Result<()> {
+        self.0.truncate_before(Lsn(lsn)).await
+    }
+
+    pub(crate) async fn truncate_after(&self, lsn: u64) -> Result<()> {
+        self.0.truncate_after(Lsn(lsn)).await
+    }
+
+    pub(crate) async fn reset_to(&self, next: u64) -> Result<()> {
+        self.0.reset_to(Lsn(next)).await
+    }
+
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.0.close().await
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.0.first_lsn().0
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        self.0.next_lsn().0
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.0.durable_lsn().0
+    }
+
+    /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for byte. What was
+    /// lost is passed over.
+    pub(crate) async fn read(&self, lsn: u64, most: usize) -> Result<Result<Vec<(u64, u64)>, String>> {
+        let mut reader = self.0.read_from(Lsn(lsn));
+        let mut found = Vec::new();
+        while found.len() < most {
+            let record = match reader.next().await {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => match error.kind() {
+                    ErrorKind::Corruption(lost) if lost.last >= reader.position() => {
+                        reader = self.0.read_from(lost.last.next());
+                        continue;
+                    }
+                    _ => return Err(error),
+                },
+            };
+            match records::number(&record) {
+                Some(number) => found.push((record.lsn().0, number)),
+                None => return Ok(Err(format!("record {} is none that was ever written", record.lsn()))),
+            }
+        }
+        Ok(Ok(found))
+    }
+
+    /// Everything that is durable.
+    pub(crate) async fn content(&self) -> Result<Result<Content, String>> {
+        let (first, next) = (self.first(), self.next());
+        if first == next {
+            return Ok(Ok(Content { first, next, records: Vec::new() }));
+        }
+        Ok(self.read(first, usize::MAX).await?.map(|records| Content { first, next, records }))
+    }
+}
+
+/// Whether `error` is what a call may answer when the system under the log failed.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned)
+}

@@ -1,0 +1,492 @@
+//! What the log must hold, kept beside it: the oracle.
+//!
+//! The model knows a *base*, which is content that is certain, and what was asked for since then: appends
+//! whose place is known or not, acknowledged or not, and at most one truncation of the log's end or reset,
+//! which is only ever asked for when the base is all there is. So what a log may hold after a crash can be
+//! said exactly, but for the order in which appends of different tasks that nobody acknowledged were taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_wal::{Lost, Recovery};
+
+use crate::log::Content;
+use crate::records;
+
+/// Content that is certain.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) first: u64,
+    pub(crate) next: u64,
+    pub(crate) records: BTreeMap<u64, u64>,
+    /// Records that an earlier salvage gave up.
+    gaps: BTreeSet<u64>,
+}
+
+/// An append that was asked for since the base.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    record: u64,
+    lsn: Option<u64>,
+    acknowledged: bool,
+    batch: Option<usize>,
+}
+
+/// What removes records that are there, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    After(u64),
+    Reset(u64),
+}
+
+/// What was done to the bytes of a log that was not open.
+#[derive(Clone, Debug)]
+pub(crate) struct Hit {
+    /// Records of the group, as its intact header said.
+    pub(crate) lsns: std::ops::Range<u64>,
+    pub(crate) file: String,
+    pub(crate) offset: u64,
+    /// Whether no valid group lay behind it.
+    pub(crate) last: bool,
+    /// Whether nothing of the group's first page is left to see.
+    pub(crate) erased: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) base: State,
+    sent: Vec<Sent>,
+    befores: Vec<(u64, bool)>,
+    removal: Option<Removal>,
+    /// The base before the last removal: what is back when that removal was the very group that was damaged.
+    undone: Option<State>,
+    /// Bases that were left behind since flushes lie, each with what was certain before they did.
+    earlier: Vec<State>,
+    /// Set while flushes lie: every record up to this one was acknowledged before they did.
+    pub(crate) certain: Option<u64>,
+    /// Set when the log's bytes were damaged; `Some(None)` when nothing that counts was hit.
+    pub(crate) hit: Option<Option<Hit>>,
+    /// Everything that was appended since the log was opened.
+    ever: BTreeSet<u64>,
+    opened: bool,
+    life: u64,
+    appenders: u64,
+    batches: usize,
+    pub(crate) acknowledged: u64,
+}
+
+impl State {
+    fn empty(next: u64) -> State {
+        State { first: next, next, records: BTreeMap::new(), gaps: BTreeSet::new() }
+    }
+
+    fn without(&self, removal: Removal) -> State {
+        match removal {
+            Removal::Reset(next) => State::empty(next),
+            Removal::After(last) => State {
+                first: self.first,
+                next: last + 1,
+                records: self.records.range(..=last).map(|(lsn, record)| (*lsn, *record)).collect(),
+                gaps: self.gaps.range(..=last).copied().collect(),
+            },
+        }
+    }
+}
+
+/// Why content is not what it must be.
+type Wrong = String;
+
+impl Model {
+    pub(crate) fn new() -> Model {
+        Model {
+            base: State::empty(1),
+            sent: Vec::new(),
+            befores: Vec::new(),
+            removal: None,
+            undone: None,
+            earlier: Vec::new(),
+            certain: None,
+            hit: None,
+            ever: BTreeSet::new(),
+            opened: false,
+            life: 0,
+            appenders: 0,
+            batches: 0,
+            acknowledged: 0,
+        }
+    }
+
+    pub(crate) fn next_life(&mut self) {
+        // An opening that did not come to its end may have cut off what was damaged, and nothing says so any more.
+        if let Some(Some(hit)) = &mut self.hit {
+            hit.erased = true;
+        }
+        (self.life, self.appenders) = (self.life + 1, 0);
+    }
+
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// A number that no appender of this life has.
+    pub(crate) fn appender(&mut self) -> u64 {
+        self.appenders += 1;
+        self.appenders
+    }
+
+    pub(crate) fn record(&self, appender: u64, count: u64) -> u64 {
+        records::numbered(self.life, appender, count)
+    }
+
+    /// Says that `record` is about to be appended.
+    pub(crate) fn send(&mut self, record: u64) -> usize {
+        self.ever.insert(record);
+        self.sent.push(Sent { record, lsn: None, acknowledged: false, batch: None });
+        self.sent.len() - 1
+    }
+
+    /// Says that these records are about to be appended, all or none.
+    pub(crate) fn send_batch(&mut self, records: &[u64]) -> Vec<usize> {
+        let sent: Vec<usize> = records.iter().map(|record| self.send(*record)).collect();
+        self.batches += 1;
+        sent.iter().for_each(|sent| self.sent[*sent].batch = Some(self.batches));
+        sent
+    }
+
+    /// The place of an append is known.
+    pub(crate) fn placed(&mut self, sent: usize, lsn: u64) {
+        self.sent[sent].lsn = Some(lsn);
+    }
+
+    /// A place is known, and it is durable.
+    pub(crate) fn acknowledge(&mut self, sent: usize, lsn: u64) {
+        self.placed(sent, lsn);
+        self.sent[sent].acknowledged = true;
+        self.acknowledged += 1;
+    }
+
+    /// The appends whose place is known now: those that a sync that begins now must make durable.
+    pub(crate) fn queued(&self) -> Vec<usize> {
+        (0..self.sent.len()).filter(|sent| self.sent[*sent].lsn.is_some()).collect()
+    }
+
+    pub(crate) fn synced(&mut self, queued: &[usize]) {
+        queued.iter().for_each(|sent| self.sent[*sent].acknowledged = true);
+    }
+
+    /// Says that everything before `lsn` is about to be removed; the answer is for
+    /// [`Model::did_remove_before`].
+    pub(crate) fn remove_before(&mut self, lsn: u64) -> usize {
+        if self.certain.is_some() {
+            self.certain = Some(0);
+        }
+        self.befores.push((lsn, false));
+        self.befores.len() - 1
+    }
+
+    pub(crate) fn did_remove_before(&mut self, before: usize) {
+        self.befores[before].1 = true;
+    }
+
+    /// Says that the log's end, or everything, is about to be removed. Nothing else may be under way.
+    pub(crate) fn begin(&mut self, removal: Removal) {
+        assert!(self.sent.is_empty(), "the base is all there is");
+        if self.certain.is_some() {
+            self.certain = Some(0);
+        }
+        self.removal = Some(removal);
+    }
+
+    /// What was to be removed is.
+    pub(crate) fn did(&mut self) {
+        let Some(removal) = self.removal.take() else { return };
+        let after = self.base.without(removal);
+        let before = std::mem::replace(&mut self.base, after);
+        if self.certain.is_some() {
+            self.earlier.push(before.clone());
+        }
+        self.undone = Some(before);
+        if let Removal::Reset(_) = removal {
+            self.befores.clear();
+        }
+    }
+
+    /// Judges what was read while others append.
+    pub(crate) fn saw(&self, read: &[(u64, u64)], from: u64) -> Result<(), Wrong> {
+        let mut expected = from;
+        for (lsn, record) in read {
+            let there = self.base.records.get(lsn).filter(|_| *lsn < self.base.next);
+            let sent = self.sent.iter().find(|sent| sent.lsn == Some(*lsn));
+            let known = there.or(sent.map(|sent| &sent.record));
+            let in_order = (expected..*lsn).all(|lsn| self.base.gaps.contains(&lsn)) && *lsn >= expected;
+            if !in_order || known.is_some_and(|known| known != record) {
+                return Err(format!(
+                    "read {record:#x} at {lsn}, and {expected} was due; there is {known:x?} ({:?})",
+                    self.base
+                ));
+            }
+            expected = lsn + 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_lying(&self) -> bool {
+        self.certain.is_some()
+    }
+
+    /// From now on flushes lie.
+    pub(crate) fn flushes_lie(&mut self) {
+        let known = self.sent.iter().filter(|sent| sent.acknowledged).filter_map(|sent| sent.lsn).max();
+        self.certain = Some(known.unwrap_or(0).max(self.base.next - 1));
+        self.earlier.clear();
+    }
+
+    /// Compares what an open log holds when nothing is under way, and takes it for the base.
+    pub(crate) fn settle(&mut self, found: &Content) -> Result<(), Wrong> {
+        let missing = self.compare(&self.base, &self.sent, self.firsts(), found, &[])?;
+        if !missing.is_empty() {
+            return Err(format!("acknowledged records {missing:?} cannot be read"));
+        }
+        let known = self.sent.iter().filter_map(|sent| Some((sent.lsn?, sent.record)));
+        self.base.records.extend(known);
+        self.sent.clear();
+        self.base.next = found.next;
+        self.base.first = found.first;
+        self.befores.clear();
+        self.base.records.extend(found.records.iter().copied());
+        Ok(())
+    }
+
+    /// Where the log may begin.
+    fn firsts(&self) -> std::ops::RangeInclusive<u64> {
+        let done = self.befores.iter().filter(|before| before.1).map(|before| before.0).max();
+        let asked = self.befores.iter().map(|before| before.0).max();
+        let first = self.base.first;
+        first.max(done.unwrap_or(0))..=first.max(asked.unwrap_or(0))
+    }
+
+    /// Compares `found` with a base and what was asked for since. Answers which acknowledged records are
+    /// missing.
+    fn compare(
+        &self,
+        base: &State,
+        sent: &[Sent],
+        firsts: std::ops::RangeInclusive<u64>,
+        found: &Content,
+        lost: &[Lost],
+    ) -> Result<Vec<u64>, Wrong> {
+        let is_lost = |lsn: u64| {
+            base.gaps.contains(&lsn) || lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(&lsn))
+        };
+        // A log whose first records are lost begins behind them.
+        let first = (found.first.min(*firsts.end())..found.first).find(|lsn| !is_lost(*lsn));
+        if first.is_some() || found.first < *firsts.start() || found.next < found.first {
+            return Err(format!("the log is {}..{}, and begins in {firsts:?}", found.first, found.next));
+        }
+        let is: BTreeMap<u64, u64> = found.records.iter().copied().collect();
+        if is.len() != found.records.len() || !found.records.is_sorted() {
+            return Err("records are read out of order".to_string());
+        }
+        if let Some(lsn) = (found.first..found.next).find(|lsn| !is.contains_key(lsn) && !is_lost(*lsn)) {
+            return Err(format!("record {lsn} is in no range that is lost, and cannot be read"));
+        }
+        let numbers: BTreeMap<u64, &Sent> = sent.iter().map(|sent| (sent.record, sent)).collect();
+        let mut seen = BTreeSet::new();
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for (lsn, record) in &is {
+            if !(found.first..found.next).contains(lsn) {
+                return Err(format!("record {lsn} is outside of the log"));
+            }
+            if let Some(expected) = base.records.get(lsn).filter(|_| *lsn < base.next) {
+                if expected != record {
+                    return Err(format!("record {lsn} is {record:#x} and was {expected:#x}"));
+                }
+                continue;
+            }
+            // Removed before anybody read it, and back because its removal is lost: where it was nobody knows.
+            if *lsn < base.first && self.ever.contains(record) {
+                continue;
+            }
+            let Some(origin) = numbers.get(record) else {
+                return Err(format!("record {lsn} is {record:#x}, which belongs to another time"));
+            };
+            if *lsn < base.next {
+                return Err(format!("record {lsn} is {record:#x}, before its time"));
+            }
+            if *record == records::EMPTY {
+                continue;
+            }
+            let (appender, count) = records::appender(*record);
+            if origin.lsn.is_some_and(|known| known != *lsn) || !seen.insert(*record) {
+                return Err(format!("record {lsn} is {record:#x}, which was {:?}", origin.lsn));
+            }
+            if counts.insert(appender, count).is_some_and(|before| before >= count) {
+                return Err(format!("record {lsn} is {record:#x}, after later ones of its appender"));
+            }
+        }
+        self.whole_batches(sent, found, &seen, lost)?;
+        let mut missing = Vec::new();
+        let was =
+            base.records.range(found.first.min(base.next)..base.next).map(|(lsn, record)| (*lsn, *record));
+        let acknowledged = sent.iter().filter(|sent| sent.acknowledged);
+        for (lsn, record) in was.chain(acknowledged.filter_map(|sent| Some((sent.lsn?, sent.record)))) {
+            match is.get(&lsn) {
+                None if lsn >= found.first => missing.push(lsn),
+                Some(other) if *other != record => {
+                    return Err(format!("record {lsn} is {other:#x} and was acknowledged as {record:#x}"));
+                }
+                _ => {}
+            }
+        }
+        missing.sort_unstable();
+        Ok(missing)
+    }
+
+    /// A batch is there or not.
+    fn whole_batches(
+        &self,
+        sent: &[Sent],
+        found: &Content,
+        seen: &BTreeSet<u64>,
+        lost: &[Lost],
+    ) -> Result<(), Wrong> {
+        let mut batches: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for one in sent {
+            let Some(batch) = one.batch else { continue };
+            let there = seen.contains(&one.record) || one.lsn.is_some_and(|lsn| lsn < found.first);
+            let (here, all) = batches.entry(batch).or_default();
+            (*here, *all) = (*here + usize::from(there), *all + 1);
+        }
+        // Of a batch whose place nobody knows the front may have been removed.
+        let removable = found.first > self.base.next || lost.iter().any(|lost| lost.last.0 >= self.base.next);
+        match batches.values().find(|(here, all)| *here != 0 && here != all) {
+            Some((here, all)) if !removable => Err(format!("{here} of a batch of {all} are there")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges an open that succeeded, and takes what it found for the base.
+    pub(crate) fn opened(&mut self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
+        self.report(found, recovery)?;
+        let mut states = Vec::new();
+        let damaged = self.hit.clone().flatten();
+        let last_hit = damaged.as_ref().is_some_and(|hit| hit.last);
+        let mut firsts = self.firsts();
+        if last_hit || self.certain.is_some() {
+            firsts = 1..=*firsts.end();
+        }
+        match self.removal {
+            None => states.push((self.base.clone(), self.sent.clone(), firsts.clone())),
+            Some(removal) => {
+                let begins = if let Removal::Reset(next) = removal { next..=next } else { firsts.clone() };
+                states.push((self.base.without(removal), Vec::new(), begins));
+                states.push((self.base.clone(), Vec::new(), firsts.clone()));
+            }
+        }
+        let back = self.undone.iter().filter(|_| damaged.is_some());
+        for state in back.chain(&self.earlier) {
+            states.push((state.clone(), Vec::new(), 1..=state.next));
+        }
+        let mut wrong = String::new();
+        for (state, sent, firsts) in states {
+            let judged = self
+                .compare(&state, &sent, firsts, found, &recovery.lost)
+                .and_then(|missing| self.excused(&missing, found, recovery));
+            match judged {
+                Ok(()) => {
+                    self.rebase(found);
+                    return Ok(());
+                }
+                Err(text) if wrong.is_empty() => wrong = text,
+                Err(text) => wrong = format!("{wrong}; or {text}"),
+            }
+        }
+        let (base, sent) = (&self.base, self.sent.len());
+        Err(format!(
+            "{wrong} ({}..{} are there; certain are {}..{} and {sent} were sent since; damaged: {damaged:?}; {recovery:?})",
+            found.first, found.next, base.first, base.next
+        ))
+    }
+
+    fn rebase(&mut self, found: &Content) {
+        let records: BTreeMap<u64, u64> = found.records.iter().copied().collect();
+        let gaps = (found.first..found.next).filter(|lsn| !records.contains_key(lsn)).collect();
+        self.base = State { first: found.first, next: found.next, records, gaps };
+        self.sent.clear();
+        self.befores.clear();
+        self.earlier.clear();
+        self.ever.clear();
+        (self.removal, self.undone, self.certain, self.hit) = (None, None, None, None);
+        self.opened = true;
+    }
+
+    /// What recovery's report says of itself.
+    fn report(&self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
+        let unproven = found.records.iter().filter(|record| record.0 > recovery.proven.0).count() as u64;
+        let told = (recovery.first.0, recovery.last.0 + 1, recovery.unproven);
+        if told != (found.first, found.next, unproven) {
+            return Err(format!(
+                "the report does not fit the log: {recovery:?}, {}..{}",
+                found.first, found.next
+            ));
+        }
+        match recovery.created && self.opened {
+            true => Err("the log was made anew".to_string()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether acknowledged records may be missing.
+    fn excused(&self, missing: &[u64], found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
+        let lost = &recovery.lost;
+        let named = |lsn: &u64| lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(lsn));
+        let damaged = self.hit.clone().flatten();
+        let known = |lost: &Lost| (lost.first.0..=lost.last.0).all(|lsn| self.base.gaps.contains(&lsn));
+        if damaged.is_none() && self.certain.is_none() && !lost.iter().all(known) {
+            return Err(format!("lost without any damage: {lost:?}"));
+        }
+        if let Some(lsn) = found.records.iter().map(|record| record.0).find(|lsn| named(lsn)) {
+            return Err(format!("record {lsn} is there, and named as lost"));
+        }
+        let unnamed: Vec<u64> = missing.iter().filter(|lsn| !named(lsn)).copied().collect();
+        let Some(first) = unnamed.first() else { return Ok(()) };
+        let at_the_end = found.next <= *first;
+        let excused = match (&damaged, self.certain) {
+            (_, Some(certain)) => at_the_end && *first > certain,
+            (Some(hit), _) => {
+                let cut = hit.erased || recovery.cut.is_some();
+                at_the_end && hit.last && cut && unnamed.iter().all(|lsn| hit.lsns.contains(lsn))
+            }
+            (None, None) => false,
+        };
+        match excused {
+            true => Ok(()),
+            false => Err(format!(
+                "acknowledged records {unnamed:?} are missing and not named ({}..{} are there; {recovery:?}; \
+                 hit {:?}, certain {:?})",
+                found.first, found.next, damaged, self.certain
+            )),
+        }
+    }
+
+    /// Judges an open that was refused: whether what it names can be what was damaged.
+    pub(crate) fn refused(&self, lost: &Lost) -> Result<(), Wrong> {
+        // What an earlier salvage gave up may be named again: the group that said so may be the damaged one.
+        let known = |lsn: u64| self.base.gaps.contains(&lsn);
+        let mut lsns = lost.first.0..=lost.last.0;
+        let right = match (&self.hit, self.is_lying()) {
+            (_, true) => true,
+            (Some(Some(hit)), _) => {
+                // Where nothing is left to see the next segment may be where the damage seems to begin.
+                let exact = lost.file.ends_with(&hit.file) && lost.offset == hit.offset;
+                let all_known = lsns.clone().all(known);
+                let place = exact || hit.erased || known(lost.first.0);
+                lsns.all(|lsn| known(lsn) || hit.lsns.contains(&lsn)) && place && (all_known || !hit.last)
+            }
+            _ => false,
+        };
+        match right {
+            true => Ok(()),
+            false => Err(format!("refused with {lost:?}, and damaged was {:?}", self.hit)),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Records that say who they are: a number makes the bytes, and the bytes tell the number.
+
+/// The longest that there is.
+pub(crate) const BYTES_MAX: usize = 20 << 10;
+
+/// The number of every record without bytes.
+pub(crate) const EMPTY: u64 = 0;
+
+/// A record's number: the life of the world, the appender of that life, and how many it had appended.
+pub(crate) fn numbered(life: u64, appender: u64, count: u64) -> u64 {
+    (life + 1) << 48 | appender << 24 | count
+}
+
+/// The appender, of all lives, and its count.
+pub(crate) fn appender(record: u64) -> (u64, u64) {
+    (record >> 24, record & 0xff_ffff)
+}
+
+/// Spreads a number's bits.
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Most records are short; some fill a page or several, one in a hundred a whole group and more.
+fn len(record: u64) -> usize {
+    let (class, size) = (mix(record) % 100, mix(record ^ 7));
+    let len = match class {
+        0 => 12_000 + size % (BYTES_MAX as u64 - 12_000 + 1),
+        1..=7 => 3_000 + size % 6_000,
+        8..=20 => 8 + size % 4,
+        _ => 8 + size % 300,
+    };
+    len as usize
+}
+
+/// The record's bytes.
+pub(crate) fn bytes(record: u64) -> Vec<u8> {
+    if record == EMPTY {
+        return Vec::new();
+    }
+    let len = len(record);
+    let mut bytes = record.to_le_bytes().to_vec();
+    bytes.extend(mix(!record).to_le_bytes().repeat(len.div_ceil(8)));
+    bytes.truncate(len);
+    bytes
+}
+
+/// Whose bytes they are, if they are intact.
+pub(crate) fn number(found: &[u8]) -> Option<u64> {
+    if found.is_empty() {
+        return Some(EMPTY);
+    }
+    let record = u64::from_le_bytes(found.get(..8)?.try_into().ok()?);
+    (found == bytes(record)).then_some(record)
+}

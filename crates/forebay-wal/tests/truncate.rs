@@ -1,0 +1,185 @@
+//! Truncations, resets, and the segments that come and go with them.
+
+mod common;
+
+use common::{dir, engine, expected, open, options, record, records_wait};
+use forebay::Engine;
+use forebay_wal::{ErrorKind, Lsn, Wal};
+
+fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        assert_eq!(wal.append_unsynced(&record(number)).wait().unwrap(), Lsn(number));
+    }
+    wal.sync().wait().unwrap();
+}
+
+/// The log's own files but the lock.
+fn segments(dir: &tempfile::TempDir) -> Vec<String> {
+    let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.retain(|name| name != "wal.lock");
+    names.sort_unstable();
+    names
+}
+
+/// Closes the log, or leaves it to the engine's end, and opens it again.
+fn again(
+    engine: &mut Engine,
+    dir: &tempfile::TempDir,
+    wal: Wal,
+    close: bool,
+) -> (Wal, forebay_wal::Recovery) {
+    match close {
+        true => wal.close().wait().unwrap(),
+        false => {
+            engine.clone().close().wait().unwrap();
+            *engine = common::engine();
+        }
+    }
+    open(engine, dir)
+}
+
+#[test]
+fn a_log_goes_on_over_many_segments() {
+    for close in [true, false] {
+        let (mut engine, dir) = (engine(), dir());
+        let (mut wal, _) = open(&engine, &dir);
+        let mut last = 0;
+        for _ in 0..4 {
+            append(&wal, last + 1..=last + 2_000);
+            last += 2_000;
+            assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last));
+            let recovery;
+            (wal, recovery) = again(&mut engine, &dir, wal, close);
+            assert_eq!((recovery.first, recovery.last, recovery.cut.clone()), (Lsn(1), Lsn(last), None));
+            assert!(recovery.segments > 3, "{recovery:?}");
+        }
+        assert_eq!(records_wait(&wal, 1_999).unwrap(), expected(1_999..=last));
+        assert!(segments(&dir).len() >= 10);
+    }
+}
+
+#[test]
+fn the_front_goes_and_its_segments_are_used_again() {
+    for close in [true, false] {
+        let (mut engine, dir) = (engine(), dir());
+        let (mut wal, _) = open(&engine, &dir);
+        let mut last = 0;
+        for _ in 0..20 {
+            append(&wal, last + 1..=last + 1_000);
+            last += 1_000;
+            wal.truncate_before(Lsn(last - 10)).wait().unwrap();
+            assert_eq!((wal.first_lsn(), wal.durable_lsn()), (Lsn(last - 10), Lsn(last)));
+            let error = records_wait(&wal, last - 11).unwrap_err();
+            let range = ErrorKind::OutOfRange { first: Lsn(last - 10), last: Lsn(last) };
+            assert_eq!(*error.kind(), range);
+        }
+        let stats = wal.stats();
+        assert!(stats.segments_recycled > 5, "{stats:?}");
+        // A removal goes on in the background, and its end is awaited with the log's.
+        let recovery;
+        (wal, recovery) = again(&mut engine, &dir, wal, close);
+        assert_eq!((recovery.first, recovery.last), (Lsn(last - 10), Lsn(last)));
+        assert_eq!(records_wait(&wal, last - 10).unwrap(), expected(last - 10..=last));
+        let kept = segments(&dir);
+        assert!(kept.len() < 12, "{kept:?}");
+
+        // All of it may go.
+        wal.truncate_before(Lsn(last + 1)).wait().unwrap();
+        wal.truncate_before(Lsn(5)).wait().unwrap();
+        let error = wal.truncate_before(Lsn(last + 2)).wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfRange { .. }));
+        let (wal, recovery) = again(&mut engine, &dir, wal, close);
+        assert_eq!((recovery.first, recovery.last), (Lsn(last + 1), Lsn(last)));
+        assert_eq!(records_wait(&wal, last + 1).unwrap(), []);
+        append(&wal, last + 1..=last + 5);
+        assert_eq!(records_wait(&wal, last + 1).unwrap(), expected(last + 1..=last + 5));
+    }
+}
+
+#[test]
+fn the_end_goes_and_does_not_come_back() {
+    for close in [true, false] {
+        let (mut engine, dir) = (engine(), dir());
+        let (mut wal, _) = open(&engine, &dir);
+        append(&wal, 1..=1_500);
+        for keep in [1_400, 700, 699, 10, 0] {
+            wal.truncate_after(Lsn(keep)).wait().unwrap();
+            assert_eq!((wal.durable_lsn(), wal.next_lsn()), (Lsn(keep), Lsn(keep + 1)));
+            assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=keep));
+            let recovery;
+            (wal, recovery) = again(&mut engine, &dir, wal, close);
+            assert_eq!((recovery.first, recovery.last), (Lsn(1), Lsn(keep)), "{recovery:?}");
+            assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=keep));
+            // Other records with the numbers of those that are gone.
+            for number in keep + 1..=keep + 3 {
+                assert_eq!(wal.append(b"other").wait().unwrap(), Lsn(number));
+            }
+            let (reopened, recovery) = again(&mut engine, &dir, wal, close);
+            wal = reopened;
+            assert_eq!(recovery.last, Lsn(keep + 3), "{recovery:?}");
+            let mut all = expected(1..=keep);
+            all.extend((keep + 1..=keep + 3).map(|lsn| (lsn, b"other".to_vec())));
+            assert_eq!(records_wait(&wal, 1).unwrap(), all);
+            wal.truncate_after(Lsn(keep)).wait().unwrap();
+        }
+        let error = wal.truncate_after(Lsn(1)).wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfRange { .. }));
+    }
+}
+
+#[test]
+fn what_is_queued_is_written_and_then_removed() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    for number in 1..=50 {
+        wal.append_unsynced(&record(number)).wait().unwrap();
+    }
+    wal.truncate_after(Lsn(20)).wait().unwrap();
+    assert_eq!(wal.append(&record(21)).wait().unwrap(), Lsn(21));
+    assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=21));
+}
+
+#[test]
+fn a_reset_leaves_nothing_and_begins_anywhere() {
+    for close in [true, false] {
+        let (mut engine, dir) = (engine(), dir());
+        let (mut wal, _) = open(&engine, &dir);
+        append(&wal, 1..=1_000);
+        let mut next_round = 0;
+        for next in [5_000, 1_000_000_000_000, 7, 7, 1] {
+            wal.reset_to(Lsn(next)).wait().unwrap();
+            assert_eq!((wal.first_lsn(), wal.next_lsn()), (Lsn(next), Lsn(next)));
+            assert_eq!(records_wait(&wal, next).unwrap(), []);
+            let recovery;
+            (wal, recovery) = again(&mut engine, &dir, wal, close);
+            assert_eq!((recovery.first, recovery.last), (Lsn(next), Lsn(next - 1)), "{recovery:?}");
+            append(&wal, next..=next + 400);
+            assert_eq!(records_wait(&wal, next).unwrap(), expected(next..=next + 400));
+            (wal, _) = again(&mut engine, &dir, wal, close);
+            assert_eq!(records_wait(&wal, next).unwrap(), expected(next..=next + 400));
+            next_round += 1;
+        }
+        assert_eq!(next_round, 5);
+        assert!(segments(&dir).len() < 15, "old segments go: {:?}", segments(&dir));
+        for wrong in [0, u64::MAX] {
+            assert_eq!(*wal.reset_to(Lsn(wrong)).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+    }
+}
+
+#[test]
+fn segments_of_another_length_are_read_and_then_given_up() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    append(&wal, 1..=1_000);
+    wal.close().wait().unwrap();
+    for bytes in [256 << 10, 64 << 10, 128 << 10] {
+        let (wal, recovery) = Wal::open(&engine, dir.path(), options().segment_bytes(bytes)).wait().unwrap();
+        let last = recovery.last.0;
+        assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last));
+        append(&wal, last + 1..=last + 1_000);
+        assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=last + 1_000));
+        wal.close().wait().unwrap();
+    }
+}
