@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::{Durability, Class};
+use forebay::{Class, Durability};
 
 /// The settings of a log. Every setting has a default that suits a log on a local drive.
 #[derive(Clone, Debug)]

@@ -111,7 +111,8 @@ impl Writer {
                 retired = state.index.retire(first, start);
             }
         });
-        self.next.retire(&self.maker, retired);
+        self.next.settle(&self.maker);
+        self.next.retire(retired);
         self.prepare_ahead();
         Ok(())
     }
@@ -129,6 +130,7 @@ impl Writer {
         group.first_lsn = self.chain.next_lsn;
         let written = self.write(&mut group).await?;
         note(&mut self.shared.lock(), &written);
+        self.next.settle(&self.maker);
         Ok(())
     }
 

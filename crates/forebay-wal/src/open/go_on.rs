@@ -216,7 +216,7 @@ impl Scene {
                 Err(_) => remove(&self.engine, &self.maker.path(generation)),
             }
         }
-        next.retire(&self.maker, retired);
+        next.retire(retired);
     }
 }
 

@@ -22,6 +22,9 @@ pub(crate) struct Next {
     generation: u64,
     /// Segments that the log does not need any more, to be used again.
     used: Vec<Arc<Segment>>,
+    /// Segments that the newest group says are not needed. Should that group rot, recovery looks for them again, so they
+    /// stay until a group behind it is durable.
+    leaving: Vec<Arc<Segment>>,
 }
 
 /// Segments kept to be used again; further ones are removed.
@@ -29,7 +32,14 @@ const USED_MAX: usize = 2;
 
 impl Next {
     pub(crate) fn new(generation: u64) -> Next {
-        Next { making: None, recycled: false, found: false, generation, used: Vec::new() }
+        Next {
+            making: None,
+            recycled: false,
+            found: false,
+            generation,
+            used: Vec::new(),
+            leaving: Vec::new(),
+        }
     }
 
     /// One was found when the log was opened: prepared, and never used.
@@ -86,9 +96,15 @@ impl Next {
         self.used.iter().position(|used| Arc::strong_count(used) == 1)
     }
 
-    /// Takes over segments that the log does not need any more.
-    pub(crate) fn retire(&mut self, maker: &Maker, retired: Vec<Arc<Segment>>) {
-        for segment in retired {
+    /// Takes over segments that the log does not need any more, as its newest group says.
+    pub(crate) fn retire(&mut self, retired: Vec<Arc<Segment>>) {
+        self.leaving.extend(retired);
+    }
+
+    /// A group is durable: what the ones before it gave up can go. Called before what this one gives up is
+    /// [retired](Self::retire).
+    pub(crate) fn settle(&mut self, maker: &Maker) {
+        for segment in std::mem::take(&mut self.leaving) {
             match self.used.len() < USED_MAX && segment.bytes == maker.bytes {
                 true => self.used.push(segment),
                 false => remove(&maker.engine, &segment.path),
