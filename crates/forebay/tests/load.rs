@@ -181,9 +181,12 @@ impl Footprint {
 }
 
 /// Resident memory may be this much above the most of the warm-up. What threads of the past leave in the allocator's own
-/// arenas comes and goes, 3 MiB in runs of some hundred cycles. An engine that stayed would be seen: its inbox alone has
+/// arenas comes and goes, 3 MiB in a run of 120 s. An engine that stayed would be seen: its inbox alone has
 /// 128 KiB a shard, and three minutes have more than a hundred engines on an idle machine.
 const GROWTH_BYTES: u64 = 16 << 20;
+/// Threads may be this many above the most of the warm-up: the lasting engine's pool starts its four on demand, and the kernel
+/// its workers, at any time (16 after 15 was seen in 189 cycles). A thread that each ended engine left would be a hundred.
+const GROWTH_THREADS: u64 = 8;
 
 /// A long life: one engine serves all the time, others come and go beside it, on either driver, with files of their own;
 /// every third ends with operations in flight.
@@ -250,7 +253,8 @@ fn a_long_life() {
     let least = |value: fn(&Footprint) -> u64| last.iter().map(value).min().unwrap();
     assert!(least(|now| now.resident_bytes) <= warm.resident_bytes + GROWTH_BYTES, "resident memory grew");
     assert!(least(|now| now.descriptors as u64) <= warm.descriptors as u64, "descriptors grew");
-    assert!(least(|now| now.threads as u64) <= warm.threads as u64, "threads grew");
+    let threads = warm.threads as u64 + GROWTH_THREADS;
+    assert!(least(|now| now.threads as u64) <= threads, "threads grew");
     assert!(least(|now| now.slots.into()) <= warm.slots.into(), "slots grew");
     assert_eq!(lasting.close().wait().unwrap().leaked_operations, 0);
 }
