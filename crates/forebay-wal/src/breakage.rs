@@ -1,7 +1,7 @@
 //! A log that is broken on purpose, so that the tests can be seen to catch what they are for.
 //!
-//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a whole, and the log of
-//! a real engine, whose task runs on a shard, is never touched.
+//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a
+//! whole, and the log of a real engine, whose task runs on a shard, is never touched.
 
 use std::cell::Cell;
 

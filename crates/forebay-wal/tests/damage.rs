@@ -298,8 +298,8 @@ fn a_stale_recycled_segment() {
     }
 }
 
-/// A log gets its name when its first group is durable, so one without any group has lost everything: it is never taken for a
-/// new one.
+/// A log gets its name when its first group is durable, so one without any group has lost everything: it is
+/// never taken for a new one.
 #[test]
 fn nothing_is_left() {
     let (dir, engine) = (tempfile::tempdir().expect("a directory"), engine());

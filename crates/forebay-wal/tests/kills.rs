@@ -1,6 +1,7 @@
 //! A process that appends is killed, again and again: every record that it said was durable is there.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -164,10 +165,9 @@ fn check(wal: &Wal, recovery: &Recovery, held: &mut BTreeMap<u64, Vec<u8>>, life
         assert!(there == Some(bytes), "life {life}: record {lsn} is {there:?} and not what was durable");
     }
     for (lsn, bytes) in found {
-        if !held.contains_key(&lsn) {
-            let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).expect("8 bytes");
-            assert!(bytes == record(life, word(8), word(16)), "life {life}: record {lsn} is of another life");
-            held.insert(lsn, bytes);
-        }
+        let Entry::Vacant(place) = held.entry(lsn) else { continue };
+        let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).expect("8 bytes");
+        assert!(bytes == record(life, word(8), word(16)), "life {life}: record {lsn} is of another life");
+        place.insert(bytes);
     }
 }

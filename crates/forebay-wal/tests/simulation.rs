@@ -118,6 +118,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
         }
         let run = world.run(async |engine| program::live(engine, shared.clone(), plan).await);
         match run {
+            Ok(Err(text)) if text == program::GONE => return Ok(()),
             Ok(lived) => lived.map_err(told)?,
             Err(failure) if failure.is_power_cut() => {}
             Err(failure) => return Err(told(failure.to_string())),

@@ -41,6 +41,9 @@ pub(super) struct Other {
     pub(super) stale: bool,
 }
 
+/// Compared with whole grains at once.
+static ZEROS: [u8; GRAIN as usize] = [0; GRAIN as usize];
+
 /// Looks at every place of a segment where a group can begin, also behind damage. One pass over the bytes.
 pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
     let length = bytes.len() as u64;
@@ -64,11 +67,14 @@ pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
                 scan.version.get_or_insert((offset, found));
             }
             Parsed::Torn { why } => {
-                let place = grain.get(32..48);
-                let own = [generation.to_le_bytes(), offset.to_le_bytes()].concat();
-                scan.torn.push(Torn { offset, ours: place == Some(&own), why });
+                scan.torn.push(Torn { offset, ours: names_place(grain, generation, offset), why });
             }
-            Parsed::Nothing if grain.iter().all(|&byte| byte == 0) => {}
+            Parsed::Nothing if *grain == ZEROS[..grain.len()] => {}
+            // The magic number itself may be what is damaged.
+            Parsed::Nothing if names_place(grain, generation, offset) => {
+                let why = "a group stands there that does not begin as one";
+                scan.torn.push(Torn { offset, ours: true, why });
+            }
             Parsed::Nothing => match scan.other.last_mut() {
                 Some(last) if !last.stale && last.range.end == offset => last.range.end += step,
                 _ => scan.other.push(Other { range: offset..offset + step, stale: false }),
@@ -77,6 +83,11 @@ pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
         offset += step;
     }
     scan
+}
+
+/// Whether these bytes say of themselves, as a group's header does, that they belong here.
+fn names_place(grain: &[u8], generation: u64, offset: u64) -> bool {
+    grain.get(32..40) == Some(&generation.to_le_bytes()) && grain.get(40..48) == Some(&offset.to_le_bytes())
 }
 
 impl Scan {

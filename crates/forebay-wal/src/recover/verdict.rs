@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::scan::{Other, Scan};
+use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead};
 use super::{Cut, Damage, Lost, Outcome, Recovery};
 use crate::error::{Error, ErrorKind, Result};
@@ -161,10 +161,7 @@ fn losses(scans: &[Scan], walk: &Walk, missing: Option<Lost>) -> Vec<(Lost, bool
 fn damage(scans: &[Scan], gap: &Gap) -> Damage {
     let Position { mut generation, mut offset } = gap.cut;
     let here = scan_of(scans, generation);
-    let full = here.is_some_and(|scan| {
-        let used = |other: &Other| !other.stale && other.range.contains(&offset);
-        scan.bytes >= offset && scan.tail(gap.cut, true).is_none() && !scan.other.iter().any(used)
-    });
+    let full = here.is_some_and(|scan| scan.bytes >= offset && scan.tail(gap.cut, true).is_none());
     if offset > 0 && gap.resume.generation > generation && full {
         // Segments between that were prepared and never used hold nothing.
         let between = generation + 1..=gap.resume.generation;

@@ -128,7 +128,8 @@ impl Walk {
     fn step_over(&mut self, header: &Header, declared: &[&Header]) {
         let (cut, resume, lost) = (self.end, header.position(), self.lost_before(header));
         self.forget_from(lost.start);
-        let declared = declared.iter().any(|gap| gap.cut == cut && gap.resume == resume);
+        // The log may begin within what was declared, once what was before it is truncated.
+        let declared = declared.iter().any(|gap| gap.cut <= cut && resume <= gap.resume);
         self.gaps.push(Gap { cut, resume, lost, declared });
     }
 

@@ -57,7 +57,7 @@ pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
         file: group.file(),
         offset: group.offset,
         last: back == 0,
-        erased: way == 0 && page == 0,
+        erased: way <= 1 && page == 0,
     }))
 }
 

@@ -114,8 +114,8 @@ impl Log {
         self.0.durable_lsn().0
     }
 
-    /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for byte. What was
-    /// lost is passed over.
+    /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for
+    /// byte. What was lost is passed over.
     pub(crate) async fn read(&self, lsn: u64, most: usize) -> Result<Result<Vec<(u64, u64)>, String>> {
         let mut reader = self.0.read_from(Lsn(lsn));
         let mut found = Vec::new();

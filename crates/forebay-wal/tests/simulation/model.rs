@@ -116,7 +116,8 @@ impl Model {
     }
 
     pub(crate) fn next_life(&mut self) {
-        // An opening that did not come to its end may have cut off what was damaged, and nothing says so any more.
+        // An opening that did not come to its end may have cut off what was damaged, and nothing says so any
+        // more.
         if let Some(Some(hit)) = &mut self.hit {
             hit.erased = true;
         }
@@ -302,7 +303,8 @@ impl Model {
                 }
                 continue;
             }
-            // Removed before anybody read it, and back because its removal is lost: where it was nobody knows.
+            // Removed before anybody read it, and back because its removal is lost: where it was nobody
+            // knows.
             if *lsn < base.first && self.ever.contains(record) {
                 continue;
             }
@@ -402,7 +404,8 @@ impl Model {
         }
         let (base, sent) = (&self.base, self.sent.len());
         Err(format!(
-            "{wrong} ({}..{} are there; certain are {}..{} and {sent} were sent since; damaged: {damaged:?}; {recovery:?})",
+            "{wrong} ({}..{} are there; certain are {}..{} and {sent} were sent since; \
+             damaged: {damaged:?}; {recovery:?})",
             found.first, found.next, base.first, base.next
         ))
     }
@@ -471,7 +474,9 @@ impl Model {
     /// Judges an open that was refused: whether what it names can be what was damaged.
     pub(crate) fn refused(&self, lost: &Lost) -> Result<(), Wrong> {
         // What an earlier salvage gave up may be named again: the group that said so may be the damaged one.
-        let known = |lsn: u64| self.base.gaps.contains(&lsn);
+        // And records that a truncation gave up, when the group of that truncation is the damaged one: their
+        // segment may have been used again.
+        let known = |lsn: u64| self.base.gaps.contains(&lsn) || lsn < self.base.first;
         let mut lsns = lost.first.0..=lost.last.0;
         let right = match (&self.hit, self.is_lying()) {
             (_, true) => true,

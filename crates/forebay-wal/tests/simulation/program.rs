@@ -12,6 +12,9 @@ use crate::log::{Log, Shape, is_failure};
 use crate::model::{Model, Removal};
 use crate::records;
 
+/// Flushes lied, and nothing at all is left: the log says so, and that is where its world ends.
+pub(crate) const GONE: &str = "everything is gone";
+
 /// The model, which all tasks of a life share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Mutex<Model>>);
@@ -137,6 +140,9 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                     return Err("an open that was refused changed the log".to_string());
                 }
                 salvage = true;
+            }
+            ErrorKind::Corruption(lost) if shared.lock().is_lying() && lost.last.0 == u64::MAX => {
+                return Err(GONE.to_string());
             }
             // A log whose last handle was dropped ends in the background.
             ErrorKind::Locked if locked < 1_000 => {
