@@ -474,9 +474,7 @@ impl Model {
     /// Judges an open that was refused: whether what it names can be what was damaged.
     pub(crate) fn refused(&self, lost: &Lost) -> Result<(), Wrong> {
         // What an earlier salvage gave up may be named again: the group that said so may be the damaged one.
-        // And records that a truncation gave up, when the group of that truncation is the damaged one: their
-        // segment may have been used again.
-        let known = |lsn: u64| self.base.gaps.contains(&lsn) || lsn < self.base.first;
+        let known = |lsn: u64| self.base.gaps.contains(&lsn);
         let mut lsns = lost.first.0..=lost.last.0;
         let right = match (&self.hit, self.is_lying()) {
             (_, true) => true,

@@ -81,6 +81,13 @@ impl Ops {
         self.starved.clear();
     }
 
+    /// With nothing in flight that gives memory back, what will goes before reads that lack it: the sync of a durable
+    /// write, say.
+    fn memory_comes_first(&mut self) -> bool {
+        let front = self.staged.front().copied().filter(|_| self.returning == 0);
+        front.is_some_and(|index| brings_memory(self.table.slot(index)))
+    }
+
     /// Operations that wait for the queue depth or for memory.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
@@ -285,11 +292,7 @@ impl Shard {
         self.ops.with(|ops| {
             let mut starved_again = false;
             while ops.in_flight < self.depth {
-                // With nothing in flight that gives memory back, what will goes first: the sync of a durable write, say.
-                let front = ops.staged.front().copied().filter(|_| ops.returning == 0);
-                let retry = !starved_again
-                    && !ops.starved.is_empty()
-                    && !front.is_some_and(|index| brings_memory(ops.table.slot(index)));
+                let retry = !starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
                 let index = match retry {
                     true => ops.starved.pop_front(),
                     false => ops.staged.pop_front(),
