@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Degradation;
+use crate::priority::Priority;
 
 /// How an engine talks to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,7 @@ pub struct Config {
     pub(crate) shutdown_deadline: Duration,
     /// `None`: the default policy.
     pub(crate) spin: Option<Duration>,
+    pub(crate) priority: Priority,
     pub(crate) on_event: Option<EventHandler>,
 }
 
@@ -65,6 +67,7 @@ impl Config {
             inbox_depth: 4096,
             shutdown_deadline: Duration::from_secs(5),
             spin: None,
+            priority: Priority::Default,
             on_event: None,
         }
     }
@@ -129,12 +132,24 @@ impl Config {
     }
 
     /// How long a shard with little in flight looks for completions and messages before it sleeps. Costs processor time
-    /// and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU. Zero turns it off.
+    /// and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU and where
+    /// [`Priority::RealTime`] was asked for. Zero turns it off.
     ///
     /// Default: 30 us for messages when nothing is in flight and the device answered the last time within 20 us, so that a
     /// program that asks for one thing after the other finds the shard awake; else nothing.
     pub fn spin(mut self, spin: Duration) -> Config {
         self.spin = Some(spin);
+        self
+    }
+
+    /// How urgent the shards' threads are to the kernel's scheduler. Default: [`Priority::Default`], as the thread that
+    /// starts the engine. What was granted is in [`Health::priority`](crate::Health::priority).
+    ///
+    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and the I/O
+    /// threads where there is no ring. Those that open, rename and so on do not. A thread that a task on a shard starts
+    /// inherits it.
+    pub fn priority(mut self, priority: Priority) -> Config {
+        self.priority = priority;
         self
     }
 
@@ -149,6 +164,8 @@ impl Config {
     #[cfg(feature = "sim")]
     pub(crate) fn for_world(mut self) -> Config {
         self.shards = self.shards.or(Some(2));
+        // The world's threads are steps of one thread, whose priority is the program's affair.
+        self.priority = Priority::Default;
         if self.arena_bytes == ARENA_BYTES {
             self.arena_bytes = 1 << 20;
         }
@@ -160,13 +177,19 @@ impl Config {
     pub(crate) fn spin_ns(&self) -> (u64, u64) {
         let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
         match self.spin {
-            _ if one_cpu => (0, 0),
+            // In real time nothing that it could look for would get this processor meanwhile.
+            _ if one_cpu || self.is_real_time() => (0, 0),
             None => (30_000, 0),
             Some(spin) => {
                 let ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
                 (ns, ns)
             }
         }
+    }
+
+    /// Was real time asked for? Decides, granted or not, what must hold for real-time threads.
+    pub(crate) fn is_real_time(&self) -> bool {
+        self.priority == Priority::RealTime
     }
 
     /// Shards to start: the setting, or one up to four CPUs that this process may use, then one per four.
@@ -219,6 +242,7 @@ impl fmt::Debug for Config {
             .field("inbox_depth", &self.inbox_depth)
             .field("shutdown_deadline", &self.shutdown_deadline)
             .field("spin", &self.spin)
+            .field("priority", &self.priority)
             .finish_non_exhaustive()
     }
 }

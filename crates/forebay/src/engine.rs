@@ -17,6 +17,7 @@ use crate::fork::Origin;
 use crate::health::Health;
 use crate::open::{self, Open};
 use crate::pending::{self, Pending, Sender};
+use crate::priority::Granted;
 use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::shard::{self, Ended, JoinHandle};
@@ -26,6 +27,7 @@ mod closing;
 mod devices;
 mod shared;
 mod stats;
+mod waiting;
 
 pub use closing::CloseReport;
 use closing::Guard;
@@ -131,7 +133,12 @@ impl Engine {
         #[cfg(not(feature = "sim"))]
         let Place::Here = place;
         let shared = Arc::new(EngineShared {
-            inboxes: (0..count).map(|index| Arc::new(Inbox::new(index, config.inbox_depth))).collect(),
+            inboxes: (0..count)
+                .map(|index| {
+                    Arc::new(Inbox::new(index, config.inbox_depth).in_real_time(config.is_real_time()))
+                })
+                .collect(),
+            granted: Granted::new(count),
             arena,
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
@@ -217,6 +224,7 @@ impl Engine {
         Health {
             driver: self.driver(),
             shards: self.shard_count(),
+            priority: self.shared.granted.weakest(),
             degraded: self.shared.lock_degraded().clone(),
         }
     }

@@ -1,5 +1,7 @@
 //! What works worse than it could, as values instead of log lines.
 
+use crate::priority::Priority;
+
 /// One thing that works worse than it could, why, and what would help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,7 +37,7 @@ impl std::fmt::Display for Degradation {
 /// # fn main() -> forebay::Result<()> {
 /// let engine = Engine::start(Config::default())?;
 /// let health = engine.health();
-/// println!("{} shards on {}", health.shards, health.driver);
+/// println!("{} shards on {}, priority {}", health.shards, health.driver, health.priority);
 /// for degradation in &health.degraded {
 ///     println!("{degradation}");
 /// }
@@ -48,6 +50,8 @@ pub struct Health {
     pub driver: &'static str,
     /// Shards that run.
     pub shards: usize,
+    /// What the shards' threads were granted of [`Config::priority`](crate::Config::priority): the weakest of them.
+    pub priority: Priority,
     /// Every degradation, in the order in which it was noticed; empty means that all works as designed.
     pub degraded: Vec<Degradation>,
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::op::{Durability, OpBuffer, OpKind, OpRequest};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::shard;
 use crate::submit::{OpFuture, Target};
 use crate::wait;
@@ -29,6 +29,7 @@ impl Engine {
             kind: OpKind::Nop,
             class: shard::class(),
             durability: Durability::None,
+            flush: Flush::Queued,
             offset: 0,
             len: 0,
             asked: 0,

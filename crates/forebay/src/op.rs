@@ -42,6 +42,43 @@ pub enum Durability {
     All,
 }
 
+/// Who waits for the device in a durable write; see [`Write::flush`](crate::Write::flush).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flush {
+    /// Write and sync are queued like any other operation, and the shard goes on with others meanwhile.
+    #[default]
+    Queued,
+    /// The shard's thread makes the write itself, in one system call that returns when the bytes are durable:
+    /// `pwritev2(2)` with `RWF_DSYNC` or, for [`Durability::All`], `RWF_SYNC`.
+    ///
+    /// No other thread has a part in it, so beside busy processors there is one less to wait for. **Nothing else of that
+    /// shard moves meanwhile**: tasks, completions and timers of all its files wait for the device's flush, tenths of a
+    /// millisecond on a good drive and as long as it takes on a bad one. A write that has begun cannot be cancelled,
+    /// and an engine that closes waits for it. For a shard that does one thing, such as a log. Only these bytes are made
+    /// durable, where the sync of a queued one also covers what the file had completed before.
+    ///
+    /// With the driver `threads` one of its own threads makes the call, and the shard goes on; in a simulated world the
+    /// write is a queued one.
+    Blocking,
+    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the write, else
+    /// as [`Queued`](Flush::Queued). For a log that shares its shard with others: with nothing else to do the flush costs
+    /// one system call, and beside other operations none of them is held up. One that comes a moment later still waits
+    /// for the flush that has begun.
+    WhenAlone,
+}
+
+impl Flush {
+    /// What a write does whose shard has, or has not, anything else in flight.
+    pub(crate) fn resolve(self, alone: bool) -> Flush {
+        match self {
+            Flush::WhenAlone if alone => Flush::Blocking,
+            Flush::WhenAlone => Flush::Queued,
+            settled => settled,
+        }
+    }
+}
+
 impl Durability {
     pub(crate) fn sync_kind(self) -> Option<OpKind> {
         match self {
@@ -70,6 +107,7 @@ pub(crate) struct OpRequest {
     pub(crate) class: Class,
     /// For writes: the sync that follows in the same slot.
     pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
     /// Place in the file and bytes to move, already widened to what the device needs.
     pub(crate) offset: u64,
     pub(crate) len: u32,

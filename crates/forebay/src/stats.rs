@@ -4,6 +4,8 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
+use crate::priority::Priority;
+
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
 /// Counts are exact. Times are of one operation in 32 (sampled), in nanoseconds, in histograms with two significant
@@ -57,6 +59,8 @@ pub struct FlowStats {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ShardStats {
+    /// What its thread was granted.
+    pub priority: Priority,
     /// Turns of the event loop.
     pub turns: u64,
     /// System calls that entered the driver; at most one a turn.

@@ -12,7 +12,7 @@ use crate::block::{Block, BlockMut};
 use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
-use crate::op::{Durability, OpBuffer, OpKind, OpRequest};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::read::operation;
 use crate::shard;
 use crate::submit::{OpFuture, Target};
@@ -79,6 +79,7 @@ pub struct Write<'f> {
     len: u64,
     data: Result<OpBuffer>,
     durability: Durability,
+    flush: Flush,
     class: Option<Class>,
 }
 
@@ -103,7 +104,15 @@ impl<'f> Write<'f> {
             Source::Bytes(bytes) => (bytes.len(), copied(file, offset, &bytes)),
             Source::Vec(bytes) => (bytes.len(), copied(file, offset, &bytes)),
         };
-        Write { file, offset, len: len as u64, data, durability: Durability::None, class: None }
+        Write {
+            file,
+            offset,
+            len: len as u64,
+            data,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            class: None,
+        }
     }
 
     /// How far the write must have come before it is over. Default: [`Durability::None`].
@@ -112,6 +121,23 @@ impl<'f> Write<'f> {
     /// without waking anyone in between.
     pub fn durable(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// Who waits for the device until a [durable](Self::durable) write is durable. Default: [`Flush::Queued`]; without
+    /// [`durable`](Self::durable) it changes nothing.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Flush, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
+    /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).flush(Flush::Blocking).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn flush(mut self, flush: Flush) -> Self {
+        self.flush = flush;
         self
     }
 
@@ -180,6 +206,7 @@ impl<'f> IntoFuture for Write<'f> {
             },
             class,
             durability: self.durability,
+            flush: self.flush,
             offset: self.offset,
             len: self.len as u32,
             asked: self.len as u32,
@@ -204,6 +231,7 @@ impl<'f> IntoFuture for Sync<'f> {
             kind: self.durability.sync_kind().unwrap_or(OpKind::Nop),
             class: self.class.unwrap_or_else(shard::class),
             durability: Durability::None,
+            flush: Flush::Queued,
             offset: 0,
             len: 0,
             asked: 0,

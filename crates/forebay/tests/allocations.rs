@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{Class, Durability, Engine, File, Open, ReadFuture};
+use forebay::{Class, Durability, Engine, File, Flush, Open, ReadFuture};
 
 struct Counting;
 
@@ -131,7 +131,9 @@ fn writes_and_syncs_allocate_nothing_on_a_shard() {
                 let mut block = inner.block(4096).unwrap();
                 block[0] = n as u8;
                 let durability = if n % 100 == 0 { Durability::Data } else { Durability::None };
-                file.write(n * 4096 % FILE_BYTES, block).durable(durability).await.unwrap();
+                let flush = if n % 200 == 0 { Flush::Blocking } else { Flush::Queued };
+                let write = file.write(n * 4096 % FILE_BYTES, block).durable(durability).flush(flush);
+                write.await.unwrap();
             }
         };
         write(1_000).await;

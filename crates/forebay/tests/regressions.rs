@@ -138,3 +138,32 @@ fn a_wakers_destructor_may_use_the_timers() {
     assert_eq!(engine.close().wait().unwrap().lost_shards, 0);
     assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
 }
+
+/// The story: a shard died of a waker that panicked, and another such waker belonged to an operation that still lay in
+/// the shard's inbox. Refusing that one ended the shard's last steps, so no task was dropped, and whoever waited for one
+/// waited for ever.
+#[test]
+fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("in a waker");
+        }
+    }
+    let waker = Waker::from(Arc::new(Panics));
+    for _ in 0..20 {
+        let engine = Engine::start(config().shards(1)).unwrap();
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
+        // While this runs what follows gathers in the inbox; a turn takes one batch, and the first to wake ends it.
+        let busy = engine.spawn_on_shard(0, Class::DEFAULT, || async {
+            let began = std::time::Instant::now();
+            while began.elapsed().as_millis() < 5 {}
+        });
+        let mut bad: Vec<_> = (0..2_000).map(|_| engine.nop().into_future()).collect();
+        for nop in &mut bad {
+            let _ = Pin::new(nop).poll(&mut Context::from_waker(&waker));
+        }
+        assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::ShardLost);
+        drop((busy, bad));
+    }
+}

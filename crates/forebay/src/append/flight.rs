@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use crate::class::Class;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::op::{Durability, OpBuffer, OpKind, OpOutcome, OpRequest};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpOutcome, OpRequest};
 use crate::submit::{OpFuture, Target};
 
 /// Writes in flight, at most as many as there is room for. Their order does not matter: they do not overlap.
@@ -107,7 +107,8 @@ impl Place {
 
 /// A request of an append: a write, or its sync.
 pub(super) fn request(kind: OpKind, class: Class, offset: u64, len: u32, buffer: OpBuffer) -> OpRequest {
-    OpRequest { kind, class, durability: Durability::None, offset, len, asked: len, buffer }
+    let (durability, flush) = (Durability::None, Flush::Queued);
+    OpRequest { kind, class, durability, flush, offset, len, asked: len, buffer }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::op::OpKind;
+use crate::op::{Flush, OpKind};
 use crate::shard::optable::OpKey;
 
 /// One request to the device. The slot that `key` names owns the memory and the file until the completion is seen.
@@ -34,6 +34,10 @@ pub(crate) struct IoRequest {
     pub(crate) offset: u64,
     /// `RWF_*` of preadv2(2).
     pub(crate) rw_flags: i32,
+    /// Of a write: the sync that follows it, which the driver may take along; see [`Driver::submit`].
+    pub(crate) sync: Option<OpKind>,
+    /// Whether the calling thread is to make a write with a sync itself.
+    pub(crate) flush: Flush,
 }
 
 /// How long a turn may stay in the driver.
@@ -75,10 +79,14 @@ macro_rules! each {
 impl Driver {
     /// Queues a request; it may reach the device only with the next [`complete`](Self::complete).
     ///
+    /// `Ok(true)` for a write with a sync: the sync was taken along. There is one completion, and 0 says that all was
+    /// written and synced, a count that so much was written and the rest, the sync included, was not done. `Ok(false)`
+    /// otherwise: only the write was taken.
+    ///
     /// # Safety
     /// The memory and the file must stay valid until the completion for `key` was reported.
     #[inline]
-    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         // SAFETY: the caller's promise is passed on unchanged.
         each!(self, driver => unsafe { driver.submit(request) })
     }

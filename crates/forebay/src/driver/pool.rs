@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::fork::Origin;
 use crate::pending::{Pending, Sender, channel};
+use crate::priority::Before;
 use room::Room;
 
 /// How long a thread without work stays before it ends.
@@ -167,7 +168,13 @@ impl Shared {
         }
         if state.queue.len() >= state.idle && state.threads < this.threads_max {
             let shared = this.clone();
-            match std::thread::Builder::new().name(this.name.clone()).spawn(move || shared.work()) {
+            // A shard's priority is for its I/O, not for calls that may take long.
+            let before = Before::of_thread();
+            let body = move || {
+                before.into_iter().for_each(Before::restore);
+                shared.work();
+            };
+            match std::thread::Builder::new().name(this.name.clone()).spawn(body) {
                 Ok(_) => state.threads += 1,
                 // The threads there are will come to it. Without any, the queue is empty and must stay so.
                 Err(_) if state.threads > 0 => {}

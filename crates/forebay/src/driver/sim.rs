@@ -119,12 +119,13 @@ impl SimDriver {
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
-    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         // SAFETY: the caller keeps the memory until the completion was reported; the machine forgets what was not
         // reported before the memory can go (see `Hub::kill`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
         self.hub.submit(self.port, request, transfer);
-        Ok(())
+        // Write and sync are two steps here, so that a power cut may fall between them.
+        Ok(false)
     }
 
     pub(crate) fn cancel(&mut self, key: OpKey) {

@@ -7,7 +7,7 @@
 mod completions;
 #[cfg(test)]
 mod tests;
-mod transfer;
+pub(super) mod transfer;
 mod workers;
 
 use std::io;
@@ -76,14 +76,14 @@ impl ThreadsDriver {
     /// As [`Driver::submit`](crate::driver::Driver::submit). If the driver is dropped first, the completion is never
     /// reported, and memory and file must stay as they are for ever.
     #[inline]
-    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         if self.unreported >= self.depth {
             return Err(QueueFull);
         }
         self.unreported += 1;
         // SAFETY: the caller makes the promise that `Queued` asks for.
         self.buffered.push(unsafe { Queued::new(*request) });
-        Ok(())
+        Ok(request.sync.is_some())
     }
 
     /// Ends a request that no thread has taken with `ECANCELED`; any other goes on to its own end.

@@ -14,9 +14,10 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
 use crate::health::Degradation;
-use crate::op::OpKind;
+use crate::op::{Flush, OpKind};
 use crate::shard::optable::OpKey;
 
+mod blocking;
 mod entry;
 mod keeper;
 mod setup;
@@ -69,6 +70,8 @@ pub(crate) struct UringDriver {
     /// Bit per region: registered with this ring.
     regions: [u64; REGIONS_MAX as usize / 64],
     wake_read: Option<Box<u64>>,
+    /// Completions of what the shard's thread did itself.
+    made: Vec<(OpKey, i32)>,
     enters: u64,
     degraded: Vec<Degradation>,
 }
@@ -90,6 +93,7 @@ impl UringDriver {
             regions: [0; REGIONS_MAX as usize / 64],
             wake: UringWake::new(ring.as_raw_fd())?,
             wake_read: None,
+            made: Vec::new(),
             keeper,
             ring,
             enters: 0,
@@ -101,19 +105,6 @@ impl UringDriver {
         Ok(driver)
     }
 
-    /// Without MSG_RING a read of an event descriptor is kept in flight, so that a write to it ends a wait.
-    fn arm_wake(&mut self) {
-        let Some(event) = &self.wake.event else { return };
-        let target = self.wake_read.get_or_insert_with(|| Box::new(0));
-        let entry =
-            opcode::Read::new(types::Fd(event.as_raw_fd()), std::ptr::from_mut(&mut **target).cast(), 8)
-                .build()
-                .user_data(WAKE_DATA);
-        // SAFETY: the descriptor and the eight bytes live as long as the driver; a driver that is dropped with the
-        // read in flight leaks the bytes (see Drop).
-        let _ = unsafe { self.push(&entry) };
-    }
-
     /// # Safety
     /// What the entry names must stay valid until its completion.
     #[inline(always)]
@@ -122,10 +113,18 @@ impl UringDriver {
         unsafe { self.ring.submission().push(entry) }.map_err(|_| QueueFull)
     }
 
+    /// A sync is not linked to its write: that saved one enter of two and no time (two cores, idle and busy, 1 to 32 at once),
+    /// and a kernel short of memory may take only the first half of a pair, whose success then nobody hears of.
+    ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
-    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<(), QueueFull> {
+    pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
+        if request.flush == Flush::Blocking && request.sync.is_some() {
+            // SAFETY: the caller keeps memory and file until the completion.
+            unsafe { self.make(request) };
+            return Ok(true);
+        }
         let fixed = request.region.filter(|&region| self.is_registered(region));
         // SAFETY: the caller keeps memory and file until the completion.
         unsafe {
@@ -134,6 +133,7 @@ impl UringDriver {
                 None => self.push_for(request, types::Fd(request.fd), fixed),
             }
         }
+        .map(|()| false)
     }
 
     /// Each kind is built and pushed in its own arm: an entry that is put together in one place and moved from another
@@ -187,7 +187,11 @@ impl UringDriver {
     #[inline]
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         match wait {
-            Wait::Poll => {
+            // With news of the thread's own there is nothing to wait for.
+            Wait::For { completions, patience, limit } if self.made.is_empty() => {
+                self.enter(completions, patience, limit)?;
+            }
+            _ => {
                 let (waiting, taskrun) = {
                     let queue = self.ring.submission();
                     (!queue.is_empty(), queue.taskrun() || queue.cq_overflow())
@@ -196,7 +200,6 @@ impl UringDriver {
                     self.enter(0, None, None)?;
                 }
             }
-            Wait::For { completions, patience, limit } => self.enter(completions, patience, limit)?,
         }
         let mut woken = false;
         for completion in self.ring.completion() {
@@ -206,6 +209,9 @@ impl UringDriver {
                 data => report(OpKey::from_user_data(data), completion.result()),
             }
         }
+        for (key, result) in self.made.drain(..) {
+            report(key, result);
+        }
         if woken {
             self.arm_wake();
         }
@@ -214,7 +220,7 @@ impl UringDriver {
 
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+        !self.made.is_empty() || !self.ring.completion().is_empty() || self.ring.submission().taskrun()
     }
 
     /// One `io_uring_enter` that both submits and reaps. `GETEVENTS` is always set: with DEFER_TASKRUN nothing is

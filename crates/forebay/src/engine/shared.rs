@@ -17,8 +17,9 @@ use crate::fork::Origin;
 use crate::health::Degradation;
 use crate::op::OpFailure;
 use crate::pending::Pending;
+use crate::priority::Granted;
 use crate::shard;
-use crate::shard::clock::Ticks;
+use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::stats::MemoryStats;
 
@@ -28,6 +29,8 @@ pub(crate) struct EngineShared {
     pub(crate) arena: Arena,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
+    /// The priority of each shard's thread.
+    pub(crate) granted: Granted,
     /// How long a shard looks for news before it sleeps: while nothing is in flight, and while something is.
     pub(crate) spin_idle: Ticks,
     pub(crate) spin_flying: Ticks,
@@ -77,6 +80,16 @@ impl EngineShared {
         return self.world.is_some();
         #[cfg(not(feature = "sim"))]
         false
+    }
+
+    /// The clock that its shards go by.
+    #[inline]
+    pub(super) fn clock(&self) -> Clock {
+        #[cfg(feature = "sim")]
+        if self.world.is_some() {
+            return Clock::simulated();
+        }
+        Clock::system()
     }
 
     /// Has `request` carried out, by the pool or by the simulated machine, and `finish` make the answer of the reply, on

@@ -12,7 +12,7 @@ use crate::block::BlockMut;
 use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
-use crate::op::{Durability, OpBuffer, OpKind, OpRequest};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::shard;
 use crate::submit::{OpFuture, Target};
 use crate::wait;
@@ -72,6 +72,7 @@ impl<'f> IntoFuture for ReadInto<'f> {
                     kind: OpKind::Read,
                     class: self.class.unwrap_or_else(shard::class),
                     durability: Durability::None,
+                    flush: Flush::Queued,
                     offset: range.start,
                     len: self.block.len() as u32,
                     asked: self.block.len() as u32,

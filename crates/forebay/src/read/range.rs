@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileCore};
-use crate::op::{Durability, OpBuffer, OpKind, OpRequest, OpResult};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
 use crate::open::Mode;
 use crate::shard;
 use crate::submit::{OpFuture, Target};
@@ -91,6 +91,7 @@ impl<'f> RangeRead<'f> {
                     kind: OpKind::Read,
                     class: class.unwrap_or_else(shard::class),
                     durability: Durability::None,
+                    flush: Flush::Queued,
                     offset: widened.offset,
                     len: widened.len,
                     asked: (range.end - range.start) as u32,

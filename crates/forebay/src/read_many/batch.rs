@@ -17,10 +17,12 @@ use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::FileCore;
 use crate::op::OpFailure;
+use crate::priority::Gate;
 use crate::read::Widened;
 use crate::shard::foreign::{ForeignNode, NodeKind};
 
 type Answer = Option<Result<Block>>;
+type Results = ArrayQueue<(usize, Result<Block>)>;
 
 /// See the module's text. `progress` and `collected` belong to the shard until `done`.
 #[repr(C)]
@@ -39,7 +41,9 @@ pub(crate) struct Batch {
     pub(super) depth: u32,
     pub(super) plan: Plan,
     /// For streams: results on their way to the consumer.
-    queue: Option<ArrayQueue<(usize, Result<Block>)>>,
+    queue: Option<Results>,
+    /// Around the queue.
+    gate: Gate,
     /// Otherwise: a place for each range's result.
     collected: UnsafeCell<Vec<Answer>>,
     pub(super) progress: UnsafeCell<Progress>,
@@ -83,6 +87,7 @@ impl Batch {
         if queue.is_none() {
             collected.resize_with(plan.ranges.len(), || None);
         }
+        let gate = Gate::new(file.engine().config.is_real_time());
         Arc::new(Batch {
             node: ForeignNode::new(NodeKind::Batch),
             queued: AtomicBool::new(false),
@@ -96,6 +101,7 @@ impl Batch {
             depth,
             plan,
             queue: queue.map(ArrayQueue::new),
+            gate,
             collected: UnsafeCell::new(collected),
             progress: UnsafeCell::new(Progress::default()),
             refused: AtomicBool::new(false),
@@ -137,11 +143,15 @@ impl Batch {
     /// For the stream: the next result that is there.
     pub(super) fn poll_next(self: &Arc<Self>, waker: &Waker) -> Poll<Option<(usize, Result<Block>)>> {
         let Some(queue) = &self.queue else { return Poll::Ready(None) };
-        let mut taken = queue.pop();
+        let pop = || {
+            let _alone = self.gate.enter();
+            queue.pop()
+        };
+        let mut taken = pop();
         if taken.is_none() {
             let done = self.is_done(waker);
             // What came between the look and the registration.
-            taken = queue.pop();
+            taken = pop();
             if taken.is_none() {
                 return if done { Poll::Ready(None) } else { Poll::Pending };
             }
@@ -214,7 +224,11 @@ impl Batch {
         if let Some(queue) = &self.queue {
             // A stream tells the failure once and ends.
             let error = failure.into_error("read_many", Some(&self.file));
-            let _ = queue.force_push((0, Err(error)));
+            let pushed_out = {
+                let _alone = self.gate.enter();
+                queue.force_push((0, Err(error)))
+            };
+            drop(pushed_out);
         }
         self.end();
     }
@@ -234,7 +248,7 @@ impl Batch {
                 // SAFETY: `progress` belongs to this side.
                 let waiting = unsafe { &mut (*self.progress.get()).waiting };
                 if waiting.is_empty() {
-                    if let Err(back) = queue.push((number, result)) {
+                    if let Err(back) = self.push(queue, (number, result)) {
                         waiting.push_back(back);
                     }
                 } else {
@@ -244,6 +258,12 @@ impl Batch {
         }
     }
 
+    #[inline]
+    fn push(&self, queue: &Results, result: (usize, Result<Block>)) -> Result<(), (usize, Result<Block>)> {
+        let _alone = self.gate.enter();
+        queue.push(result)
+    }
+
     /// Moves waiting results on; true when none is left.
     #[inline]
     pub(super) fn drain_waiting(&self) -> bool {
@@ -251,7 +271,7 @@ impl Batch {
         // SAFETY: `progress` belongs to the shard, whose thread this is.
         let waiting = unsafe { &mut (*self.progress.get()).waiting };
         while let Some(result) = waiting.pop_front() {
-            if let Err(back) = queue.push(result) {
+            if let Err(back) = self.push(queue, result) {
                 waiting.push_front(back);
                 self.stalled.store(true, Ordering::Release);
                 // The consumer may have emptied the queue before it could see the mark.

@@ -8,7 +8,7 @@ use super::range_error;
 use crate::arena::BUFFER_BYTES_MIN;
 use crate::block::Block;
 use crate::error::{Error, ErrorKind};
-use crate::op::{Durability, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
+use crate::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::shard::Shard;
 use crate::shard::optable::Continuation;
 
@@ -226,6 +226,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         kind: OpKind::Read,
         class: batch.class,
         durability: Durability::None,
+        flush: Flush::Queued,
         offset: place.offset,
         len: place.len,
         asked: asked.min(u64::from(u32::MAX)) as u32,

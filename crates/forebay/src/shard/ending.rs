@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::driver::Wait;
 use crate::op::{OpFailure, OpOutcome};
+use crate::priority;
 use crate::read_many;
 use crate::shard::Shard;
 use crate::shard::optable::{Continuation, OpKey, SlotState};
@@ -53,8 +54,8 @@ impl Shard {
     /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
     /// freed, and each step runs whatever the ones before it did.
     pub(crate) fn end_lost(&self) {
-        self.inbox.close(true);
-        let steps: [&dyn Fn(); 5] = [
+        let steps: [&dyn Fn(); 6] = [
+            &|| self.inbox.close(true),
             &|| self.end_tasks(10_000),
             &|| {
                 self.inbox.foreign.close(|node| {
@@ -93,11 +94,11 @@ impl Shard {
             }
             if self.executor.is_idle() {
                 // A waker on another thread is between taking the task and pushing it.
-                patience -= 1;
                 if patience == 0 {
                     break;
                 }
-                std::thread::yield_now();
+                let looks = priority::let_others_run(self.engine.config.is_real_time());
+                patience = patience.saturating_sub(looks);
                 continue;
             }
             self.executor.run(self);

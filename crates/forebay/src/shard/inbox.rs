@@ -8,6 +8,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::driver::WakeHandle;
 use crate::op::{OpBuffer, OpFailure, OpOutcome};
+use crate::priority::Gate;
 use crate::read_many::Batch;
 use crate::shard::Shard;
 use crate::shard::executor::Runnable;
@@ -37,6 +38,8 @@ pub(crate) struct Inbox {
     pub(crate) foreign: ForeignList,
     /// Tasks woken by other threads; at most one entry a task.
     runnables: SegQueue<Runnable>,
+    /// Around both queues.
+    gate: Gate,
     /// Slots whose local future was dropped on another thread: one bit a slot, so no memory is needed to say it.
     dropped: Box<[AtomicU64]>,
     dropped_any: AtomicBool,
@@ -70,6 +73,7 @@ impl Inbox {
             messages: ArrayQueue::new(depth.max(1)),
             foreign: ForeignList::new(),
             runnables: SegQueue::new(),
+            gate: Gate::default(),
             dropped: (0..DROPPED_WORDS).map(|_| AtomicU64::new(0)).collect(),
             dropped_any: AtomicBool::new(false),
             sleeping: CachePadded::new(AtomicBool::new(false)),
@@ -84,10 +88,21 @@ impl Inbox {
         }
     }
 
+    /// The same for a shard whose thread may be a real-time one.
+    pub(crate) fn in_real_time(mut self, real_time: bool) -> Inbox {
+        self.gate = Gate::new(real_time);
+        self
+    }
+
+    fn push(&self, message: Message) -> Result<(), Message> {
+        let _alone = self.gate.enter();
+        self.messages.push(message)
+    }
+
     /// Sends a message and wakes the shard if it sleeps. Full: the message comes back and `waker` is woken when
     /// there is room. After the shard's end the message is answered here.
     pub(crate) fn send(&self, message: Message, waker: Option<&Waker>) -> Result<(), Message> {
-        let message = match self.messages.push(message) {
+        let message = match self.push(message) {
             Ok(()) => return self.sent(),
             Err(message) => message,
         };
@@ -98,7 +113,7 @@ impl Inbox {
             self.room_waiters.fetch_add(1, Ordering::SeqCst);
         }
         // The shard may have made room before it could see that someone waits.
-        match self.messages.push(message) {
+        match self.push(message) {
             Ok(()) => self.sent(),
             Err(message) => {
                 self.kick();
@@ -128,6 +143,12 @@ impl Inbox {
         if self.messages.is_empty() {
             return None;
         }
+        self.pop_any()
+    }
+
+    #[inline]
+    fn pop_any(&self) -> Option<Message> {
+        let _alone = self.gate.enter();
         self.messages.pop()
     }
 
@@ -140,13 +161,19 @@ impl Inbox {
                 self.room_waiters.store(0, Ordering::SeqCst);
                 std::mem::take(&mut *room)
             };
-            waiting.into_iter().for_each(Waker::wake);
+            for waker in waiting {
+                // One that panics must not keep the others waiting.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
         }
     }
 
     /// Hands a task that another thread woke to its shard.
     pub(crate) fn push_runnable(&self, runnable: Runnable) {
-        self.runnables.push(runnable);
+        {
+            let _alone = self.gate.enter();
+            self.runnables.push(runnable);
+        }
         self.kick();
     }
 
@@ -156,6 +183,7 @@ impl Inbox {
         if self.runnables.is_empty() {
             return None;
         }
+        let _alone = self.gate.enter();
         self.runnables.pop()
     }
 
@@ -257,8 +285,8 @@ impl Inbox {
 
     fn refuse_all(&self) {
         let failure = self.failure().unwrap_or(OpFailure::EngineClosed);
-        while let Some(message) = self.messages.pop() {
-            match message {
+        while let Some(message) = self.pop_any() {
+            let refuse = || match message {
                 Message::Op(cell) => {
                     // SAFETY: the cell was popped from the inbox here, so this holds it as a message.
                     let sent = unsafe { cell.take_request() };
@@ -266,12 +294,11 @@ impl Inbox {
                     cell.finish(OpOutcome { result: Err(failure), buffer });
                 }
                 Message::Batch(batch) => batch.refuse(failure),
-                // What it captured answers for itself when dropped; a destructor of the program's that panics must
-                // not keep the others from their answers.
-                Message::Call(call) => {
-                    let _ = catch_unwind(AssertUnwindSafe(|| drop(call)));
-                }
-            }
+                // What it captured answers for itself when dropped.
+                Message::Call(call) => drop(call),
+            };
+            // A waker or a destructor of the program's that panics must not keep the others from their answers.
+            let _ = catch_unwind(AssertUnwindSafe(refuse));
         }
     }
 }

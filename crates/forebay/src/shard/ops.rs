@@ -139,6 +139,7 @@ impl Shard {
             }
             slot.class = request.class;
             slot.durability = request.durability;
+            slot.flush = request.flush;
             slot.cancelling = false;
             slot.sampled = sampled;
             slot.retries = 0;
@@ -345,18 +346,27 @@ impl Shard {
                     len: slot.len - slot.done,
                     offset: slot.offset + u64::from(slot.done),
                     rw_flags: target.rw_flags,
+                    sync: slot.sync_to_take_along(),
+                    flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
                 };
+                // Before the driver, which may make a durable write itself and take its time.
+                let staged = slot.stamp;
+                let queued_ns = slot.sampled.then(|| self.pass(slot, now));
                 // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
                 // both stay until `complete` has reported this key, or are leaked at the shard's end.
                 let submitted = self.driver.with(|driver| unsafe { driver.submit(&request) });
-                if submitted.is_err() {
+                let Ok(synced) = submitted else {
+                    slot.stamp = staged;
                     ops.staged.push_front(index);
                     break;
-                }
+                };
+                slot.synced = synced;
                 slot.state = SlotState::InFlight;
                 slot.device = target.device;
-                if slot.sampled {
-                    let queued_ns = self.pass(slot, now);
+                if synced {
+                    *now = None;
+                }
+                if let Some(queued_ns) = queued_ns {
                     self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
                 }
                 ops.in_flight += 1;
@@ -466,7 +476,8 @@ impl Shard {
                 }
             }
             OpKind::Write => {
-                slot.done += result as u32;
+                let whole = slot.synced && result == 0;
+                slot.done = if whole { slot.len } else { slot.done + result as u32 };
                 if slot.done < slot.len {
                     // A write that makes no progress would be asked for for ever.
                     return match result {
@@ -481,7 +492,7 @@ impl Shard {
                     // The sync is the same operation's second half: same slot, same key, submitted with this turn.
                     Some(sync) => {
                         slot.kind = sync;
-                        Verdict::Again
+                        if whole { Verdict::Finished(Ok(slot.done)) } else { Verdict::Again }
                     }
                     None => Verdict::Finished(Ok(slot.done)),
                 }

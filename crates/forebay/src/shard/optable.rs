@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use crate::class::Class;
-use crate::op::{Durability, OpBuffer, OpKind, OpResult};
+use crate::op::{Durability, Flush, OpBuffer, OpKind, OpResult};
 use crate::shard::clock::Ticks;
 use crate::shard::remote::RemotePtr;
 
@@ -68,6 +68,9 @@ pub(crate) struct Slot {
     pub(crate) kind: OpKind,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
+    /// The driver took the write's sync along.
+    pub(crate) synced: bool,
     /// The kernel was asked to cancel it.
     pub(crate) cancelling: bool,
     /// Its times go into the histograms.
@@ -225,6 +228,8 @@ impl Slot {
             kind: OpKind::Nop,
             class: Class::DEFAULT,
             durability: Durability::None,
+            flush: Flush::Queued,
+            synced: false,
             cancelling: false,
             sampled: false,
             retries: 0,
@@ -264,6 +269,16 @@ impl Slot {
                 self.continue_with(other);
                 None
             }
+        }
+    }
+
+    /// The sync that the driver may take along with a write. What did not go through at once goes step by step: the rest
+    /// first, then the sync.
+    #[inline]
+    pub(crate) fn sync_to_take_along(&self) -> Option<OpKind> {
+        match self.kind {
+            OpKind::Write if self.done == 0 && self.retries == 0 => self.durability.sync_kind(),
+            _ => None,
         }
     }
 

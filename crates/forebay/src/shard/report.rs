@@ -16,6 +16,7 @@ impl Shard {
         let (in_flight, slots_used, slots) =
             self.ops.with(|ops| (ops.in_flight, ops.table.live(), ops.table.capacity()));
         let stats = ShardStats {
+            priority: self.engine.granted.of(self.index()),
             turns: self.counters.turns.get(),
             enters: self.driver.with(|driver| driver.enters()),
             kicks: self.inbox.kicks.load(std::sync::atomic::Ordering::Relaxed),

@@ -13,6 +13,7 @@ use crate::engine::EngineShared;
 use crate::error::{Error, Result};
 use crate::health::Degradation;
 use crate::pending::Sender;
+use crate::priority;
 use crate::read_many;
 use crate::shard::clock::Clock;
 use crate::shard::ending::Ended;
@@ -51,6 +52,12 @@ fn start_with(
         let (decide, decided) = mpsc::channel();
         let body = move || {
             crate::signals::shield_thread();
+            // Before the ring: the kernel's workers for it are what its owner is when they start.
+            let granted =
+                priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {
+                    engine.degrade_once(&what, &why, &remedy);
+                });
+            engine.granted.set(index, granted);
             match maker.make_as_decided(&engine, &tell, &decided) {
                 Some(driver) => run_shard(index, engine, driver, tell, end),
                 None => {

@@ -58,6 +58,9 @@ where
     Fut: Future + 'static,
     Fut::Output: Send + 'static,
 {
+    if let Some(failure) = inbox.failure() {
+        return JoinHandle::failed(failure.into_error("task", None));
+    }
     let (answer, pending) = pending::channel("task");
     let abort = Arc::<Abort>::default();
     let heeded = abort.clone();
@@ -118,9 +121,9 @@ impl Future for Sending {
 /// A task on a shard: await it, or [`wait`](JoinHandle::wait) for it, to get what it returned.
 ///
 /// The error is [`ErrorKind::TaskPanicked`] when it panicked (the message is in the text),
-/// [`ErrorKind::TaskCancelled`] when it was aborted or its engine closed before it finished, and
-/// [`ErrorKind::EngineClosed`] when the engine closed before it began. Dropping the handle, on any thread, lets the task
-/// run on.
+/// [`ErrorKind::TaskCancelled`] when it was aborted or its engine closed before it finished,
+/// [`ErrorKind::EngineClosed`] when the engine closed before it began, and [`ErrorKind::ShardLost`] when the shard's
+/// thread died. Dropping the handle, on any thread, lets the task run on.
 #[must_use = "dropping the handle is fine, but its result tells whether the task panicked; use `let _ =` to say so"]
 pub struct JoinHandle<T> {
     pending: Pending<T>,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay::{Durability, Engine, Error, ErrorKind, Open};
+use forebay::{Durability, Engine, Error, ErrorKind, Flush, Open};
 
 use crate::child::{Scene, given, is_child, is_root, limits, scene, set_limit};
 use crate::common::{bytes_of, config, dir};
@@ -80,14 +80,19 @@ fn a_full_disk() {
     with_disk("disk::a_full_disk", |disk| {
         let before = Held::now();
         let engine = Engine::start(config()).unwrap();
-        for open in [Open::create(), Open::create().buffered(), Open::create().uncached()] {
+        for (open, flush) in [
+            (Open::create(), Flush::Queued),
+            (Open::create().buffered(), Flush::Blocking),
+            (Open::create().uncached(), Flush::Queued),
+            (Open::create(), Flush::Blocking),
+        ] {
             let path = disk.join("file");
             let filler = engine.open(disk.join("filler"), Open::create()).wait().unwrap();
             let file = engine.open(&path, open).wait().unwrap();
             // Durable writes until the disk is full; each that was acknowledged is there afterwards.
             let mut written = 0;
             let error = loop {
-                let write = file.write(written, bytes_of(written..written + MIB));
+                let write = file.write(written, bytes_of(written..written + MIB)).flush(flush);
                 match write.durable(Durability::Data).wait() {
                     Ok(()) => written += MIB,
                     Err(error) => break error,
@@ -185,12 +190,18 @@ fn a_file_may_not_grow() {
             let file = engine.open(&path, open).wait().unwrap();
             file.write(3 * MIB, bytes_of(3 * MIB..4 * MIB)).wait().unwrap();
             let mut append = file.append().at(4 * MIB).start();
+            let durable = |flush| {
+                let write = file.write(3 * MIB, bytes_of(3 * MIB..5 * MIB));
+                write.durable(Durability::Data).flush(flush)
+            };
             let appended =
                 append.write_wait(&bytes_of(0..2 * MIB)).and_then(|()| append.sync_wait(Durability::Data));
             for (error, operation) in [
                 (file.write(4 * MIB, bytes_of(0..4096)).wait().unwrap_err(), "write"),
                 // The part that fits is written first, the rest fails.
                 (file.write(3 * MIB, bytes_of(3 * MIB..5 * MIB)).wait().unwrap_err(), "write"),
+                (durable(Flush::Queued).wait().unwrap_err(), "write"),
+                (durable(Flush::Blocking).wait().unwrap_err(), "write"),
                 (appended.unwrap_err(), "append"),
                 (file.truncate(5 * MIB).wait().unwrap_err(), "truncate"),
                 (file.allocate(0..5 * MIB).wait().unwrap_err(), "allocate"),

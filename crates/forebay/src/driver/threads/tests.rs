@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::driver::Driver;
-use crate::op::OpKind;
+use crate::op::{Flush, OpKind};
 
 /// Longer than any test takes, so that a hang is a failure that says where.
 const HANGS: Duration = Duration::from_secs(20);
@@ -31,6 +31,8 @@ fn request(index: u32, kind: OpKind, fd: RawFd, memory: &mut [u8], offset: u64) 
         len: memory.len() as u32,
         offset,
         rw_flags: 0,
+        sync: None,
+        flush: Flush::Queued,
     }
 }
 

@@ -9,12 +9,13 @@ use crate::op::OpKind;
 /// Linux cuts every transfer here; elsewhere more than `INT_MAX` is an error.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
 
-/// Carries a request out; bytes, or a negative errno. `EINTR` is never among the answers.
+/// Carries a request out; bytes, or a negative errno. `EINTR` is never among the answers. A write's sync is taken along, as
+/// [`Driver::submit`](crate::driver::Driver::submit) says.
 ///
 /// # Safety
 /// For `Read` the memory must be writable for `len` bytes, for `Write` readable, and no one else may use it meanwhile.
 /// The descriptor must stay the file that is meant.
-pub(super) unsafe fn run(request: &IoRequest) -> i32 {
+pub(in crate::driver) unsafe fn run(request: &IoRequest) -> i32 {
     match request.kind {
         OpKind::Nop => 0,
         OpKind::SyncData => sync_data(request.fd),
@@ -22,8 +23,46 @@ pub(super) unsafe fn run(request: &IoRequest) -> i32 {
         OpKind::Read | OpKind::Write => match request.memory {
             None => -libc::EFAULT,
             // SAFETY: the caller's promise is passed on unchanged.
-            Some(memory) => unsafe { transfer(request, memory.as_ptr()) },
+            Some(memory) => unsafe {
+                match request.sync {
+                    None => transfer(request, memory.as_ptr()),
+                    Some(sync) => write_durably(request, memory.as_ptr(), sync),
+                }
+            },
         },
+    }
+}
+
+/// Writes and, when all is written, syncs.
+///
+/// # Safety
+/// As for [`run`]; `memory` is the request's.
+unsafe fn write_durably(request: &IoRequest, memory: *mut u8, sync: OpKind) -> i32 {
+    #[cfg(target_os = "linux")]
+    if request.flush == crate::op::Flush::Blocking {
+        let durable = if sync == OpKind::SyncAll { libc::RWF_SYNC } else { libc::RWF_DSYNC };
+        // SAFETY: the caller's promise is passed on unchanged.
+        let result = unsafe { with_flags(request, memory, request.rw_flags | durable) };
+        // A file system that does not know the flags has written nothing; what else is wrong, the plain call says again.
+        if !matches!(-result, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) {
+            return outcome(request, result, || 0);
+        }
+    }
+    // SAFETY: as above.
+    let result = unsafe { transfer(request, memory) };
+    outcome(request, result, || match sync {
+        OpKind::SyncAll => sync_all(request.fd),
+        _ => sync_data(request.fd),
+    })
+}
+
+/// What a durable write answers, after `result` of its write.
+fn outcome(request: &IoRequest, result: i32, sync: impl FnOnce() -> i32) -> i32 {
+    match u32::try_from(result) {
+        Ok(written) if written >= request.len => sync(),
+        // Zero would say that all is done.
+        Ok(0) => -libc::EIO,
+        _ => result,
     }
 }
 

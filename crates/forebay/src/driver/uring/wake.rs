@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
-use super::WAKE_DATA;
+use super::{UringDriver, WAKE_DATA};
 
 /// io_uring_register(2); the io-uring crate has no call with it that needs no ring.
 const REGISTER_SEND_MSG_RING: libc::c_uint = 31;
@@ -70,5 +70,20 @@ impl UringWake {
             )
         };
         if posted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl UringDriver {
+    /// Without MSG_RING a read of an event descriptor is kept in flight, so that a write to it ends a wait.
+    pub(super) fn arm_wake(&mut self) {
+        let Some(event) = &self.wake.event else { return };
+        let target = self.wake_read.get_or_insert_with(|| Box::new(0));
+        let entry =
+            opcode::Read::new(types::Fd(event.as_raw_fd()), std::ptr::from_mut(&mut **target).cast(), 8)
+                .build()
+                .user_data(WAKE_DATA);
+        // SAFETY: the descriptor and the eight bytes live as long as the driver; a driver that is dropped with the
+        // read in flight leaks the bytes (see Drop).
+        let _ = unsafe { self.push(&entry) };
     }
 }

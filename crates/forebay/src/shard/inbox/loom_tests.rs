@@ -10,7 +10,7 @@ use super::*;
 use crate::class::Class;
 use crate::driver::Wait;
 use crate::driver::threads::ThreadsDriver;
-use crate::op::{Durability, OpKind, OpRequest};
+use crate::op::{Durability, Flush, OpKind, OpRequest};
 use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::remote::RemoteCell;
 use crate::sync::model::{Bell, Broken, breaking, check, check_large};
@@ -74,6 +74,7 @@ fn nop() -> OpRequest {
         kind: OpKind::Nop,
         class: Class::DEFAULT,
         durability: Durability::None,
+        flush: Flush::Queued,
         offset: 0,
         len: 0,
         asked: 0,

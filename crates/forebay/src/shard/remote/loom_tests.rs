@@ -7,7 +7,7 @@ use loom::thread::spawn;
 
 use super::*;
 use crate::class::Class;
-use crate::op::{Durability, OpBuffer, OpKind};
+use crate::op::{Durability, Flush, OpBuffer, OpKind};
 use crate::shard::foreign::ForeignList;
 use crate::sync::ArrayQueue;
 use crate::sync::model::{Bell, Broken, breaking, check};
@@ -19,6 +19,7 @@ fn request() -> RemotePtr {
         kind: OpKind::Nop,
         class: Class::DEFAULT,
         durability: Durability::None,
+        flush: Flush::Queued,
         offset: 0,
         len: 0,
         asked: 0,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::class::Class;
-use crate::op::{Durability, OpBuffer, OpKind};
+use crate::op::{Durability, Flush, OpBuffer, OpKind};
 use crate::shard::foreign::ForeignList;
 
 const KEY: OpKey = OpKey { index: 5, generation: 3 };
@@ -10,6 +10,7 @@ fn request() -> RemotePtr {
         kind: OpKind::Nop,
         class: Class::DEFAULT,
         durability: Durability::None,
+        flush: Flush::Queued,
         offset: 0,
         len: 0,
         asked: 0,

@@ -1,0 +1,29 @@
+//! Systems where no thread is urgent: what the module `kernel` is on Linux.
+
+use std::io;
+
+pub(super) struct Prompted {
+    pub(super) heavier: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Before {}
+
+impl Before {
+    pub(crate) fn of_thread() -> Option<Before> {
+        None
+    }
+
+    pub(crate) fn restore(self) {}
+}
+
+pub(super) fn real_time() -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(super) fn prompt() -> io::Result<Prompted> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Does nothing: a nice value belongs to a whole process there.
+pub(super) fn lower_nice(_nice: i32) {}
