@@ -13,6 +13,9 @@ pub enum Breakage {
     WatermarkIgnored,
     /// After a write or flush that failed the writer goes on with the next group.
     PoisonIgnored,
+    /// A segment is used again, or removed, once the group that gives it up is durable, without one behind
+    /// that.
+    SegmentGoneEarly,
 }
 
 thread_local! {

@@ -48,7 +48,9 @@ pub enum ErrorKind {
     },
     /// The directory holds segments of more than one log.
     Foreign,
-    /// The log was closed, or its engine was.
+    /// The log was closed, or its task ended before it was: because its engine was closed or its shard's
+    /// thread died ([`Error::cause`] has which), or because it panicked. Records that were not
+    /// acknowledged by then may or may not be in the log once it is opened again.
     Closed,
     /// The records asked for were removed by a truncation, or do not exist yet.
     OutOfRange {
@@ -105,6 +107,7 @@ impl From<forebay::Error> for Error {
         let kind = match cause.kind() {
             forebay::ErrorKind::EngineClosed
             | forebay::ErrorKind::FileClosed
+            | forebay::ErrorKind::OutsideWorld
             | forebay::ErrorKind::ShardLost
             | forebay::ErrorKind::TaskCancelled => ErrorKind::Closed,
             forebay::ErrorKind::WaitOnShard => ErrorKind::WaitOnShard,

@@ -126,6 +126,12 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     }
 }
 
+/// How long the group is that seems to begin here; `None` where none does, or too few bytes are known to say.
+pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<u64> {
+    let head = bytes.get(..16).filter(|head| head.starts_with(&MAGIC))?;
+    head.last_chunk().map(|total| u64::from(u32::from_le_bytes(*total)))
+}
+
 /// The records of a group, in order, from the bytes after its header (`payload_len` of them). Ends early
 /// where the bytes are not records.
 pub(crate) fn records(payload: &[u8]) -> Records<'_> {

@@ -174,10 +174,10 @@ impl Report {
 
 /// Looks at the log in `dir`.
 ///
-/// Reads every segment in full, one after the other, and keeps some 250 bytes for each group. While it reads
-/// it holds the log's lock shared, so a program that opens the log meanwhile is refused; a log that is open
-/// already is read all the same, and the report says so. Parts that the drive cannot read are told in the
-/// report and judged as damage.
+/// Reads every segment in full, one after the other, in pieces of 1 MiB; it needs memory for one, for the
+/// longest group, and some 250 bytes for each group. While it reads it holds the log's lock shared, so a
+/// program that opens the log meanwhile is refused; a log that is open already is read all the same, and
+/// the report says so. Parts that the drive cannot read are told in the report and judged as damage.
 ///
 /// # Errors
 /// The system's, when the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] when `dir` is

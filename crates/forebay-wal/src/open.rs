@@ -12,7 +12,7 @@ use forebay::{Durability, Engine, File, FileKind, Lock, Open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation};
 use crate::options::Options;
-use crate::recover::{Recovery, Scan, recover, scan};
+use crate::recover::{Needed, Recovery, Scan, Scanner, recover};
 use crate::segment::Maker;
 use crate::wal::Wal;
 
@@ -26,8 +26,9 @@ pub(crate) use go_on::NEW_NAME;
 pub(crate) const LOCK_NAME: &str = "wal.lock";
 /// What the copies of damaged segments are called, before the segment's name.
 pub(crate) const SALVAGED: &str = "salvaged-";
-/// Read at once.
+/// Read at once, and how many such reads are under way.
 const READ_BYTES: usize = 256 << 10;
+const READ_DEPTH: usize = 4;
 
 /// The answer of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the log again"]
@@ -174,38 +175,18 @@ impl Scene {
 
     /// Looks at the segments that the log may need, newest first.
     async fn read(&self) -> Result<Vec<Scan>> {
-        let mut scans = Vec::new();
-        let mut needed = 0;
+        let (mut scans, mut needed) = (Vec::new(), Needed::default());
         for &generation in self.generations.iter().rev() {
-            if generation < needed {
+            if !needed.includes(generation) {
                 break;
             }
             let path = self.maker.path(generation);
-            let bytes = self.bytes_of(&path).await?;
-            let scan = scan(path, generation, &bytes);
-            // A group that leads nowhere may name another segment than those that count: the oldest one
-            // named.
-            let named = scan.groups.iter().map(|group| group.start_generation).min();
-            needed = match (needed, named) {
-                (0, Some(named)) => named,
-                (needed, Some(named)) => needed.min(named),
-                (needed, None) => needed,
-            };
+            let file = self.engine.open(&path, Open::read().shard(self.options.shard)).await?;
+            let scan = scan_file(&file, path, generation).await?;
+            needed.add(&scan);
             scans.push(scan);
         }
         Ok(scans)
-    }
-
-    /// A whole file.
-    async fn bytes_of(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = self.engine.open(path, Open::read().shard(self.options.shard)).await?;
-        let mut bytes = Vec::with_capacity(usize::try_from(file.len().await?).unwrap_or(0));
-        let mut scan = file.scan().buffer(READ_BYTES).depth(4).start();
-        while let Some(block) = scan.next().await? {
-            bytes.extend_from_slice(&block);
-            forebay::shard::yield_if_needed().await;
-        }
-        Ok(bytes)
     }
 
     /// What places and lengths of writes to this file are multiples of.
@@ -220,4 +201,15 @@ impl Scene {
             )),
         }
     }
+}
+
+/// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
+pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
+    let mut scanner = Scanner::new(path, generation, file.len().await?);
+    let mut blocks = file.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
+    while let Some(block) = blocks.next().await? {
+        scanner.push(&block);
+        forebay::shard::yield_if_needed().await;
+    }
+    Ok(scanner.finish())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::{Class, Durability};
+use forebay::{Class, Durability, Flush};
 
 /// The settings of a log. Every setting has a default that suits a log on a local drive.
 #[derive(Clone, Debug)]
@@ -14,6 +14,7 @@ pub struct Options {
     pub(crate) group_bytes_max: usize,
     pub(crate) mark_after: Duration,
     pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
     pub(crate) class: Class,
     pub(crate) shard: usize,
     pub(crate) salvage: bool,
@@ -31,6 +32,7 @@ impl Options {
             group_bytes_max: 1 << 20,
             mark_after: Duration::from_millis(2),
             durability: Durability::Data,
+            flush: Flush::WhenAlone,
             class: Class::LOG,
             shard: 0,
             salvage: false,
@@ -74,6 +76,18 @@ impl Options {
     /// refused. Default: [`Durability::Data`].
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
+        self
+    }
+
+    /// Who waits for the device until a group is durable. Default: [`Flush::WhenAlone`].
+    ///
+    /// With [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel worker has a part
+    /// in it, which saves two changes of context a group; but nothing else of that shard moves meanwhile. Choose it for a
+    /// log that has a [shard](Self::shard) of its own. The default does the same while the shard has nothing else in
+    /// flight, and [`Flush::Queued`] beside other operations; choose that where an operation that comes later must never
+    /// wait for a flush. `forebay doctor` measures both ways on the disk.
+    pub fn flush(mut self, flush: Flush) -> Options {
+        self.flush = flush;
         self
     }
 

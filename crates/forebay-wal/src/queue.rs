@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Instant;
 
 use forebay::Engine;
 
@@ -15,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
 use crate::segment::Index;
 use crate::stats::Stats;
+use crate::wait::wake_all;
 
 mod end;
 mod group;
@@ -48,8 +48,8 @@ pub(crate) struct Shared {
     durable_lsn: AtomicU64,
     /// What goes on in the background had better end.
     pub(crate) stop: AtomicBool,
-    /// No times are taken in a simulated world, whose runs must be equal.
-    timed: bool,
+    /// Where the log's task runs.
+    shard: usize,
     state: Mutex<State>,
 }
 
@@ -75,6 +75,8 @@ pub(crate) struct State {
     failed: Option<Error>,
     closing: bool,
     ended: bool,
+    /// What ended the log's task, when that was not its own end.
+    cut_short: Option<Error>,
     ends: Vec<Waker>,
     pub(crate) index: Index,
     pub(crate) stats: Stats,
@@ -99,10 +101,10 @@ pub(crate) enum Work {
 const FREE_GROUPS_MAX: usize = 2;
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, limits: Limits, index: Index, next_lsn: u64) -> Shared {
+    pub(crate) fn new(engine: Engine, shard: usize, limits: Limits, index: Index, next_lsn: u64) -> Shared {
         Shared {
-            timed: engine.driver() != "sim",
             engine,
+            shard,
             limits,
             done: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(index.durable_lsn()),
@@ -121,6 +123,7 @@ impl Shared {
                 failed: None,
                 closing: false,
                 ended: false,
+                cut_short: None,
                 ends: Vec::new(),
                 index,
                 stats: Stats::new(),
@@ -130,10 +133,6 @@ impl Shared {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn now(&self) -> Option<Instant> {
-        self.timed.then(Instant::now)
     }
 
     /// What was done while opening counts.
@@ -218,10 +217,7 @@ impl Shared {
             }
             state.room_waker()
         };
-        woken.drain(..).for_each(Waker::wake);
-        if let Some(waker) = room {
-            waker.wake();
-        }
+        wake_all(woken.drain(..).chain(room));
     }
 
     /// Is the group of this ticket durable?
@@ -237,7 +233,7 @@ impl Shared {
             return Poll::Ready(Err(error.clone()));
         }
         if state.ended {
-            return Poll::Ready(Err(closed()));
+            return Poll::Ready(Err(state.closed()));
         }
         let Some(wakers) = state.wakers_of(ticket.group) else {
             return Poll::Ready(Err(Error::new(ErrorKind::InvalidInput, "nothing is being waited for")));
@@ -258,9 +254,14 @@ impl State {
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {
             Some(error) => Err(error.clone()),
-            None if self.closing => Err(closed()),
+            None if self.closing => Err(self.closed()),
             None => Ok(()),
         }
+    }
+
+    /// The answer of a log that is closed.
+    fn closed(&self) -> Error {
+        self.cut_short.clone().unwrap_or_else(closed)
     }
 
     fn wakers_of(&mut self, number: u64) -> Option<&mut Vec<Waker>> {

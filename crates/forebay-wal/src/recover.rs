@@ -1,7 +1,7 @@
 //! What recovery found, and how it judges what it finds.
 //!
-//! [`scan`] looks at one segment's bytes, [`recover`] at all scans together; both are pure functions. The
-//! reasons are in `docs/wal-format.md`.
+//! A [`Scanner`] looks at one segment's bytes, [`recover`] at all scans together; both are pure functions.
+//! The reasons are in `docs/wal-format.md`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,9 @@ pub(crate) mod tests;
 mod verdict;
 mod walk;
 
-pub(crate) use scan::{Scan, scan};
+#[cfg(test)]
+pub(crate) use scan::scan;
+pub(crate) use scan::{Needed, Scan, Scanner};
 pub(crate) use verdict::recover;
 pub(crate) use walk::{Gap, Group};
 

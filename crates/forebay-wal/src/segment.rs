@@ -8,6 +8,7 @@ use forebay::{Durability, Engine, File, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::segment_name;
+use crate::open::scan_file;
 use crate::queue::Shared;
 
 mod index;
@@ -24,6 +25,8 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
     /// It may hold bytes of older groups where none of its own are.
     pub(crate) recycled: bool,
+    /// It holds nothing but zeros and what was written since the log was opened.
+    pub(crate) known: bool,
 }
 
 /// Zeros that are written at once.
@@ -52,13 +55,26 @@ impl Maker {
     ) -> Result<Arc<Segment>> {
         let path = self.path(generation);
         if let Some(used) = used {
-            self.engine.rename(&used.path, &path).await?;
-            self.engine.sync_dir(&self.dir).await?;
-            return self.open(generation, true).await;
+            if used.known || self.can_become(&used, generation).await? {
+                self.engine.rename(&used.path, &path).await?;
+                self.engine.sync_dir(&self.dir).await?;
+                let segment = self.open(generation, true).await?;
+                // Whatever else it holds has a lower number than any that is given from now on.
+                return Ok(Arc::new(Segment { known: true, ..segment }));
+            }
+            remove(&self.engine, &used.path);
         }
         let segment = self.make_at(path, generation, shared).await?;
         self.engine.sync_dir(&self.dir).await?;
         Ok(segment)
+    }
+
+    /// Whether the segment holds no group that would be whole at its place under this number, or under one
+    /// that comes later. A drive that lied about a flush can leave such: the renaming of the segment
+    /// undone, and what was written to it then still there. Reads all of it.
+    async fn can_become(&self, used: &Segment, generation: u64) -> Result<bool> {
+        let scan = scan_file(&used.file, used.path.clone(), used.generation).await?;
+        Ok(scan.ahead.0 < generation)
     }
 
     /// As [`make`](Self::make), with a name of the caller's that is not made durable.
@@ -70,7 +86,14 @@ impl Maker {
     ) -> Result<Arc<Segment>> {
         let file = self.engine.open(&path, Open::create_new().shard(self.shard)).await?;
         match self.fill(&file, shared).await {
-            Ok(()) => Ok(Arc::new(Segment { generation, file, path, bytes: self.bytes, recycled: false })),
+            Ok(()) => Ok(Arc::new(Segment {
+                generation,
+                file,
+                path,
+                bytes: self.bytes,
+                recycled: false,
+                known: true,
+            })),
             Err(error) => {
                 // Only space is lost if this fails: an empty segment means nothing.
                 let _ = self.engine.remove_file(&path).await;
@@ -80,12 +103,12 @@ impl Maker {
     }
 
     /// Opens a segment to be written.
-    pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Arc<Segment>> {
+    pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Segment> {
         let path = self.path(generation);
         let file = self.engine.open(&path, Open::write().shard(self.shard)).await?;
         lock(&file).await?;
         let bytes = file.len().await?;
-        Ok(Arc::new(Segment { generation, file, path, bytes, recycled }))
+        Ok(Segment { generation, file, path, bytes, recycled, known: false })
     }
 
     /// Opens a segment that another opener prepared, perhaps not to the end, and makes sure that it is
@@ -94,7 +117,7 @@ impl Maker {
         let segment = self.open(generation, true).await?;
         segment.file.sync(Durability::All).await?;
         self.engine.sync_dir(&self.dir).await?;
-        Ok(segment)
+        Ok(Arc::new(segment))
     }
 
     /// Opens a segment to be read.
@@ -102,7 +125,7 @@ impl Maker {
         let path = self.path(generation);
         let file = self.engine.open(&path, Open::read().shard(self.shard)).await?;
         let bytes = file.len().await?;
-        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true }))
+        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false }))
     }
 
     /// Where a segment is.

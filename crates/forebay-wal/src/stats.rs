@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 /// Counts and times since the log was opened; see [`Wal::stats`](crate::Wal::stats).
 ///
 /// Times are in nanoseconds, in histograms with two significant digits from 1 ns to 60 s; longer ones count
-/// as 60 s. Inside a simulated world no times are taken.
+/// as 60 s. Inside a simulated world they are that world's.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {

@@ -84,9 +84,11 @@ impl Wal {
     /// Opens the log in a directory, which has to exist, and tells what was found. A directory without a log
     /// gets a new one, unless [`Options::create`] says otherwise.
     ///
-    /// Reads and checks every segment that holds live records. A log that was not closed goes on in a fresh
-    /// segment, so nothing is ever appended behind damage; a new segment is written through once, which takes
-    /// about as long as writing [`Options::segment_bytes`] does. The work begins with the call; dropping the
+    /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for
+    /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
+    /// bytes for each group. A log that was not closed goes on in a fresh segment, so nothing is ever
+    /// appended behind damage; a new segment is written through once, which takes about as long as writing
+    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
     /// answer closes the log again.
     ///
     /// # Errors
@@ -133,11 +135,12 @@ impl Wal {
         AppendUnsynced::new(self.shared(), record)
     }
 
-    /// Answers when everything that was queued before is durable.
+    /// Answers when everything that was queued before is durable; also while the log closes and after:
+    /// whoever queued records may ask for them whatever other handles do.
     ///
-    /// # Errors
-    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the engine ended before.
+    /// # Errors [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the engine, the log's shard or its task ended
+    /// before.
     pub fn sync(&self) -> Settled<'_> {
         Settled::new(self.shared(), None)
     }
@@ -147,7 +150,7 @@ impl Wal {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn); as
-    /// [`sync`](Wal::sync).
+    /// [`append`](Wal::append).
     pub fn truncate_before(&self, lsn: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
     }
@@ -157,7 +160,7 @@ impl Wal {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) when there is no such record; one before the
-    /// first removes all. As [`sync`](Wal::sync).
+    /// first removes all. As [`append`](Wal::append).
     pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
@@ -167,7 +170,7 @@ impl Wal {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for 0 and `u64::MAX`; as
-    /// [`sync`](Wal::sync).
+    /// [`append`](Wal::append).
     pub fn reset_to(&self, next: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
     }
@@ -199,9 +202,10 @@ impl Wal {
         self.shared().stats()
     }
 
-    /// Closes the log for all handles: what is queued is written, later calls answer
+    /// Closes the log for all handles: what is queued is written, later calls that would change it answer
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and when this answers the log can be opened again.
-    /// The end begins with the call, also when the answer is never awaited. Readers go on.
+    /// The end begins with the call, also when the answer is never awaited. Readers go on, and
+    /// [`sync`](Wal::sync) and `close` itself tell what became of the records that were queued.
     ///
     /// # Errors
     /// The failure that poisoned the log. It is closed all the same.

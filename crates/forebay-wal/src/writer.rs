@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay::{Block, BlockMut, Durability, File, shard};
+use forebay::{Block, BlockMut, Durability, File, Flush, shard};
 
 use crate::error::Result;
 use crate::format::{Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
@@ -47,6 +47,7 @@ pub(crate) struct Writer {
     pub(crate) offset: u64,
     pub(crate) next: Next,
     pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
     pub(crate) mark_after: Duration,
     /// Memory of groups without records.
     pub(crate) small: BlockMut,
@@ -58,7 +59,7 @@ pub(crate) struct Written {
     done: Done,
     framed: usize,
     padded: u64,
-    flush_ns: Option<u64>,
+    flush_ns: u64,
     queued_ns: Option<u64>,
 }
 
@@ -113,6 +114,10 @@ impl Writer {
         });
         self.next.settle(&self.maker);
         self.next.retire(retired);
+        #[cfg(feature = "_breakage")]
+        if crate::breakage::Breakage::SegmentGoneEarly.is_on() {
+            self.next.settle(&self.maker);
+        }
         self.prepare_ahead();
         Ok(())
     }
@@ -153,17 +158,14 @@ impl Writer {
         buffer.resize(total as usize)?;
         let crc = seal(&header, &mut buffer);
         let block = buffer.freeze();
-        let began = self.shared.now();
-        let write = self.segment.file.write(self.offset, block.clone()).durable(self.durability);
-        match write.await {
+        let began_ns = self.shared.engine.now_ns();
+        let write = self.segment.file.write(self.offset, block.clone());
+        match write.durable(self.durability).flush(self.flush).await {
             Err(error) if !is_ignored() => return Err(error.into()),
             _ => {}
         }
-        let flush_ns = began.map(|began| nanos(began.elapsed()));
-        let queued_ns = match (began, group.began) {
-            (Some(began), Some(came)) => Some(nanos(began.saturating_duration_since(came))),
-            _ => None,
-        };
+        let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
+        let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
         match small {
             true => self.small = emptied(block),
             false => group.buffer = emptied(block),
@@ -322,7 +324,7 @@ pub(crate) fn note(state: &mut State, written: &Written) {
     if done.count > 0 {
         stats.group_records.record(u64::from(done.count));
     }
-    written.flush_ns.into_iter().for_each(|ns| stats.flush_ns.record(ns));
+    stats.flush_ns.record(written.flush_ns);
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
 }
 
@@ -340,8 +342,4 @@ fn is_ignored() -> bool {
     return crate::breakage::Breakage::PoisonIgnored.is_on();
     #[cfg(not(feature = "_breakage"))]
     false
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

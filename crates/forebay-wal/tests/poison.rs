@@ -186,6 +186,7 @@ fn an_open_that_fails_leaves_the_log_as_it_was() {
 #[test]
 fn in_a_world_waiting_is_refused_and_runs_are_equal() {
     let digest = |seed| {
+        let times = Cell::new((0, 0));
         let mut world = World::new(seed).disk(Profile::nand());
         world
             .run(async |engine| {
@@ -207,9 +208,17 @@ fn in_a_world_waiting_is_refused_and_runs_are_equal() {
                     task.await.unwrap();
                 }
                 assert_eq!(records(&wal, 1).await.unwrap().len(), 160);
+                // Times are the world's.
+                let stats = wal.stats();
+                assert!(
+                    stats.flush_ns.count() == stats.groups && stats.flush_ns.at(0.01) > 1_000,
+                    "{stats:?}"
+                );
+                assert!(stats.queued_ns.count() > 0 && stats.queued_ns.max() > 1_000, "{stats:?}");
+                times.set((stats.flush_ns.mean().to_bits(), stats.queued_ns.max()));
             })
             .unwrap();
-        world.history_digest()
+        (world.history_digest(), times.get())
     };
     assert_eq!(digest(1), digest(1));
     assert_ne!(digest(1), digest(2));

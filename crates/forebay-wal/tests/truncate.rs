@@ -1,6 +1,10 @@
 //! Truncations, resets, and the segments that come and go with them.
 
 mod common;
+#[cfg(feature = "_breakage")]
+#[allow(dead_code, reason = "shared with the simulation")]
+#[path = "simulation/groups.rs"]
+mod groups;
 
 use common::{dir, engine, expected, open, options, record, records_wait};
 use forebay::Engine;
@@ -184,8 +188,9 @@ fn segments_of_another_length_are_read_and_then_given_up() {
     }
 }
 
-/// The story of a segment that was used again too early: the group that said "no longer needed" was the last of the log, and
-/// rotted. Recovery, which went by the group before it, then looked for the segment and found it full of something else.
+/// The story of a segment that was used again too early: the group that said "no longer needed" was the
+/// last of the log, and rotted. Recovery, which went by the group before it, then looked for the segment
+/// and found it full of something else.
 #[test]
 fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
     let (engine, dir) = (engine(), dir());
@@ -203,4 +208,67 @@ fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
         std::thread::yield_now();
     }
     assert_eq!(records_wait(&wal, 2_900).unwrap(), expected(2_900..=3_001));
+}
+
+/// The same story on a simulated disk, where the log can be broken as it was then: with the segments gone
+/// early the log is refused, and as it is it opens with everything from before the group that rotted.
+#[cfg(feature = "_breakage")]
+mod early {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use forebay::sim::{self, Profile, World};
+    use forebay::{Durability, Engine, Open};
+    use forebay_wal::breakage::{self, Breakage};
+    use forebay_wal::{ErrorKind, Lsn, Recovery, Result, Wal};
+
+    use super::common::{options, record};
+    use super::groups;
+
+    const DIR: &str = "/log";
+
+    async fn open(engine: &Engine) -> Result<(Wal, Recovery)> {
+        engine.create_dir_all(DIR).await?;
+        Wal::open(engine, DIR, options().log_id(7).mark_after(Duration::from_secs(3600))).await
+    }
+
+    /// Zeros over the last whole group.
+    async fn rot(engine: &Engine) -> forebay::Result<()> {
+        let mut files = BTreeMap::new();
+        for entry in engine.read_dir(DIR).await? {
+            let name = entry.name().to_string_lossy().into_owned();
+            let file = engine.open(format!("{DIR}/{name}"), Open::read()).await?;
+            files.insert(name, file.read(0..file.len().await?).await?.to_vec());
+        }
+        let last = groups::live(&files).pop().expect("a log");
+        let file = engine.open(format!("{DIR}/{}", last.file()), Open::write()).await?;
+        file.write(last.offset, vec![0; groups::GRAIN]).durable(Durability::Data).await
+    }
+
+    fn opened_after_the_last_group_rotted() -> Result<Recovery> {
+        let mut world = World::new(1).disk(Profile::ideal());
+        let cut = world.run(async |engine| {
+            let (wal, _) = open(&engine).await.unwrap();
+            for number in 1..=3_000 {
+                wal.append_unsynced(&record(number)).await.unwrap();
+            }
+            wal.sync().await.unwrap();
+            wal.truncate_before(Lsn(2_900)).await.unwrap();
+            // What goes in the background has gone.
+            sim::sleep(Duration::from_secs(1)).await.unwrap();
+            sim::power_cut().await
+        });
+        assert!(cut.is_err_and(|failure| failure.is_power_cut()));
+        world.reboot();
+        world.run(async |engine| rot(&engine).await.unwrap()).unwrap();
+        world.run(async |engine| open(&engine).await.map(|(_, recovery)| recovery)).unwrap()
+    }
+
+    #[test]
+    fn a_segment_that_goes_early_costs_the_log() {
+        let recovery = opened_after_the_last_group_rotted().unwrap();
+        assert!(recovery.first < Lsn(2_900) && recovery.last >= Lsn(2_900), "{recovery:?}");
+        let broken = breakage::with(Breakage::SegmentGoneEarly, opened_after_the_last_group_rotted);
+        assert!(matches!(broken.unwrap_err().kind(), ErrorKind::Corruption(_)));
+    }
 }

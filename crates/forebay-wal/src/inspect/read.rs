@@ -8,7 +8,7 @@ use forebay::{Engine, File, FileKind, Lock, Open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
-use crate::recover::{Scan, scan};
+use crate::recover::{Needed, Scan, Scanner};
 
 /// Read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -56,7 +56,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     }
     generations.sort_unstable();
     let mut segments = Vec::with_capacity(generations.len());
-    let mut needed = 0;
+    let mut needed = Needed::default();
     for (generation, path) in generations.into_iter().rev() {
         let file = match engine.open(&path, Open::read()).await {
             Ok(file) => file,
@@ -67,12 +67,12 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
         if !in_use {
             in_use = is_being_written(&file).await?;
         }
-        let (bytes, unreadable) = bytes_of(&file).await?;
-        let scan = scan(path, generation, &bytes);
-        let is_needed = generation >= needed;
-        // As an open does it: down to the oldest segment that any group of a needed segment names.
-        if is_needed && let Some(named) = scan.groups.iter().map(|group| group.start_generation).min() {
-            needed = if needed == 0 { named } else { needed.min(named) };
+        let mut scanner = Scanner::new(path, generation, file.len().await?);
+        let unreadable = each_piece(&file, |piece| scanner.push(piece)).await?;
+        let scan = scanner.finish();
+        let is_needed = needed.includes(generation);
+        if is_needed {
+            needed.add(&scan);
         }
         segments.push(Segment { scan, needed: is_needed, unreadable });
     }
@@ -108,22 +108,30 @@ async fn is_being_written(file: &File) -> Result<bool> {
 
 /// A whole file, and what of it could not be read.
 pub(super) async fn bytes_of(file: &File) -> Result<(Vec<u8>, Vec<Range<u64>>)> {
+    let mut bytes = Vec::with_capacity(usize::try_from(file.len().await?).unwrap_or(0));
+    let unreadable = each_piece(file, |piece| bytes.extend_from_slice(piece)).await?;
+    Ok((bytes, unreadable))
+}
+
+/// Reads a file in pieces, in order; answers what could not be read and was given as other bytes.
+async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Range<u64>>> {
     let length = file.len().await?;
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     let mut unreadable: Vec<Range<u64>> = Vec::new();
     let mut step = CHUNK_BYTES;
-    let mut careful_to = 0;
+    let (mut at, mut careful_to) = (0, 0);
     loop {
-        let at = bytes.len() as u64;
         if at >= length {
-            return Ok((bytes, unreadable));
+            return Ok(unreadable);
         }
         if at >= careful_to {
             step = CHUNK_BYTES;
         }
         match file.read_up_to(at..length.min(at + step)).await {
-            Ok(block) if block.is_empty() => return Ok((bytes, unreadable)),
-            Ok(block) => bytes.extend_from_slice(&block),
+            Ok(block) if block.is_empty() => return Ok(unreadable),
+            Ok(block) => {
+                each(&block);
+                at += block.len() as u64;
+            }
             Err(error) if error.kind() != forebay::ErrorKind::Io => return Err(error.into()),
             // The same stretch again in small steps: as little as possible is given up.
             Err(_) if step > u64::from(GRAIN) => {
@@ -132,11 +140,12 @@ pub(super) async fn bytes_of(file: &File) -> Result<(Vec<u8>, Vec<Range<u64>>)> 
             }
             Err(_) => {
                 let end = length.min(at + step);
-                bytes.resize(end as usize, UNREADABLE);
+                each(&[UNREADABLE; GRAIN as usize][..(end - at) as usize]);
                 match unreadable.last_mut() {
                     Some(last) if last.end == at => last.end = end,
                     _ => unreadable.push(at..end),
                 }
+                at = end;
             }
         }
     }

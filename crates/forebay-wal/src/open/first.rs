@@ -38,7 +38,7 @@ impl Scene {
             pending_bytes: options.pending_bytes_max,
             unit,
         };
-        let shared = Shared::new(self.engine.clone(), limits, index, chain.next_lsn);
+        let shared = Shared::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn);
         Ok(Writer {
             shared: Arc::new(shared),
             maker: self.maker.clone(),
@@ -48,6 +48,7 @@ impl Scene {
             offset,
             next,
             durability: options.durability,
+            flush: options.flush,
             mark_after: options.mark_after,
             small: BlockMut::default(),
             wakers: Vec::new(),

@@ -11,7 +11,7 @@ use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records};
 use crate::lsn::Lsn;
 use crate::queue::{Group, framed_bytes, own_buffer};
 use crate::recover::{Outcome, Recovery};
-use crate::segment::{Index, remove};
+use crate::segment::{Index, Segment, remove};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, note};
 
@@ -46,7 +46,7 @@ impl Scene {
         writer.segment.file.unlock().await?;
         self.engine.rename(&path, self.maker.path(1)).await?;
         self.engine.sync_dir(&self.dir).await?;
-        writer.segment = self.maker.open(1, false).await?;
+        writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
         {
             let mut state = writer.shared.lock();
             state.index.add_segment(writer.segment.clone());
@@ -76,7 +76,7 @@ impl Scene {
         let end = outcome.end;
         let last = outcome.groups.last().map(|group| group.header);
         let recycled = last.is_some_and(|header| header.flags.recycled());
-        let segment = self.maker.open(end.generation, recycled).await?;
+        let segment = Arc::new(self.maker.open(end.generation, recycled).await?);
         // What was found there may still be in the drive's cache, and the name in the file system's.
         segment.file.sync(Durability::All).await?;
         self.engine.sync_dir(&self.dir).await?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forebay::{Durability, Open};
 
-use super::{SALVAGED, Scene};
+use super::{READ_BYTES, READ_DEPTH, SALVAGED, Scene};
 use crate::error::Result;
 use crate::recover::Outcome;
 
@@ -26,11 +26,14 @@ impl Scene {
             if self.engine.metadata(from).await.is_err() {
                 continue;
             }
-            let bytes = self.bytes_of(from).await?;
+            let from = self.engine.open(from, Open::read().shard(self.options.shard)).await?;
             let to = self.unused_name(name).await;
             let to = self.engine.open(&to, Open::create_new().buffered().shard(self.options.shard)).await?;
             let mut append = to.append().start();
-            append.write(&bytes).await?;
+            let mut blocks = from.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
+            while let Some(block) = blocks.next().await? {
+                append.write(&block).await?;
+            }
             append.sync(Durability::All).await?;
             append.close().await?;
         }

@@ -1,10 +1,15 @@
 //! How a log ends: closed, failed, or with its engine.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
+
+use forebay::Class;
 
 use super::{Shared, closed};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wait::wake_all;
 
 impl Shared {
     /// Nothing more is taken; what is queued is written, then the task ends.
@@ -16,7 +21,7 @@ impl Shared {
             let room = std::mem::take(&mut state.room);
             state.writer.take().into_iter().chain(room.into_iter().map(|(_, waker)| waker)).collect()
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// Everything that waits, and every later call, fails with this.
@@ -38,29 +43,43 @@ impl Shared {
             wakers.extend(std::mem::take(&mut state.room).into_iter().map(|(_, waker)| waker));
             wakers
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// The task is over and has given its locks back. One that did not come to its end (its engine ended, or
     /// it panicked) leaves nobody waiting and no file locked; then nothing can be read any more, either.
     pub(crate) fn end(&self, orderly: bool) {
         self.stop.store(true, Ordering::Release);
-        let (unfinished, segments) = {
+        if self.lock().ended {
+            return;
+        }
+        let cut_short = (!orderly).then(|| self.why_cut_short());
+        let (unfinished, segments, room) = {
             let mut state = self.lock();
             if std::mem::replace(&mut state.ended, true) {
                 return;
             }
             state.closing = true;
+            state.cut_short.clone_from(&cut_short);
             let unfinished = self.done.load(Ordering::Acquire) + 1 < state.next_group;
             let segments = if orderly { Vec::new() } else { state.index.release() };
-            (unfinished && state.failed.is_none(), segments)
+            (unfinished && state.failed.is_none(), segments, std::mem::take(&mut state.room))
         };
         drop(segments);
         if unfinished {
-            self.fail(&closed());
+            self.fail(&cut_short.unwrap_or_else(closed));
         }
         let ends = std::mem::take(&mut self.lock().ends);
-        ends.into_iter().for_each(Waker::wake);
+        wake_all(room.into_iter().map(|(_, waker)| waker).chain(ends));
+    }
+
+    /// What ended the task before its time: the engine knows, and a task that it would not begin is told.
+    fn why_cut_short(&self) -> Error {
+        let probe = pin!(self.engine.spawn_on_shard(self.shard, Class::DEFAULT, || async {}));
+        match probe.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(error)) => error.into(),
+            _ => Error::new(ErrorKind::Closed, "the log's task panicked"),
+        }
     }
 
     /// Has the task ended?

@@ -1,7 +1,6 @@
 //! One group: what becomes one write.
 
 use std::task::Waker;
-use std::time::Instant;
 
 use forebay::{BlockMut, Engine};
 
@@ -25,8 +24,8 @@ pub(crate) struct Group {
     pub(crate) retain: Option<u64>,
     /// Room for the header, then records. Without memory when there are no records.
     pub(crate) buffer: BlockMut,
-    /// When the first record came.
-    pub(crate) began: Option<Instant>,
+    /// When the first record came, on the engine's clock.
+    pub(crate) began_ns: Option<u64>,
     pub(crate) wakers: Vec<Waker>,
 }
 
@@ -46,7 +45,7 @@ impl Group {
             count: 0,
             retain: None,
             buffer: BlockMut::default(),
-            began: None,
+            began_ns: None,
             wakers: Vec::new(),
         }
     }
@@ -60,7 +59,7 @@ impl Group {
     pub(crate) fn clear(&mut self) {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
-        (self.retain, self.began) = (None, None);
+        (self.retain, self.began_ns) = (None, None);
         self.wakers.clear();
     }
 

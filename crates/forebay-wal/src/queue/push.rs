@@ -9,6 +9,7 @@ use super::{Limits, Shared, State, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Kind;
 use crate::lsn::Lsn;
+use crate::wait::wake_all;
 
 /// A change of the log that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl Shared {
         let buffer = group::own_buffer(&self.engine, records, framed, self.limits.unit);
         let mut state = self.lock();
         let pushed = match buffer {
-            Ok(buffer) => state.check().map(|()| state.push_own(buffer, records.len())),
+            Ok(buffer) => state.check().map(|()| state.push_own(buffer, records.len(), self.engine.now_ns())),
             Err(error) => Err(error.into()),
         };
         if pushed.is_err() {
@@ -79,7 +80,7 @@ impl Shared {
 
     /// Wakes, without the lock, and answers.
     fn answer<T>(&self, pushed: Result<T>, wakers: [Option<Waker>; 2]) -> Poll<Result<T>> {
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake_all(wakers.into_iter().flatten());
         Poll::Ready(pushed)
     }
 
@@ -91,9 +92,7 @@ impl Shared {
                 state.leave(place);
                 state.next_in_line()
             };
-            if let Some(waker) = next {
-                waker.wake();
-            }
+            wake_all(next);
         }
     }
 
@@ -113,9 +112,7 @@ impl Shared {
             state.change(change)?;
             (state.ticket_for_all(), state.writer.take())
         };
-        if let Some(waker) = writer {
-            waker.wake();
-        }
+        wake_all(writer);
         Ok(ticket)
     }
 }
@@ -214,7 +211,7 @@ impl State {
         let reserved = group.reserve(&shared.engine, framed);
         match reserved {
             Ok(()) => {
-                group.began = shared.now();
+                group.began_ns = Some(shared.engine.now_ns());
                 self.begin_group(group, Kind::Records, 0);
             }
             Err(_) => self.free.push(group),
@@ -234,11 +231,12 @@ impl State {
         Ok((self.ticket_for_all(), first))
     }
 
-    fn push_own(&mut self, buffer: BlockMut, count: usize) -> (Ticket, u64) {
+    fn push_own(&mut self, buffer: BlockMut, count: usize, now_ns: u64) -> (Ticket, u64) {
         let first = self.next_lsn;
         let group = self.begin_group(Group::new(), Kind::Records, 0);
         group.buffer = buffer;
         group.count = count as u32;
+        group.began_ns = Some(now_ns);
         self.next_lsn += count as u64;
         (self.ticket_for_all(), first)
     }

@@ -4,4 +4,5 @@ mod damage;
 mod exhaustive;
 mod life;
 pub(crate) mod log;
+mod pieces;
 mod random;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::scan::Scan;
-use super::walk::{Gap, Group, Walk, walk, without_dead};
+use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
 use super::{Cut, Damage, Lost, Outcome, Recovery};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Epochs, Header, Kind, Position, segment_name};
@@ -21,11 +21,11 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
     let log_id = one_log(&scans)?;
     let epoch_max = scans.iter().flat_map(|scan| &scan.groups).map(|group| group.epochs.number).max();
     let groups = scans.iter_mut().flat_map(|scan| std::mem::take(&mut scan.groups)).collect();
-    let live = without_dead(groups);
+    let (live, outdated) = without_outdated(without_dead(groups));
     let (Some(log_id), Some(walk)) = (log_id, walk(&live)) else { return Err(nothing_left(&scans)) };
 
     let unproven = unproven(&walk.groups, watermark(&live));
-    let missing = missing_segment(&scans, &walk);
+    let missing = missing_segment(&scans, &walk, log_id);
     let lost = losses(&scans, &walk, missing);
     if let (false, Some((lost, _))) = (salvage, lost.iter().find(|(_, declared)| !declared)) {
         return Err(corruption(lost.clone()));
@@ -36,7 +36,9 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
     // Salvage leaves everything in its place: what it declares names those places.
     let kept = if new_loss { walk.groups.len() } else { unproven.start };
     let whole = scan_of(&scans, walk.end.generation).is_some_and(|scan| scan.bytes >= walk.end.offset);
-    let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole;
+    // What is outdated only a REOPEN group takes away for good.
+    let outdated = outdated.is_some_and(|header| header.position() >= walk.end);
+    let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated;
 
     let first = walk.groups.last().map_or(walk.next_lsn, |group| group.header.first_retained);
     let Proven { end: proven_end, crc: proven_crc, next: proven_next, epochs } = proven(&walk, kept);
@@ -172,12 +174,14 @@ fn damage(scans: &[Scan], gap: &Gap) -> Damage {
     Damage { file: file_of(scans, generation), offset }
 }
 
-/// Segments get their numbers without a gap and none vanishes while the log may need it, so a number that is
-/// missing between the log's end and its newest file is a segment that somebody took away.
-fn missing_segment(scans: &[Scan], walk: &Walk) -> Option<Lost> {
+/// Segments get their numbers without a gap and none vanishes while the log may need it, so a number that
+/// is missing between the log's end and its newest file is a segment that somebody took away. So is one
+/// that holds what was written to it under a later number: the log had gone on behind it.
+fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128) -> Option<Lost> {
     let newest = scans.last()?.generation;
     let mut behind = (walk.end.generation..=newest).skip(1);
-    let generation = behind.find(|&generation| scan_of(scans, generation).is_none())?;
+    let is_gone = |scan: &Scan| scan.ahead.0 > scan.generation && scan.ahead.1 == log_id;
+    let generation = behind.find(|&generation| scan_of(scans, generation).is_none_or(is_gone))?;
     let file = file_of(scans, generation);
     Some(Lost { first: Lsn(walk.next_lsn), last: Lsn(u64::MAX), file, offset: 0 })
 }

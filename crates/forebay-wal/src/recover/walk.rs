@@ -45,19 +45,40 @@ pub(super) struct Walk {
     pub(super) epochs: Epochs,
 }
 
+/// Takes away the groups that are older than what stands before them: the epoch never goes back from one
+/// group to the next, and what begins anew is of a higher one than anything before it. `groups` are sorted
+/// by position. Answers the last one taken away as well.
+///
+/// An honest drive leaves none. One that lied about a flush may forget the renaming of a segment and keep
+/// what was written to it since; used again under the same number, the segment then holds groups of a time
+/// that was undone.
+pub(super) fn without_outdated(mut groups: Vec<Header>) -> (Vec<Header>, Option<Header>) {
+    let (mut epoch, mut last) = (0, None);
+    groups.retain(|header| {
+        let outdated = header.epochs.number < epoch;
+        epoch = epoch.max(header.epochs.number);
+        if outdated {
+            last = Some(*header);
+        }
+        !outdated
+    });
+    (groups, last)
+}
+
 /// Takes away the groups that a REOPEN or a Gap group declares dead. `groups` are sorted by position.
 pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
-    let mut dead: Vec<Range<Position>> = Vec::new();
+    let mut dead: Vec<(Range<Position>, u64)> = Vec::new();
     let mut live = Vec::with_capacity(groups.len());
     // From the newest on: a group that is dead itself kills nothing.
     for header in groups.into_iter().rev() {
-        let place = header.position();
-        if dead.iter().any(|range| range.contains(&place)) {
+        let (place, epoch) = (header.position(), header.epochs.number);
+        // What is of a higher epoch than the group that ends it came later, wherever it stands.
+        if dead.iter().any(|(range, ended)| range.contains(&place) && epoch <= *ended) {
             continue;
         }
         match header.kind {
-            Kind::Gap => dead.push(header.cut..header.resume),
-            _ if header.flags.reopen() => dead.push(header.cut..place),
+            Kind::Gap => dead.push((header.cut..header.resume, epoch)),
+            _ if header.flags.reopen() => dead.push((header.cut..place, epoch)),
             _ => {}
         }
         live.push(header);

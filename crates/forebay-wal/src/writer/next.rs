@@ -20,10 +20,10 @@ pub(crate) struct Next {
     found: bool,
     /// Its generation. Numbers have no gaps, so one that could not be made is tried again.
     generation: u64,
-    /// Segments that the log does not need any more, to be used again.
+    /// Segments that the log does not need any more, to be used again, oldest first.
     used: Vec<Arc<Segment>>,
-    /// Segments that the newest group says are not needed. Should that group rot, recovery looks for them again, so they
-    /// stay until a group behind it is durable.
+    /// Segments that the newest group says are not needed. Should that group rot, recovery looks for them
+    /// again, so they stay until a group behind it is durable.
     leaving: Vec<Arc<Segment>>,
 }
 
@@ -54,7 +54,7 @@ impl Next {
         }
         let found = self.found;
         let free = if found { None } else { self.free() };
-        let used = free.map(|at| self.used.swap_remove(at));
+        let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
         let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
@@ -91,9 +91,10 @@ impl Next {
         }
     }
 
-    /// A used segment that nobody reads.
+    /// The oldest used segment, if nobody reads it.
     fn free(&self) -> Option<usize> {
-        self.used.iter().position(|used| Arc::strong_count(used) == 1)
+        let oldest = self.used.first()?;
+        (Arc::strong_count(oldest) == 1).then_some(0)
     }
 
     /// Takes over segments that the log does not need any more, as its newest group says.
@@ -105,10 +106,17 @@ impl Next {
     /// [retired](Self::retire).
     pub(crate) fn settle(&mut self, maker: &Maker) {
         for segment in std::mem::take(&mut self.leaving) {
-            match self.used.len() < USED_MAX && segment.bytes == maker.bytes {
+            match segment.bytes == maker.bytes {
                 true => self.used.push(segment),
                 false => remove(&maker.engine, &segment.path),
             }
+        }
+        // They go oldest first: a drive that lied about a flush and forgets the newer ones has forgotten
+        // the older ones as well, and what had been cut off the end of those does not come back.
+        self.used.sort_by_key(|used| used.generation);
+        let surplus = self.used.len().saturating_sub(USED_MAX);
+        for segment in self.used.drain(..surplus) {
+            remove(&maker.engine, &segment.path);
         }
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Model {
     pub(crate) certain: Option<u64>,
     /// Set when the log's bytes were damaged; `Some(None)` when nothing that counts was hit.
     pub(crate) hit: Option<Option<Hit>>,
-    /// Everything that was appended since the log was opened.
+    /// Everything that was ever appended.
     ever: BTreeSet<u64>,
     opened: bool,
     life: u64,
@@ -417,7 +417,6 @@ impl Model {
         self.sent.clear();
         self.befores.clear();
         self.earlier.clear();
-        self.ever.clear();
         (self.removal, self.undone, self.certain, self.hit) = (None, None, None, None);
         self.opened = true;
     }

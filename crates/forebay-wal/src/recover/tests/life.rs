@@ -1,6 +1,6 @@
 //! Logs that are opened again and again.
 
-use super::log::{LOG_ID, Log, read, recover_segments};
+use super::log::{LOG_ID, Log, old_segment, read, recover_segments};
 use crate::error::ErrorKind;
 use crate::format::{GRAIN, Header, Kind, Position, seal};
 use crate::recover::{Outcome, recover, scan};
@@ -258,4 +258,43 @@ fn two_logs() {
     log.segments.get_mut(&1).expect("a segment")[place.offset as usize..][..4096].copy_from_slice(&stray);
     let error = recover_segments(&log.segments, true).map(drop).expect_err("two logs");
     assert_eq!(*error.kind(), ErrorKind::Foreign);
+}
+
+/// The story: a flush lied, and with the power a segment lost its third number, but not what had been
+/// written to it under that number. Opened again the log gave it the same number once more, and behind its
+/// first new group old ones stood at their very place. Their watermarks proved a loss that there was none
+/// of.
+#[test]
+fn groups_of_a_time_that_was_undone() {
+    let mut log = Log::new(SEGMENT);
+    (0..3).for_each(|_| _ = log.append(1, 100));
+    let mut undone = log.clone();
+    undone.begin_recycled(old_segment(SEGMENT));
+    undone.append(1, 100);
+    undone.begin_recycled(old_segment(SEGMENT));
+    (0..6).for_each(|_| _ = undone.append(2, 100));
+    let third = undone.segments[&3].clone();
+
+    log.open(false).expect("an intact log");
+    (0..3).for_each(|_| _ = log.append(1, 100));
+    log.segments.insert(3, third.clone());
+    // Prepared, and not begun: what stands in it is not the log's.
+    let outcome = log.recover(false).expect("an intact log");
+    assert_eq!(read(&log.segments, &outcome), log.records);
+    assert!(!outcome.clean);
+    let before = log;
+    for groups in 1..8 {
+        let mut log = before.clone();
+        log.begin_recycled(third.clone());
+        (0..groups).for_each(|_| _ = log.append(1, 100));
+        let outcome = log.recover(false).unwrap_or_else(|error| panic!("{groups} groups: {error}"));
+        assert_eq!(read(&log.segments, &outcome), log.records);
+        assert!(outcome.recovery.lost.is_empty() && outcome.recovery.damage.is_empty());
+        let mut opened = log.clone();
+        opened.open(false).expect("an intact log");
+        opened.append(1, 100);
+        opened.mark();
+        let outcome = opened.recover(false).expect("an intact log");
+        assert!(read(&opened.segments, &outcome) == opened.records && outcome.clean);
+    }
 }

@@ -1,0 +1,81 @@
+//! Both ways to make groups durable: a log that recovers, and one whose first failure is its last word.
+//! One test alone, because the limit that makes writes fail is the whole process's.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{dir, engine, expected, options, record, records_wait};
+use forebay::{Class, Durability, Flush};
+use forebay_wal::{ErrorKind, Lsn, Wal};
+
+/// Beyond a file's start; a log of 64 KiB segments writes past it soon.
+const LIMIT: libc::rlim_t = 16 << 10;
+
+/// Sets how long a file may become, in bytes, and answers what it was.
+fn set_file_limit(bytes: libc::rlim_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write the one structure, which outlives them.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit), 0);
+        let before = std::mem::replace(&mut limit.rlim_cur, bytes);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        before
+    }
+}
+
+#[test]
+fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
+    for (flush, durability) in [
+        (Flush::Queued, Durability::Data),
+        (Flush::Blocking, Durability::Data),
+        (Flush::Blocking, Durability::All),
+    ] {
+        let (engine, dir) = (engine(), dir());
+        let options = || options().flush(flush).durability(durability);
+        let open = || Wal::open(&engine, dir.path(), options()).wait();
+        let (wal, _) = open().unwrap();
+        // Through several segments, and with groups of several records.
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let wal = wal.clone();
+                engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+                    for _ in 0..250 {
+                        wal.append(&[7; 500]).await?;
+                    }
+                    Ok::<_, forebay_wal::Error>(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.wait().unwrap().unwrap();
+        }
+        assert!(wal.stats().segments_made > 2, "{flush:?}: {:?}", wal.stats());
+        for number in 1001..=1100 {
+            assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
+        }
+        wal.close().wait().unwrap();
+        let (wal, recovery) = open().unwrap();
+        assert!(recovery.lost.is_empty() && recovery.cut.is_none(), "{recovery:?}");
+        assert_eq!(recovery.last, Lsn(1100));
+        assert_eq!(records_wait(&wal, 1001).unwrap(), expected(1001..=1100));
+
+        let before = set_file_limit(LIMIT);
+        let mut acknowledged = 1100;
+        let error = loop {
+            match wal.append(&record(acknowledged + 1)).wait() {
+                Ok(lsn) => acknowledged = lsn.0,
+                Err(error) => break error,
+            }
+        };
+        set_file_limit(before);
+        // The limit is gone, and the log stays as it is: what a failed flush lost nobody knows.
+        for error in [error, wal.append(b"later").wait().unwrap_err(), wal.close().wait().unwrap_err()] {
+            assert_eq!(*error.kind(), ErrorKind::Poisoned, "{flush:?}: {error}");
+            assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(libc::EFBIG), "{error}");
+        }
+        let (wal, recovery) = open().unwrap();
+        assert!(recovery.last.0 >= acknowledged && recovery.lost.is_empty(), "{recovery:?}");
+        assert_eq!(records_wait(&wal, 1001).unwrap(), expected(1001..=recovery.last.0));
+        wal.close().wait().unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! A log whose engine ends under it: everyone who waits is told, and why.
+
+mod common;
+
+use std::future::{Future, IntoFuture};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use common::{dir, engine, options, record, records_wait};
+use forebay::{Config, Engine, Open};
+use forebay_wal::{ErrorKind, Lsn, Wal};
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("in a waker");
+    }
+}
+
+fn panics() -> Waker {
+    Waker::from(Arc::new(Panics))
+}
+
+/// A shard dies of a waker that panics outside of any task: of a read that goes past the page cache.
+fn kill_the_shard(engine: &Engine, path: &std::path::Path) {
+    let waker = panics();
+    let file = engine.open(path, Open::read()).wait().unwrap();
+    loop {
+        let mut reads: Vec<_> = (0..3).map(|_| file.read(0..4096).into_future()).collect();
+        for read in &mut reads {
+            let _ = Pin::new(read).poll(&mut Context::from_waker(&waker));
+        }
+        match engine.nop().wait() {
+            Ok(_) => {}
+            Err(error) => return assert_eq!(error.kind(), forebay::ErrorKind::ShardLost),
+        }
+    }
+}
+
+/// What a log answers whose shard died.
+fn is_lost(error: &forebay_wal::Error) -> bool {
+    let cause = error.cause().map(forebay::Error::kind);
+    *error.kind() == ErrorKind::Closed && cause == Some(forebay::ErrorKind::ShardLost)
+}
+
+#[test]
+fn when_its_shard_dies_everyone_is_told() {
+    for round in 0..10 {
+        let dir = dir();
+        let path = dir.path().join("a file");
+        std::fs::write(&path, [1; 8192]).unwrap();
+        let engine = Engine::start(Config::default().shards(1)).unwrap();
+        // So little room that most appends wait for it.
+        let tight = options().pending_bytes_max(500);
+        let (wal, _) = Wal::open(&engine, dir.path(), tight).wait().unwrap();
+        thread::scope(|scope| {
+            let appends = (0..8u64).map(|thread| {
+                let wal = &wal;
+                scope.spawn(move || {
+                    (0..).find_map(|count| wal.append(&record(thread * 37 + count)).wait().err()).unwrap()
+                })
+            });
+            let syncs = (0..2).map(|_| {
+                let wal = &wal;
+                scope.spawn(move || {
+                    loop {
+                        if let Err(error) = wal.append_unsynced(b"no matter").wait() {
+                            return error;
+                        }
+                        if let Err(error) = wal.sync().wait() {
+                            return error;
+                        }
+                    }
+                })
+            });
+            let waiting: Vec<_> = appends.chain(syncs).collect();
+            while wal.durable_lsn() < Lsn(20 * round) {
+                thread::yield_now();
+            }
+            kill_the_shard(&engine, &path);
+            for waiting in waiting {
+                let error = waiting.join().unwrap();
+                assert!(is_lost(&error), "{error:?}");
+            }
+        });
+        // Later calls say the same, and what was acknowledged stays acknowledged.
+        for error in
+            [wal.append(b"late").wait().unwrap_err(), wal.truncate_before(Lsn(1)).wait().unwrap_err()]
+        {
+            assert!(is_lost(&error), "{error:?}");
+        }
+        if let Err(error) = wal.close().wait() {
+            assert!(is_lost(&error), "{error:?}");
+        }
+        let acknowledged = wal.durable_lsn();
+        let error = records_wait(&wal, 1).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Closed, "{error}");
+        let opened = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
+        assert!(is_lost(&opened), "{opened:?}");
+        drop((wal, engine));
+        // The dead shard's files are leaked, locks and all: only another process can open the log in its
+        // place. A copy is another log.
+        let copy = common::dir();
+        for entry in std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let (_, recovery) = Wal::open(&common::engine(), copy.path(), options()).wait().unwrap();
+        assert!(recovery.last >= acknowledged, "{recovery:?}, and {acknowledged} was acknowledged");
+    }
+}
+
+/// The story: whoever waited for the same group behind a waker that panicked was never woken.
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_from_its_answer() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
+    for _ in 0..50 {
+        let waker = panics();
+        let mut bad: Vec<_> = (0..3).map(|_| Box::pin(wal.append(b"bad"))).collect();
+        for append in &mut bad {
+            let _ = append.as_mut().poll(&mut Context::from_waker(&waker));
+        }
+        wal.append(b"good").wait().unwrap();
+        for append in bad {
+            let polled = pin!(append).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
+        }
+    }
+    wal.close().wait().unwrap();
+}
+
+/// Who queued records may ask for them although somebody else closed the log.
+#[test]
+fn a_closed_log_tells_what_became_of_what_was_queued() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
+    for number in 1..=100 {
+        wal.append_unsynced(&record(number)).wait().unwrap();
+    }
+    let closing = wal.close();
+    wal.sync().wait().unwrap();
+    assert_eq!(wal.durable_lsn(), Lsn(100));
+    closing.wait().unwrap();
+    wal.sync().wait().unwrap();
+    assert_eq!(*wal.append_unsynced(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(*wal.truncate_after(Lsn(50)).wait().unwrap_err().kind(), ErrorKind::Closed);
+    // And again when the engine is gone as well.
+    engine.close().wait().unwrap();
+    wal.sync().wait().unwrap();
+}
