@@ -1,19 +1,35 @@
 //! The global allocator of this program: the system's, with a count that a sample may switch on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-static COUNTING: AtomicBool = AtomicBool::new(false);
+/// Whose allocations are counted: nobody's, those of watched threads, everybody's.
+static COUNTING: AtomicU8 = AtomicU8::new(NOBODY);
 static COUNT: AtomicU64 = AtomicU64::new(0);
+
+const NOBODY: u8 = 0;
+const WATCHED: u8 = 1;
+const EVERYBODY: u8 = 2;
+
+thread_local! {
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Counts allocations and reallocations while counting is on. Off by default: a shared counter would slow down peers
 /// that allocate from several threads, and their figures would no longer be theirs.
 #[derive(Debug)]
 pub(crate) struct CountingAllocator;
 
-/// Starts to count, for the rest of this process.
+/// Starts to count those of all threads, for the rest of this process.
 pub(crate) fn start_counting() {
-    COUNTING.store(true, Ordering::Relaxed);
+    COUNTING.store(EVERYBODY, Ordering::Relaxed);
+}
+
+/// Starts to count those of this thread, for the rest of this process; other threads pay for a look at a flag of theirs.
+pub(crate) fn watch_this_thread() {
+    IS_WATCHED.set(true);
+    COUNTING.store(WATCHED, Ordering::Relaxed);
 }
 
 /// Allocations counted so far in this process.
@@ -23,17 +39,23 @@ pub(crate) fn count() -> u64 {
 
 /// Whether allocations are counted in this process.
 pub(crate) fn is_counting() -> bool {
-    COUNTING.load(Ordering::Relaxed)
+    COUNTING.load(Ordering::Relaxed) != NOBODY
 }
 
 #[inline]
 fn note() {
-    if COUNTING.load(Ordering::Relaxed) {
+    let counts = match COUNTING.load(Ordering::Relaxed) {
+        NOBODY => false,
+        // A thread that ends may allocate after its flag is gone; nobody watches it then.
+        WATCHED => IS_WATCHED.try_with(Cell::get).unwrap_or(false),
+        _ => true,
+    };
+    if counts {
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches two atomics only.
+// SAFETY: every call is passed on to the system's allocator unchanged; counting touches atomics and a plain thread-local only.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();

@@ -10,7 +10,8 @@ use crate::random::RandomJob;
 use crate::ranges::RangesJob;
 use crate::sample::Sample;
 use crate::scan::ScanJob;
-use crate::{interrupt, nop, peers, ranges, scan};
+use crate::wal::WalJob;
+use crate::{interrupt, nop, peers, ranges, scan, wal};
 
 /// What one child measures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,6 +24,8 @@ pub(crate) enum Job {
     Ranges(RangesJob),
     /// Operations that do nothing.
     Nop(NopJob),
+    /// Appends to a log.
+    Wal(WalJob),
 }
 
 /// Runs `job` in a new process of this program and gives its sample. With `syscall_event` its system calls are counted.
@@ -60,6 +63,7 @@ pub(crate) fn run(job: &str, syscall_event: Option<u64>) -> Result<()> {
         Job::Scan(job) => scan::measure(&job),
         Job::Ranges(job) => ranges::measure(&job),
         Job::Nop(job) => nop::measure(&job),
+        Job::Wal(job) => wal::measure(&job),
     }?;
     println!("{}", serde_json::to_string(&sample)?);
     Ok(())

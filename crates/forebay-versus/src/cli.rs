@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
 use crate::report::Document;
-use crate::{nop, random, ranges, scan};
+use crate::{nop, random, ranges, scan, wal};
 
 /// Forebay beside its peers: the same reads through every Rust I/O runtime, in one interleaved run.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Ranges(ranges::Options),
     /// Operations that do nothing: what the path itself costs.
     Nop(nop::Options),
+    /// Durable appends to a log, beside a bare group commit and other logs.
+    Wal(wal::Options),
     /// One sample in this process (what the experiments start for every sample).
     #[command(hide = true)]
     Sample {
@@ -44,7 +46,7 @@ pub(crate) struct Common {
     /// Only these rows (the ratios that need another row are then left out).
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Folder for the test file, which is removed at the end.
+    /// Folder for the test file or folder, which is removed at the end.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Also write the result to this file as JSON.

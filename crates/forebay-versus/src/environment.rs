@@ -24,6 +24,7 @@ pub(crate) fn describe() -> Value {
         "time_unix_s": seconds,
         "peers": {
             "glommio": "0.9", "compio": "0.19", "monoio": "0.2", "tokio-uring": "0.5", "tokio": "1", "io-uring": "0.7",
+            "raft-engine": "0.4.2", "okaywal": "0.3.1",
         },
     })
 }

@@ -7,6 +7,7 @@ mod child;
 mod cli;
 mod clock;
 mod content;
+mod device_writes;
 mod environment;
 mod fio;
 mod gate;
@@ -28,6 +29,7 @@ mod statistics;
 mod syscalls;
 mod test_file;
 mod usage;
+mod wal;
 mod zram;
 
 use std::process::ExitCode;
@@ -59,6 +61,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Scan(options) => (guarded(|| scan::run(&options))?, options.common.check),
         Command::Ranges(options) => (guarded(|| ranges::run(&options))?, options.common.check),
         Command::Nop(options) => (guarded(|| nop::run(&options))?, options.common.check),
+        Command::Wal(options) => (guarded(|| wal::run(&options))?, options.common.check),
     };
     Ok(if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

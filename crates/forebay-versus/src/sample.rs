@@ -42,5 +42,8 @@ impl Sample {
         if let Some(syscalls) = used.syscalls {
             self.set("syscalls_per_io", syscalls as f64 / operations);
         }
+        if let Some(writes) = used.device_writes {
+            self.set("device_writes_per_io", writes as f64 / operations);
+        }
     }
 }

@@ -35,3 +35,34 @@ impl Drop for Folder {
         }
     }
 }
+
+/// A new folder that only this run writes to; removed with everything in it when dropped.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    path: PathBuf,
+}
+
+impl Tree {
+    /// Makes the folder `NAME-PID` in `dir`.
+    ///
+    /// # Errors
+    /// When it cannot be made or is there already: what is in it then is not this run's.
+    pub(crate) fn in_dir(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("making the folder {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}

@@ -1,6 +1,7 @@
-//! What this process has used so far: CPU time, context switches, allocations, system calls, memory.
+//! What this process has used so far: CPU time, context switches, allocations, system calls, device
+//! writes, memory.
 
-use crate::{allocations, syscalls};
+use crate::{allocations, device_writes, syscalls};
 
 /// A reading; two of them are subtracted.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +14,8 @@ pub(crate) struct Usage {
     pub(crate) allocations: u64,
     /// System calls, when they are counted.
     pub(crate) syscalls: Option<u64>,
+    /// Writes of a block device, when they are counted; a flush is one of them.
+    pub(crate) device_writes: Option<u64>,
 }
 
 impl Usage {
@@ -28,6 +31,7 @@ impl Usage {
             context_switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
             allocations: allocations::count(),
             syscalls: syscalls::count(),
+            device_writes: device_writes::count(),
         }
     }
 
@@ -38,6 +42,7 @@ impl Usage {
             context_switches: self.context_switches + other.context_switches,
             allocations: self.allocations + other.allocations,
             syscalls: self.syscalls.zip(other.syscalls).map(|(a, b)| a + b),
+            device_writes: self.device_writes.zip(other.device_writes).map(|(a, b)| a + b),
         }
     }
 
@@ -48,6 +53,7 @@ impl Usage {
             context_switches: self.context_switches - earlier.context_switches,
             allocations: self.allocations - earlier.allocations,
             syscalls: self.syscalls.zip(earlier.syscalls).map(|(now, then)| now - then),
+            device_writes: self.device_writes.zip(earlier.device_writes).map(|(now, then)| now - then),
         }
     }
 }

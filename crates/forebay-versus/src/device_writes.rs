@@ -1,0 +1,40 @@
+//! What reaches the block device below a folder, counted by the kernel: the writes that it completed, whoever asked for them. A
+//! flush of the device's cache counts as one of them, so a direct write and its flush are two.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+
+static STATISTICS: OnceLock<PathBuf> = OnceLock::new();
+
+/// The field of a device's `stat` file that counts completed writes, from 0. (Another one counts flushes again, for devices only.)
+const WRITES_FIELD: usize = 4;
+
+/// Starts to count for the device below `path`, for the rest of this process. A partition's flushes are
+/// counted by its device only, so that is taken.
+///
+/// # Errors
+/// When there is no single block device below `path` (as with overlay, tmpfs or btrfs).
+pub(crate) fn start_counting(path: &Path) -> Result<()> {
+    let device = std::fs::metadata(path)?.dev();
+    let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let folder = Path::new("/sys/dev/block").join(&name);
+    let folder = folder.canonicalize().with_context(|| format!("{} has no block device", path.display()))?;
+    let whole = if folder.join("partition").exists() { folder.parent() } else { Some(&*folder) };
+    let statistics = whole.context("a partition without a device")?.join("stat");
+    read(&statistics).with_context(|| format!("{} counts no writes", statistics.display()))?;
+    STATISTICS.get_or_init(|| statistics);
+    Ok(())
+}
+
+/// Writes of the device so far, when they are counted.
+pub(crate) fn count() -> Option<u64> {
+    read(STATISTICS.get()?)
+}
+
+fn read(statistics: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(statistics).ok()?;
+    text.split_whitespace().nth(WRITES_FIELD)?.parse().ok()
+}

@@ -1,0 +1,327 @@
+//! The limit: group commit and nothing else. No framing, no checksum, no recovery; segments that were written through once and are
+//! used in turn; one thread that writes what has arrived.
+
+use std::fs::File;
+use std::future::poll_fn;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+use super::WalJob;
+use super::block_on::block_on;
+use super::drive::{self, Append, AppendAndWait};
+use super::record;
+use crate::memory::{PageKind, Piece, pieces};
+use crate::sample::Sample;
+
+/// The length of a segment; forebay-wal's default.
+pub(crate) const SEGMENT_BYTES: u64 = 64 << 20;
+/// Segments that are used in turn.
+const SEGMENTS: u64 = 4;
+/// What places and lengths of writes are multiples of.
+const UNIT_BYTES: usize = 4096;
+/// The most that can arrive while a group is written: a record of each of 1,024 writers.
+const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
+
+/// How a group becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// `O_DSYNC`: the write call returns when it is.
+    WithTheWrite,
+    /// `fdatasync` after the write.
+    AfterTheWrite,
+}
+
+/// The files and the next place in them.
+#[derive(Debug)]
+struct Segments {
+    files: Vec<(PathBuf, File)>,
+    flush: Flush,
+    at: usize,
+    offset: u64,
+    groups: u64,
+    bytes_written: u64,
+}
+
+impl Segments {
+    /// Makes the segments of a sample and writes them through.
+    fn make(job: &WalJob, flush: Flush) -> Result<Self> {
+        let memory = pieces(1, 1 << 20, PageKind::Huge)?;
+        let mut files = Vec::new();
+        for number in 0..SEGMENTS {
+            let path = job.dir.join(format!("{number}.bare"));
+            let file =
+                File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
+            for offset in (0..SEGMENT_BYTES).step_by(memory[0].len()) {
+                file.write_all_at(&memory[0], offset)?;
+            }
+            file.sync_all()?;
+            let flags = if flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 };
+            let file = File::options().write(true).custom_flags(libc::O_DIRECT | flags).open(&path)?;
+            files.push((path, file));
+        }
+        Ok(Self { files, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 })
+    }
+
+    /// Makes whole units durable, behind what was written before.
+    fn write(&mut self, units: &[u8]) -> std::io::Result<()> {
+        if self.offset + units.len() as u64 > SEGMENT_BYTES {
+            self.at = (self.at + 1) % self.files.len();
+            self.offset = 0;
+        }
+        let file = &self.files[self.at].1;
+        file.write_all_at(units, self.offset)?;
+        if self.flush == Flush::AfterTheWrite {
+            file.sync_data()?;
+        }
+        self.offset += units.len() as u64;
+        self.groups += 1;
+        self.bytes_written += units.len() as u64;
+        Ok(())
+    }
+
+    /// Checks that the group that was written last, of `units` bytes, begins with a record.
+    fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
+        let mut found = vec![0; record_bytes];
+        File::open(&self.files[self.at].0)?.read_exact_at(&mut found, self.offset - units)?;
+        record::check(&found, record_bytes)
+    }
+}
+
+/// One writer on one thread, without a queue: a direct write and its flush.
+pub(crate) fn alone(job: &WalJob, flush: Flush) -> Result<Sample> {
+    ensure!(job.writers == 1, "one writer is alone");
+    let memory = pieces(1, job.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
+    let writer = Alone { segments: Segments::make(job, flush)?, memory };
+    drive::from_threads(job, vec![writer])
+}
+
+struct Alone {
+    segments: Segments,
+    memory: Vec<Piece>,
+}
+
+impl AppendAndWait for Alone {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        self.memory[0][..record.len()].copy_from_slice(record);
+        self.segments.write(&self.memory[0])?;
+        if self.segments.groups == 1 {
+            self.segments.check_last(self.memory[0].len() as u64, record.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Group commit for tasks of Tokio.
+pub(crate) fn from_tokio(job: &WalJob, flush: Flush) -> Result<Sample> {
+    let log = Log::start(job, flush)?;
+    let sample = drive::from_tokio(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
+/// Group commit for threads.
+pub(crate) fn from_threads(job: &WalJob, flush: Flush) -> Result<Sample> {
+    let log = Log::start(job, flush)?;
+    let sample = drive::from_threads(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
+/// What the writers and the log's thread share.
+#[derive(Debug)]
+struct Shared {
+    /// The newest group that is durable.
+    done: AtomicU64,
+    /// A write failed, and the thread has ended.
+    failed: AtomicBool,
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The group that fills, its length so far, who waits for it, and how many records it has.
+    memory: Piece,
+    len: usize,
+    waiting: Vec<Waker>,
+    /// Its number, from 1.
+    group: u64,
+    /// Who waits for the group that is being written.
+    flying: Vec<Waker>,
+    records: u64,
+    asleep: bool,
+    closing: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Log {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<(Segments, u64)>>,
+}
+
+impl Log {
+    fn start(job: &WalJob, flush: Flush) -> Result<Self> {
+        let segments = Segments::make(job, flush)?;
+        let bytes = (job.writers * job.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
+        let mut memory = pieces(2, bytes, PageKind::Huge)?;
+        let (Some(one), Some(other)) = (memory.pop(), memory.pop()) else { bail!("no memory") };
+        let state = State {
+            memory: one,
+            len: 0,
+            waiting: Vec::with_capacity(job.writers),
+            group: 1,
+            flying: Vec::with_capacity(job.writers),
+            records: 0,
+            asleep: false,
+            closing: false,
+        };
+        let shared = Arc::new(Shared {
+            done: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+        });
+        let inner = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let outcome = serve(&inner, segments, other);
+            if outcome.is_err() {
+                inner.failed.store(true, Ordering::Release);
+                let wakers = {
+                    let mut state = inner.lock();
+                    let state = &mut *state;
+                    state.flying.append(&mut state.waiting);
+                    std::mem::take(&mut state.flying)
+                };
+                wakers.into_iter().for_each(Waker::wake);
+            }
+            outcome
+        });
+        Ok(Self { shared, thread })
+    }
+
+    fn writers(&self, count: usize) -> Vec<Writer> {
+        (0..count).map(|_| Writer { shared: Arc::clone(&self.shared) }).collect()
+    }
+
+    /// Ends the thread, checks what it wrote last, and adds what it counted.
+    fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
+        self.shared.lock().closing = true;
+        self.shared.arrived.notify_one();
+        let joined = self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))?;
+        let (segments, last_bytes) = joined?;
+        segments.check_last(last_bytes, job.record_bytes)?;
+        sample.set("records_per_group", self.shared.lock().records as f64 / segments.groups as f64);
+        sample.set("write_bytes_per_group", segments.bytes_written as f64 / segments.groups as f64);
+        Ok(sample)
+    }
+}
+
+/// The log's thread: takes what has arrived, pads it, writes it, wakes who waits for it.
+fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(Segments, u64)> {
+    let (mut woken, mut last_bytes) = (Vec::new(), 0);
+    loop {
+        let (len, group) = {
+            let mut state = shared.lock();
+            while state.len == 0 {
+                if state.closing {
+                    return Ok((segments, last_bytes));
+                }
+                state.asleep = true;
+                state = shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.asleep = false;
+            }
+            let state = &mut *state;
+            std::mem::swap(&mut state.memory, &mut memory);
+            std::mem::swap(&mut state.waiting, &mut state.flying);
+            let taken = (std::mem::take(&mut state.len), state.group);
+            state.group += 1;
+            taken
+        };
+        let padded = len.next_multiple_of(UNIT_BYTES);
+        memory[len..padded].fill(0);
+        segments.write(&memory[..padded])?;
+        last_bytes = padded as u64;
+        {
+            let mut state = shared.lock();
+            shared.done.store(group, Ordering::Release);
+            std::mem::swap(&mut state.flying, &mut woken);
+        }
+        woken.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// A writer of the log.
+#[derive(Debug)]
+struct Writer {
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    /// Puts the record into the group that fills; answers the group's number and the waker's place in its list.
+    fn push(&self, record: &[u8], waker: &Waker) -> Result<(u64, usize)> {
+        let (place, asleep) = {
+            let mut state = self.shared.lock();
+            let state = &mut *state;
+            let end = state.len + record.len();
+            ensure!(end <= state.memory.len(), "a writer has more than one record under way");
+            state.memory[state.len..end].copy_from_slice(record);
+            state.len = end;
+            state.records += 1;
+            state.waiting.push(waker.clone());
+            ((state.group, state.waiting.len() - 1), std::mem::take(&mut state.asleep))
+        };
+        if asleep {
+            self.shared.arrived.notify_one();
+        }
+        Ok(place)
+    }
+
+    fn poll_done(&self, (group, slot): (u64, usize), waker: &Waker) -> Poll<Result<()>> {
+        if self.shared.done.load(Ordering::Acquire) >= group {
+            return Poll::Ready(Ok(()));
+        }
+        let mut state = self.shared.lock();
+        if self.shared.done.load(Ordering::Acquire) >= group {
+            return Poll::Ready(Ok(()));
+        }
+        if self.shared.failed.load(Ordering::Acquire) {
+            return Poll::Ready(Err(anyhow!("a write of the log failed")));
+        }
+        let list = if group == state.group { &mut state.waiting } else { &mut state.flying };
+        if let Some(known) = list.get_mut(slot) {
+            known.clone_from(waker);
+        }
+        Poll::Pending
+    }
+}
+
+impl Append for Writer {
+    async fn append(&mut self, record: &[u8]) -> Result<()> {
+        let mut place = None;
+        poll_fn(|context| match place {
+            Some(place) => self.poll_done(place, context.waker()),
+            None => {
+                place = Some(self.push(record, context.waker())?);
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+impl AppendAndWait for Writer {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        block_on(self.append(record))
+    }
+}

@@ -1,0 +1,133 @@
+//! forebay-wal: its default options, one shard; the writers are tasks of Tokio, threads, or tasks next to the log.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use forebay::{Class, Config, Engine};
+use forebay_wal::{Options, Stats, Wal};
+
+use super::drive::{self, Append, AppendAndWait, Upkeep};
+use super::{WalJob, bare, record};
+use crate::allocations;
+use crate::sample::Sample;
+
+/// The writers are tasks of Tokio.
+pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job)?;
+    let sample = drive::from_tokio(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
+/// The writers are threads.
+pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job)?;
+    let sample = drive::from_threads(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
+/// The writers are tasks of the log's shard.
+pub(crate) fn on_shard(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job)?;
+    let (inner, writers) = (job.clone(), log.writers(job.writers));
+    let task = log
+        .engine
+        .spawn_on_shard(0, Class::DEFAULT, move || async move { drive::on_shard(&inner, writers).await });
+    let sample = task.wait()??;
+    log.finish(job, sample)
+}
+
+/// Filled before the measurement; the log then holds as many used segments as it keeps.
+const SEGMENTS_FILLED: u64 = 4;
+const FILLING_BYTES: usize = 512 << 10;
+/// Half a segment of new records, and those before are given up.
+const KEPT_BYTES: u64 = bare::SEGMENT_BYTES / 2;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+struct Log {
+    engine: Engine,
+    wal: Wal,
+    before: Stats,
+    upkeep: Upkeep,
+}
+
+impl Log {
+    /// Opens a log and brings it where a log is that has been in use for long: records that are not needed any more are given up
+    /// now and then, and segments are used again.
+    fn start(job: &WalJob) -> Result<Self> {
+        let engine = Engine::start(Config::default().shards(1))?;
+        let (wal, _) = Wal::open(&engine, &job.dir, Options::default()).wait()?;
+        let filling = vec![7; FILLING_BYTES];
+        for _ in 0..SEGMENTS_FILLED * bare::SEGMENT_BYTES / FILLING_BYTES as u64 {
+            wal.append_unsynced(&filling).wait()?;
+        }
+        wal.sync().wait()?;
+        wal.truncate_before(wal.next_lsn()).wait()?;
+        // What a group gives up is used again once two groups are behind it.
+        wal.append(b"one").wait()?;
+        wal.append(b"two").wait()?;
+        let watch = || async { allocations::watch_this_thread() };
+        engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
+
+        let framed_bytes = job.record_bytes as u64 + 4;
+        // A single writer's groups are one record and its padding.
+        let bytes = if job.writers == 1 { (192 + framed_bytes).next_multiple_of(4096) } else { framed_bytes };
+        let (log, mut given_up) = (wal.clone(), wal.durable_lsn());
+        let upkeep = Upkeep::every(LOOK, move || {
+            let durable = log.durable_lsn();
+            if (durable.0 - given_up.0) * bytes >= KEPT_BYTES {
+                log.truncate_before(durable).wait()?;
+                given_up = durable;
+            }
+            Ok(())
+        });
+        let before = wal.stats();
+        Ok(Self { engine, wal, before, upkeep })
+    }
+
+    fn writers(&self, count: usize) -> Vec<Writer> {
+        (0..count).map(|_| Writer { wal: self.wal.clone() }).collect()
+    }
+
+    /// Ends the log, reads its last record again, and adds what the log counted.
+    fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
+        self.upkeep.finish()?;
+        let (stats, before) = (self.wal.stats(), &self.before);
+        let last =
+            self.wal.read_from(self.wal.durable_lsn()).next_wait()?.context("the last record is gone")?;
+        record::check(&last, job.record_bytes)?;
+        let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
+        sample.set("records_per_group", (stats.records - before.records) as f64 / groups as f64);
+        sample.set("write_bytes_per_group", (stats.write_bytes - before.write_bytes) as f64 / groups as f64);
+        // These distributions hold the few groups of the preparation, too.
+        sample.set("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3);
+        sample.set("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3);
+        sample.set("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3);
+        sample.set("segments_made", (stats.segments_made - before.segments_made) as f64);
+        sample.set("segments_recycled", (stats.segments_recycled - before.segments_recycled) as f64);
+        sample.set("segment_waits", (stats.segment_waits - before.segment_waits) as f64);
+        self.wal.close().wait()?;
+        let shards = self.engine.stats().wait()?.shards;
+        let (enters, turns) = shards.iter().fold((0, 0), |(e, t), shard| (e + shard.enters, t + shard.turns));
+        sample.set("enters_per_turn", enters as f64 / turns as f64);
+        Ok(sample)
+    }
+}
+
+struct Writer {
+    wal: Wal,
+}
+
+impl Append for Writer {
+    async fn append(&mut self, record: &[u8]) -> Result<()> {
+        self.wal.append(record).await?;
+        Ok(())
+    }
+}
+
+impl AppendAndWait for Writer {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        self.wal.append(record).wait()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! raft-engine: each writer is a raft group with entries of its own; entries that are not needed any more are given up now and
+//! then, as its users do, so that files are used again. Its calls block.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use protobuf::well_known_types::BytesValue;
+use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
+
+use super::drive::{self, Append, AppendAndWait, Upkeep};
+use super::{WalJob, record};
+use crate::sample::Sample;
+
+/// The writers are threads, which saves it every hop.
+pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job)?;
+    let sample = drive::from_threads(job, log.writers(job.writers))?;
+    log.finish(job)?;
+    Ok(sample)
+}
+
+/// The writers are tasks of Tokio; each append is one `spawn_blocking`.
+pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job)?;
+    let sample = drive::from_tokio(job, log.writers(job.writers))?;
+    log.finish(job)?;
+    Ok(sample)
+}
+
+/// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
+const LOG_BYTES: u64 = 384 << 20;
+/// After this much, which is a file of it, old entries are given up: more often would only cost it time.
+const KEPT_BYTES: u64 = 128 << 20;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// Entries of a writer that are kept.
+const KEPT: u64 = 100;
+
+/// Entries of one writer: a message around the record, whose number is the entry's index.
+struct Entries;
+
+impl MessageExt for Entries {
+    type Entry = BytesValue;
+
+    fn index(entry: &BytesValue) -> u64 {
+        record::number(entry.get_value())
+    }
+}
+
+struct Log {
+    engine: Arc<Engine>,
+    upkeep: Upkeep,
+}
+
+impl Log {
+    fn start(job: &WalJob) -> Result<Self> {
+        let config = Config {
+            dir: job.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned(),
+            purge_threshold: ReadableSize(LOG_BYTES),
+            prefill_for_recycle: true,
+            ..Config::default()
+        };
+        let engine = Arc::new(Engine::open(config)?);
+        let (log, writers, record_bytes) = (Arc::clone(&engine), job.writers as u64, job.record_bytes as u64);
+        let mut given_up = 0;
+        let upkeep = Upkeep::every(LOOK, move || {
+            // All writers are about as far as the first.
+            let last = log.last_index(1).unwrap_or(0);
+            if last.saturating_sub(given_up) * writers * record_bytes < KEPT_BYTES {
+                return Ok(());
+            }
+            given_up = last;
+            for region in 1..=writers {
+                if let Some(last) = log.last_index(region) {
+                    log.compact_to(region, last.saturating_sub(KEPT));
+                }
+            }
+            log.purge_expired_files()?;
+            Ok(())
+        });
+        Ok(Self { engine, upkeep })
+    }
+
+    fn writers(&self, count: usize) -> Vec<Writer> {
+        (1..=count as u64)
+            .map(|region| Writer {
+                engine: Arc::clone(&self.engine),
+                region,
+                batch: LogBatch::default(),
+                entries: vec![BytesValue::new()],
+            })
+            .collect()
+    }
+
+    /// Ends it and reads a record again.
+    fn finish(self, job: &WalJob) -> Result<()> {
+        self.upkeep.finish()?;
+        let last = self.engine.last_index(1).context("the first writer's entries are gone")?;
+        let entry = self.engine.get_entry::<Entries>(1, last)?.context("the last entry is gone")?;
+        record::check(entry.get_value(), job.record_bytes)
+    }
+}
+
+struct Writer {
+    engine: Arc<Engine>,
+    region: u64,
+    batch: LogBatch,
+    /// One entry, whose memory is kept.
+    entries: Vec<BytesValue>,
+}
+
+impl Writer {
+    fn fill(&mut self, record: &[u8]) -> Result<()> {
+        let value = self.entries[0].mut_value();
+        value.clear();
+        value.extend_from_slice(record);
+        self.batch.add_entries::<Entries>(self.region, &self.entries)?;
+        Ok(())
+    }
+}
+
+impl AppendAndWait for Writer {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        self.fill(record)?;
+        self.engine.write(&mut self.batch, true)?;
+        Ok(())
+    }
+}
+
+impl Append for Writer {
+    async fn append(&mut self, record: &[u8]) -> Result<()> {
+        self.fill(record)?;
+        let (engine, mut batch) = (Arc::clone(&self.engine), std::mem::take(&mut self.batch));
+        let written = tokio::task::spawn_blocking(move || {
+            engine.write(&mut batch, true)?;
+            raft_engine::Result::Ok(batch)
+        });
+        self.batch = written.await??;
+        Ok(())
+    }
+}
