@@ -1,9 +1,9 @@
 //! What must be undone when the program ends, also by Ctrl-C: temp files, cgroups, child processes.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,6 +102,31 @@ impl Cleanup {
         }
     }
 
+    /// Creates a new empty directory of the program's own in `parent`; it is removed with all that is in it when the
+    /// guard is dropped or a signal ends the program. Its name starts with `.forebay-`, and only its owner may use it.
+    ///
+    /// # Errors
+    /// As for [`temp_file`](Self::temp_file).
+    pub(crate) fn temp_directory(&self, parent: &Path, label: &str) -> io::Result<TempDirectory> {
+        loop {
+            let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!(".forebay-{label}-{}-{number}.tmp", std::process::id()));
+            let doomed = path.clone();
+            let created = self.create(
+                || DirBuilder::new().mode(0o700).create(&path),
+                move || {
+                    // As with a file.
+                    let _ = std::fs::remove_dir_all(doomed);
+                },
+            );
+            match created {
+                Ok(((), guard)) => return Ok(TempDirectory { path, guard }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Action>> {
         self.shared.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,6 +171,21 @@ impl TempFile {
     }
 }
 
+/// A directory that this program created, removed with all that is in it when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct TempDirectory {
+    path: PathBuf,
+    #[allow(dead_code, reason = "held for its Drop")]
+    guard: Guard,
+}
+
+impl TempDirectory {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +199,17 @@ mod tests {
         drop(temp);
         assert!(!path.exists());
         assert!(cleanup.lock().is_empty());
+    }
+
+    #[test]
+    fn a_temp_directory_goes_away_with_what_is_in_it() {
+        let cleanup = Cleanup::default();
+        let temp =
+            cleanup.temp_directory(&std::env::temp_dir(), "test").expect("the temp directory is writable");
+        let path = temp.path().to_owned();
+        std::fs::write(path.join("file"), "text").expect("it is our directory");
+        drop(temp);
+        assert!(!path.exists());
     }
 
     #[test]

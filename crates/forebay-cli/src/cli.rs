@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::measure::blocking::BlockingOptions;
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
+use crate::measure::wal::WalOptions;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -53,6 +55,10 @@ pub(crate) enum Measure {
     Scan(MeasureArgs<ScanOptions>),
     /// Read blocks at random places, in several ways.
     Random(MeasureArgs<RandomOptions>),
+    /// Make records durable from a Tokio runtime, idle and busy, in several ways.
+    Wal(MeasureArgs<WalOptions>),
+    /// Append batches to the log from tasks that block, that use spawn_blocking, or that await.
+    Blocking(MeasureArgs<BlockingOptions>),
 }
 
 /// Options of `doctor`.

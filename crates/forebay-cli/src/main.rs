@@ -30,11 +30,13 @@ use context::{Context, Target};
 use exit::Failure;
 use output::{Destination, print};
 use progress::Progress;
-use result::{Experiment, Report};
+use result::{Experiment, Report, Row};
 
 /// How `report --quick` divides its 90 seconds; the rest is for the doctor, the preparations and the page.
-const QUICK_SCAN: Duration = Duration::from_secs(42);
-const QUICK_RANDOM: Duration = Duration::from_secs(36);
+const QUICK_SCAN: Duration = Duration::from_secs(30);
+const QUICK_RANDOM: Duration = Duration::from_secs(26);
+const QUICK_WAL: Duration = Duration::from_secs(18);
+const QUICK_BLOCKING: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -53,6 +55,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             run_measure(args, &cleanup()?, |options, context| Ok(vec![measure::scan::run(options, context)?]))
         }
         Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
+        Command::Measure(Measure::Wal(args)) => run_measure(args, &cleanup()?, measure::wal::run),
+        Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
@@ -92,13 +96,17 @@ fn run_measure<Options: clap::Args>(
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let environment = doctor::examine(&context.target, cleanup)?;
     let experiments = experiment(&args.options, &mut context)?;
-    let report = Report::new(environment, experiments);
+    let mut report = Report::new(environment, experiments);
+    report.verdicts = report::appends::of(&report.experiments);
     if args.json {
         print(&report.to_json()?)?;
     } else {
         print(&report::summary::render(&report))?;
     }
-    Ok(ExitCode::SUCCESS)
+    // Only a check has gates.
+    let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
+    let failed = report.experiments.iter().flat_map(|experiment| &experiment.rows).any(missed);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
@@ -119,8 +127,20 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     context.restart(quick.then_some(QUICK_RANDOM));
     experiments.extend(measure::random::run(&Default::default(), &mut context)?);
 
+    if matches!(context.target, Target::Directory(_)) {
+        context.restart(quick.then_some(QUICK_WAL));
+        experiments.extend(measure::wal::run(&Default::default(), &mut context)?);
+        context.restart(quick.then_some(QUICK_BLOCKING));
+        experiments.extend(measure::blocking::run(&Default::default(), &mut context)?);
+    } else {
+        context
+            .progress
+            .say("durable appends are not measured: they need a directory for files of their own");
+    }
+
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::verdicts::of(&report.experiments);
+    report.verdicts.extend(report::appends::of(&report.experiments));
     let json = report.to_json()?;
     page.write(&report::html::page(&report), cleanup)?;
     if let Some(numbers) = numbers {

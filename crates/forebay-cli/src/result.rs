@@ -54,7 +54,7 @@ impl Report {
 /// Several ways of doing the same work under the same conditions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Experiment {
-    /// `scan` or `random`.
+    /// `scan`, `random`, `wal` or `blocking`.
     pub(crate) name: String,
     /// What was held fixed: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names end in their unit.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
@@ -105,6 +105,9 @@ pub(crate) struct Row {
     /// Why there are no figures, when there are none (`uncached` on a file system without RWF_DONTCACHE).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
+    /// What was asked for and not granted: the figures are told, and count against no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) degraded: Option<String>,
     /// The median of each metric over the samples.
     pub(crate) metrics: Metrics,
     /// Every repeat, in the order in which it ran.
@@ -258,6 +261,23 @@ pub(crate) mod metric {
     pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
     /// Voluntary and involuntary context switches of all threads for each operation.
     pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
+    /// Appends that were answered, a second.
+    pub(crate) const APPENDS_PER_S: &str = "appends_per_s";
+    /// Records of those appends, where an append has several.
+    pub(crate) const RECORDS_PER_S: &str = "records_per_s";
+    /// Time until an append was durable, stamped where that happened, in microseconds: p50, p99, p99.9, largest.
+    pub(crate) const DURABLE: [&str; 4] =
+        ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
+    /// Time until the task that awaits an append was told that it is durable.
+    pub(crate) const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
+    /// From when an append was due until it was begun.
+    pub(crate) const LATE_P99_US: &str = "late_p99_us";
+    /// Work of the runtime's own, units a second.
+    pub(crate) const WORK_PER_S: &str = "work_per_s";
+    /// That work, as a share of what there was without appends.
+    pub(crate) const WORK_KEPT: &str = "work_kept";
+    /// CPU microseconds (user and system, all threads of the process) for each append.
+    pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
 }
 
 /// The median; the mean of the middle two when the number of values is even.

@@ -13,9 +13,17 @@ fn a_directory_is_examined_and_left_as_it_was() {
     let directory = Directory::new("doctor");
     let outcome = run(&["doctor", directory.text()]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    for name in
-        ["setup", "memlock", "direct", "dioalign", "rwf_dontcache", "write_cache", "poll_queues", "start"]
-    {
+    for name in [
+        "setup",
+        "memlock",
+        "direct",
+        "dioalign",
+        "rwf_dontcache",
+        "durable_writes",
+        "write_cache",
+        "poll_queues",
+        "start",
+    ] {
         let line = outcome.out.lines().find(|line| line.split_whitespace().nth(1) == Some(name));
         let line = line.unwrap_or_else(|| panic!("no line about {name}:\n{}", outcome.out));
         let verdict = line.split_whitespace().next();

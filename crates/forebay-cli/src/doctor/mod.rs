@@ -5,6 +5,7 @@
 pub(crate) mod cgroup;
 mod check;
 mod devices;
+mod durable;
 mod engine;
 mod machine;
 mod pages;
@@ -27,8 +28,8 @@ use crate::context::Target;
 use crate::environment::{Environment, PathInfo};
 use crate::exit::Failure;
 
-/// Looks at the machine and at `target`, and tries everything there. In a directory it makes one temp file of 1 MiB and
-/// removes it; a file or a device is only read.
+/// Looks at the machine and at `target`, and tries everything there. In a directory it makes three temp files
+/// of less than 2 MiB and removes them; a file or a device is only read.
 ///
 /// # Errors
 /// [`Failure::Path`] when the path cannot be looked at or read.
@@ -42,7 +43,14 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     let mut checks = probe_uring::examine();
     checks.extend(probe_memory::examine(limit.as_ref(), environment.cpus_allowed, environment.cpus_online));
     checks.push(file_system(&info));
-    checks.extend(try_path(target, &metadata, cleanup)?.1);
+    let tried = try_path(target, &metadata, cleanup)?.1;
+    let writable = !tried.iter().any(|check| check.name == "temp_file");
+    checks.extend(tried);
+    if let Target::Directory(directory) = target
+        && writable
+    {
+        checks.push(durable::examine(directory, environment.cpus_allowed, cleanup));
+    }
     checks.extend(devices::examine(&info.layers, info.device.as_ref()));
     let (engine, engine_checks) = engine::examine();
     environment.engine = engine;

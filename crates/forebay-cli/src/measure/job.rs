@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::gauge::Cost;
 use super::latency::Latency;
 use super::pattern::Pattern;
+use super::wal::WalWork;
 
 /// The hidden subcommand's argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub(super) enum Work {
     Scan(ScanWork),
     /// Reads blocks at random.
     Random(RandomWork),
+    /// Makes records durable, in a directory of its own.
+    Wal(WalWork),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,11 +1,15 @@
-//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it.
+//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
+//! `blocking` make records durable.
 //!
-//! Both make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
+//! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
+//! Those that append ([`wal`]) have a directory of their own for each sample instead.
 
+pub(crate) mod blocking;
 pub(crate) mod random;
 pub(crate) mod scan;
+pub(crate) mod wal;
 
 mod aligned;
 mod beneath;

@@ -94,7 +94,11 @@ pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
     run_child(&job, Some(group), cleanup).map(drop)
 }
 
-fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> anyhow::Result<String> {
+/// Runs a child to its end, in `group` where there is one, and returns what it printed.
+///
+/// # Errors
+/// As for [`Sampler::run`].
+pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> anyhow::Result<String> {
     let door =
         group.map(Group::door).transpose().context("no process can be moved into the memory cgroup")?;
     let mut command = command(job)?;
@@ -183,6 +187,8 @@ fn limit_of(work: &Work) -> Duration {
         Work::Scan(work) => work.seconds_max,
         // Warming reads at 20 MB/s on the slowest of disks.
         Work::Random(work) => work.seconds + work.warm_bytes as f64 / 20e6,
+        // Writing files through at the same rate.
+        Work::Wal(work) => work.seconds + 2.0 * work.file_bytes as f64 / 20e6,
     };
     GRACE + Duration::from_secs_f64(seconds)
 }

@@ -71,7 +71,11 @@ impl Subject {
         let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
         let filesystem = filesystem_of(&directory);
         refuse_memory_filesystem(&directory, &filesystem)?;
-        check_space(&directory, bytes)?;
+        check_space(
+            &directory,
+            bytes,
+            "give a smaller --size and --memory, or name a directory with more space",
+        )?;
         let temp = context.cleanup.temp_file(&directory, "measure").map_err(|error| {
             Failure::Path(format!(
                 "no file can be made in {}: {error}; name a directory that this user may write to",
@@ -129,15 +133,17 @@ fn open_to_read(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Whether `bytes` fit below `directory` and leave room for everyone else.
-fn check_space(directory: &Path, bytes: u64) -> anyhow::Result<()> {
+///
+/// # Errors
+/// They do not; the sentence ends with `remedy`. Or the file system does not say how much is free.
+pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(directory)
         .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
     let (free, total) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
     let keep = kept_free(total);
     if bytes.saturating_add(keep) > free {
         return Err(Failure::Unsuitable(format!(
-            "{} has {} free: a file of {} would leave less than the {} that stay free for others; \
-             give a smaller --size and --memory, or name a directory with more space",
+            "{} has {} free: files of {} would leave less than the {} that stay free for others; {remedy}",
             directory.display(),
             show_bytes(free),
             show_bytes(bytes),
@@ -203,7 +209,10 @@ fn write_pattern(path: &Path, bytes: u64, pattern: Pattern, step: &Step) -> io::
 }
 
 /// Files in memory have no device to measure, although some kernels let them be opened with O_DIRECT.
-fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// The file system is one of them.
+pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<(), Failure> {
     if matches!(filesystem, "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs") {
         return Err(Failure::Unsuitable(format!(
             "{} is on {filesystem}, which keeps its files in memory and has no O_DIRECT to a device: name a path on a disk",
@@ -240,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_fit_is_refused_with_the_remedy() {
-        let error = check_space(&std::env::temp_dir(), 1 << 60).expect_err("no disk is that large");
+        let error = check_space(&std::env::temp_dir(), 1 << 60, "give a smaller --size")
+            .expect_err("no disk is that large");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4));
         assert!(error.to_string().contains("--size"), "{error}");
     }

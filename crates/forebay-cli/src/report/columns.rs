@@ -17,7 +17,7 @@ pub(crate) struct Column {
 }
 
 /// Every metric that tables show, in their order.
-pub(crate) const COLUMNS: [Column; 12] = [
+pub(crate) const COLUMNS: [Column; 26] = [
     column(
         metric::MB_PER_S,
         "MB/s",
@@ -54,6 +54,35 @@ pub(crate) const COLUMNS: [Column; 12] = [
         "the largest memory in use, page cache of the file included",
     ),
     column(metric::BUFFERS_PEAK_BYTES, "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once"),
+    column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that were answered in a second"),
+    column(metric::RECORDS_PER_S, "records/s", 1.0, "records of those appends"),
+    column(metric::DURABLE[0], "durable p50 µs", 1.0, "half of the appends were durable by then"),
+    column(metric::DURABLE[1], "p99", 1.0, "99 of 100 appends were durable by then, in µs"),
+    column(metric::DURABLE[2], "p99.9", 1.0, "999 of 1,000 appends were durable by then, in µs"),
+    column(metric::DURABLE[3], "max", 1.0, "all appends were durable by then, in µs"),
+    column(
+        metric::SEEN[0],
+        "seen p50 µs",
+        1.0,
+        "the awaiting tasks of half of the appends were told by then",
+    ),
+    column(metric::SEEN[1], "seen p99", 1.0, "those of 99 of 100 appends, in µs"),
+    column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),
+    column(metric::SEEN[3], "seen max", 1.0, "all of them, in µs"),
+    column(
+        metric::LATE_P99_US,
+        "late p99",
+        1.0,
+        "99 of 100 appends were begun so long after they were due, in µs; it is part of the other times",
+    ),
+    column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second"),
+    column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of what there was without appends"),
+    column(
+        metric::CPU_US_PER_APPEND,
+        "CPU µs/append",
+        1.0,
+        "processor microseconds, user and system, all threads, for one append",
+    ),
     column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat"),
 ];
 
@@ -69,16 +98,22 @@ impl Column {
 
     /// The columns for which some row of `group` has a value, the most important first.
     pub(crate) fn present(group: &[&Experiment]) -> Vec<&'static Self> {
-        let random = group.first().is_some_and(|first| first.name == "random");
+        let scan = group.first().is_some_and(|first| first.name == "scan");
         let wanted = |metric: &str| {
             // Blocks have one size and samples one length: neither column would tell anything new.
-            !(random && matches!(metric, metric::MB_PER_S | metric::SECONDS))
+            (scan || !matches!(metric, metric::MB_PER_S | metric::SECONDS))
                 && group
                     .iter()
                     .flat_map(|experiment| &experiment.rows)
                     .any(|row| row.metrics.get(metric).is_some())
         };
         COLUMNS.iter().filter(|column| wanted(column.metric)).collect()
+    }
+
+    /// The column whose spread a table tells: the one that the rows are compared by.
+    pub(crate) fn compared(columns: &[&'static Self]) -> Option<&'static Self> {
+        let durable = columns.iter().find(|column| column.metric == metric::DURABLE[1]);
+        durable.or(columns.first()).copied()
     }
 
     /// The median of a row in the heading's unit.
@@ -111,6 +146,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
                 experiment.number("depth").map_or_else(String::new, |depth| format!(", {depth} in flight"));
             format!("Random reads{block} over {}{depth}", span(experiment))
         }
+        "wal" | "blocking" => super::appends::title(experiment),
         other => other.to_owned(),
     }
 }

@@ -9,6 +9,8 @@ use crate::result::{Experiment, Row, metric};
 
 const SCAN_CHARTS: [&str; 4] =
     [metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG];
+const APPEND_CHARTS: [&str; 4] =
+    [metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT];
 const RANDOM_CHARTS: [&str; 3] = [metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO];
 
 /// All experiments: scans one by one, random reads by span, with lines over the depth where there are several.
@@ -18,12 +20,20 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
             h2 { (heading(&group)) }
             (about(&group))
             @if let [only] = group.as_slice() {
-                (bar_charts(only, if only.name == "random" { &RANDOM_CHARTS } else { &SCAN_CHARTS }))
+                (bar_charts(only, charts_of(only)))
             } @else {
                 (sweep_charts(&group))
             }
             (table(&group))
         }
+    }
+}
+
+fn charts_of(experiment: &Experiment) -> &'static [&'static str] {
+    match experiment.name.as_str() {
+        "random" => &RANDOM_CHARTS,
+        "wal" | "blocking" => &APPEND_CHARTS,
+        _ => &SCAN_CHARTS,
     }
 }
 

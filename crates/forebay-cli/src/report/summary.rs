@@ -6,7 +6,7 @@ use super::columns::{Column, groups, heading};
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
-use crate::result::{Experiment, Report, Row};
+use crate::result::{Experiment, Gate, Report, Row};
 
 /// Tables of all experiments, what the doctor found wanting, and the verdicts.
 pub(crate) fn render(report: &Report) -> String {
@@ -54,7 +54,11 @@ fn table(text: &mut String, group: &[&Experiment]) {
         grid[0].push("depth".to_owned());
     }
     grid[0].extend(columns.iter().map(|column| column.heading.to_owned()));
-    grid[0].push("spread".to_owned());
+    let compared = Column::compared(&columns);
+    grid[0].push(match compared {
+        Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
+        _ => "spread".to_owned(),
+    });
     grid[0].push("cache".to_owned());
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
@@ -63,7 +67,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
                 cells.push(experiment.number("depth").map_or_else(String::new, number));
             }
             cells.extend(columns.iter().map(|column| column.cell(row)));
-            cells.push(columns.first().map_or_else(String::new, |column| spread(column, row)));
+            cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
             cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
             grid.push(cells);
         }
@@ -84,6 +88,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
             if let Some(why) = &row.skipped {
                 told.push(format!("{}: not measured: {why}", row.name));
             }
+            told.extend(row.gates.iter().map(|gate| gate_line(row, gate)));
         }
         told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
@@ -96,7 +101,18 @@ fn table(text: &mut String, group: &[&Experiment]) {
     }
 }
 
-/// How far the repeats of the first column lie apart, and how many there were.
+/// What a check found, in words.
+fn gate_line(row: &Row, gate: &Gate) -> String {
+    let limit = match (gate.at_least, gate.at_most) {
+        (Some(least), _) => format!("at least {}", number(least)),
+        (None, Some(most)) => format!("at most {}", number(most)),
+        (None, None) => "no limit".to_owned(),
+    };
+    let outcome = if gate.passed { "met" } else { "MISSED" };
+    format!("check {outcome}: {}: {} is {}, wanted {limit}", row.name, gate.name, number(gate.value))
+}
+
+/// How far the repeats of the column lie apart, and how many there were.
 fn spread(column: &Column, row: &Row) -> String {
     match column.spread(row) {
         Some((low, high)) if row.samples.len() > 1 => {

@@ -5,7 +5,7 @@ use crate::doctor::units::{bytes, number};
 use crate::result::{CacheState, Experiment, Row, metric};
 
 /// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
-const NOTEWORTHY: f64 = 1.05;
+pub(super) const NOTEWORTHY: f64 = 1.05;
 
 /// The verdicts of a whole report, the most important first.
 pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
@@ -210,7 +210,7 @@ fn cpu(subject: &str, row: &Row, other: &str, other_row: &Row, metric: &str, uni
 }
 
 /// Whether each row's median lies outside of everything that the other row's repeats gave.
-fn apart(row: &Row, other: &Row, metric: &str) -> bool {
+pub(super) fn apart(row: &Row, other: &Row, metric: &str) -> bool {
     let outside = |row: &Row, other: &Row| match (row.metrics.get(metric), other.spread(metric)) {
         (Some(median), Some((low, high))) => median < low || median > high,
         _ => false,

@@ -1,0 +1,82 @@
+//! `measure blocking`: batches of records into the log, from tasks that block, that hand the blocking to
+//! another thread, or that await.
+
+use clap::Args;
+
+use super::scan::parse_seconds;
+use super::wal::{
+    FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
+};
+use crate::context::Context;
+use crate::result::Experiment;
+
+/// What can be chosen for batches.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct BlockingOptions {
+    /// Only with idle workers (none), or only with workers that compute (cpu) [default: both, with --quick
+    /// none]
+    #[arg(long, value_name = "LOAD")]
+    load: Option<LoadChoice>,
+    /// Tasks that append one batch after the other [default: 1,8, with --quick 1]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    callers: Vec<u32>,
+    /// Records of a batch [default: 100]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    batch: Option<u32>,
+    /// Bytes of a record [default: 256]
+    #[arg(long, value_name = "BYTES", value_parser = parse_record)]
+    record: Option<u64>,
+    /// Seconds of one sample [default: 1, with --quick 0.5]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// Samples of each cell [default: 3, with --quick 2]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: Option<u32>,
+    /// Only these rows: direct, spawn-blocking, async
+    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
+    rows: Vec<String>,
+}
+
+fn parse_row(text: &str) -> Result<String, String> {
+    let names = WalRow::BATCHES.map(WalRow::name);
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+/// Appends batches with every row in turn; one experiment for each number of callers and load.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+    let quick = context.quick;
+    let callers = match (options.callers.as_slice(), quick) {
+        ([], true) => vec![1],
+        ([], false) => vec![1, 8],
+        (given, _) => given.to_vec(),
+    };
+    let load = options.load.or(quick.then_some(LoadChoice::None));
+    let mut settings = Vec::new();
+    for load in LoadChoice::loads(load) {
+        let closed = |count: &u32| Workload::Closed { appenders: *count as usize };
+        settings.extend(callers.iter().map(|count| Setting { workload: closed(count), load }));
+    }
+    let rows = WalRow::BATCHES
+        .into_iter()
+        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
+        .collect();
+    let plan = Plan {
+        name: "blocking",
+        settings,
+        rows,
+        seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 1.0 }),
+        repeats: options.repeats.unwrap_or(if quick { 2 } else { 3 }) as usize,
+        record_bytes: options.record.unwrap_or(256) as usize,
+        batch: options.batch.unwrap_or(100) as usize,
+        file_bytes: file_bytes(quick),
+        flush: FlushChoice::default(),
+    };
+    measure(&plan, context)
+}

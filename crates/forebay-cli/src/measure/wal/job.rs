@@ -1,0 +1,277 @@
+//! What a sample of `measure wal` and `measure blocking` is asked to do, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::latency::Latency;
+
+/// One row under one workload and one load, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct WalWork {
+    pub(in crate::measure) row: WalRow,
+    pub(in crate::measure) workload: Workload,
+    pub(in crate::measure) load: Load,
+    /// Measured; the warm-up before it is not in it.
+    pub(in crate::measure) seconds: f64,
+    pub(in crate::measure) record_bytes: usize,
+    /// Records of one append.
+    pub(in crate::measure) batch: usize,
+    /// Of the file that is written through before, and of a segment of the log.
+    pub(in crate::measure) file_bytes: u64,
+    /// How the log flushes; nothing to other rows.
+    pub(in crate::measure) flush: FlushChoice,
+    pub(in crate::measure) seed: u64,
+}
+
+/// Who waits for the device in the log's rows: `forebay::Flush` by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FlushChoice {
+    /// Write and sync are queued.
+    Queued,
+    /// The shard's thread waits for the device.
+    Blocking,
+    /// It does while it has nothing else in flight.
+    #[default]
+    WhenAlone,
+}
+
+impl FlushChoice {
+    pub(super) const fn flush(self) -> forebay::Flush {
+        match self {
+            Self::Queued => forebay::Flush::Queued,
+            Self::Blocking => forebay::Flush::Blocking,
+            Self::WhenAlone => forebay::Flush::WhenAlone,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Blocking => "blocking",
+            Self::WhenAlone => "when-alone",
+        }
+    }
+}
+
+/// When appends are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::measure) enum Workload {
+    /// At fixed times, whether earlier ones are answered or not.
+    Open {
+        /// Appends a second.
+        rate: u32,
+    },
+    /// Each appender waits for its answer before it appends again.
+    Closed {
+        /// Tasks that append.
+        appenders: usize,
+    },
+}
+
+impl Workload {
+    /// The most appends that have a handle of their own.
+    pub(super) fn lanes(self) -> usize {
+        match self {
+            Self::Open { .. } => 64,
+            Self::Closed { appenders } => appenders,
+        }
+    }
+}
+
+/// What else the runtime has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::measure) enum Load {
+    /// Nothing.
+    None,
+    /// Tasks that sort, two for each worker.
+    Cpu,
+}
+
+impl Load {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// Ways to make records durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::measure) enum WalRow {
+    /// Only the load: what the runtime does of its own work when nobody appends.
+    NoAppends,
+    TokioFs,
+    StdInTask,
+    StdThread,
+    SpawnBlocking,
+    OwnRuntime,
+    Forebay,
+    ForebayPrompt,
+    ForebayRealtime,
+    BatchDirect,
+    BatchSpawnBlocking,
+    BatchAsync,
+}
+
+impl WalRow {
+    /// Of `measure wal`.
+    pub(super) const APPENDS: [Self; 8] = [
+        Self::TokioFs,
+        Self::StdInTask,
+        Self::StdThread,
+        Self::SpawnBlocking,
+        Self::OwnRuntime,
+        Self::Forebay,
+        Self::ForebayPrompt,
+        Self::ForebayRealtime,
+    ];
+
+    /// Of `measure blocking`.
+    pub(in crate::measure) const BATCHES: [Self; 3] =
+        [Self::BatchDirect, Self::BatchSpawnBlocking, Self::BatchAsync];
+
+    pub(in crate::measure) const fn name(self) -> &'static str {
+        match self {
+            Self::NoAppends => "no-appends",
+            Self::TokioFs => "tokio-fs",
+            Self::StdInTask => "std-in-task",
+            Self::StdThread => "std-thread",
+            Self::SpawnBlocking | Self::BatchSpawnBlocking => "spawn-blocking",
+            Self::OwnRuntime => "own-runtime",
+            Self::Forebay => "forebay",
+            Self::ForebayPrompt => "forebay-prompt",
+            Self::ForebayRealtime => "forebay-realtime",
+            Self::BatchDirect => "direct",
+            Self::BatchAsync => "async",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::NoAppends => "nobody appends: what the runtime does of its own work",
+            Self::TokioFs => {
+                "tokio::fs::File: write_all and flush under a lock, then sync_data beside the others' on a handle of its own"
+            }
+            Self::StdInTask => "pwrite and fdatasync in the task itself, whose worker waits meanwhile",
+            Self::StdThread => {
+                "one std thread that takes what waits in a channel, writes it together, flushes once and answers through oneshots"
+            }
+            Self::SpawnBlocking => "pwrite and fdatasync in a spawn_blocking of each append",
+            Self::OwnRuntime => "as tokio-fs, in a second Tokio runtime with as many workers",
+            Self::Forebay => "Forebay's log on one shard, default priority",
+            Self::ForebayPrompt => {
+                "Forebay's log, Priority::Prompt, the runtime's workers polite (forebay::polite_worker)"
+            }
+            Self::ForebayRealtime => "Forebay's log, Priority::RealTime",
+            Self::BatchDirect => "append_batch(..).wait() in the task itself, whose worker waits meanwhile",
+            Self::BatchSpawnBlocking => "append_batch(..).wait() in a spawn_blocking of each batch",
+            Self::BatchAsync => "append_batch(..).await in the task",
+        }
+    }
+
+    pub(super) const fn is_log(self) -> bool {
+        !matches!(
+            self,
+            Self::NoAppends
+                | Self::TokioFs
+                | Self::StdInTask
+                | Self::StdThread
+                | Self::SpawnBlocking
+                | Self::OwnRuntime
+        )
+    }
+}
+
+/// Percentiles of a time, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct Times {
+    pub(in crate::measure) p50_us: f64,
+    pub(in crate::measure) p99_us: f64,
+    pub(in crate::measure) p99_9_us: f64,
+    pub(in crate::measure) max_us: f64,
+}
+
+impl Times {
+    /// `None` when nothing was recorded.
+    pub(super) fn of(latency: &Latency) -> Option<Self> {
+        Some(Self {
+            p50_us: latency.quantile_us(0.5)?,
+            p99_us: latency.quantile_us(0.99)?,
+            p99_9_us: latency.quantile_us(0.999)?,
+            max_us: latency.quantile_us(1.0)?,
+        })
+    }
+}
+
+/// What the child prints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct WalAnswer {
+    /// Of the time in which appends and work were counted.
+    pub(in crate::measure) seconds: f64,
+    /// Appends that their caller saw done in that time.
+    pub(in crate::measure) appends: u64,
+    /// Until they were durable.
+    pub(in crate::measure) durable: Option<Times>,
+    /// Until the task that awaits them was told.
+    pub(in crate::measure) seen: Option<Times>,
+    /// Open loop: from the planned time until the append was begun.
+    pub(in crate::measure) late: Option<Times>,
+    /// Sorted vectors of the load.
+    pub(in crate::measure) work: u64,
+    pub(in crate::measure) workers: usize,
+    /// User and system time of all threads.
+    pub(in crate::measure) cpu_seconds: f64,
+    /// Open loop: how the kernel schedules the thread that begins appends.
+    pub(in crate::measure) source: Option<String>,
+    /// What was asked for and not granted.
+    pub(in crate::measure) degraded: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_survives_its_text() {
+        for row in WalRow::APPENDS.into_iter().chain(WalRow::BATCHES) {
+            let work = WalWork {
+                row,
+                workload: Workload::Open { rate: 500 },
+                load: Load::Cpu,
+                seconds: 0.5,
+                record_bytes: 256,
+                batch: 1,
+                file_bytes: 1 << 20,
+                flush: FlushChoice::Blocking,
+                seed: 7,
+            };
+            let text = serde_json::to_string(&work).expect("plain");
+            assert_eq!(serde_json::from_str::<WalWork>(&text).expect("its own text"), work);
+        }
+    }
+
+    #[test]
+    fn names_of_an_experiment_are_told_apart() {
+        for rows in [&WalRow::APPENDS[..], &WalRow::BATCHES[..]] {
+            let mut names: Vec<&str> = rows.iter().map(|row| row.name()).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), rows.len());
+        }
+    }
+
+    #[test]
+    fn the_largest_value_is_the_maximum() {
+        let mut latency = Latency::new().expect("a few kilobytes");
+        assert_eq!(Times::of(&latency), None);
+        for microseconds in [10, 20, 3000] {
+            latency.record(std::time::Duration::from_micros(microseconds));
+        }
+        let times = Times::of(&latency).expect("it has values");
+        assert!((times.max_us / 3000.0 - 1.0).abs() < 0.02 && times.p50_us < 21.0, "{times:?}");
+    }
+}

@@ -1,0 +1,286 @@
+//! One sample: the runtime with its load, one row, one workload.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::runtime::{Handle, Runtime};
+
+use super::super::gauge::Gauge;
+use super::super::latency::Latency;
+use super::appender::Appender;
+use super::job::{Times, WalAnswer, WalRow, WalWork, Workload};
+use super::load::{Working, runtime, workers};
+use super::source::{Schedule, become_punctual, sleep_until};
+use super::{log, peers};
+
+/// Not measured: threads and files are used for the first time.
+const WARM: Duration = Duration::from_millis(100);
+/// How long the last answers of an open loop may take; a row that needs longer is overwhelmed.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs it with files in `directory`.
+///
+/// # Errors
+/// The row failed, lost what it had answered, or did not answer in time.
+pub(in crate::measure) fn sample(directory: &Path, work: &WalWork) -> anyhow::Result<WalAnswer> {
+    // Before the runtime: the engine's threads must not inherit what its workers are.
+    let appender = match work.row {
+        WalRow::NoAppends => None,
+        row if row.is_log() => Some(log::open(directory, work)?),
+        _ => Some(peers::open(directory, work)?),
+    };
+    // What earlier samples removed and this one made: the file system would write it in the middle of the
+    // sample.
+    rustix::fs::syncfs(File::open(directory)?)?;
+    let runtime = runtime(work.row == WalRow::ForebayPrompt)?;
+    let working = Working::start(runtime.handle(), work.load, work.seed);
+    let (mut answer, appends) = match (&appender, work.workload) {
+        (None, _) => (nothing(work, &working)?, 0),
+        (Some(appender), Workload::Open { rate }) => open_loop(&runtime, &working, appender, work, rate)?,
+        (Some(appender), Workload::Closed { appenders }) => {
+            closed_loop(&runtime, &working, appender, work, appenders)?
+        }
+    };
+    working.stop(&runtime)?;
+    drop(runtime);
+    answer.workers = workers();
+    if let Some(appender) = appender {
+        answer.degraded = appender.degraded();
+        appender.close(appends)?;
+    }
+    Ok(answer)
+}
+
+/// What happened between two times.
+struct Window {
+    gauge: Gauge,
+    work: u64,
+}
+
+impl Window {
+    fn open(working: &Working) -> std::io::Result<Self> {
+        Ok(Self { gauge: Gauge::start(None)?, work: working.done() })
+    }
+
+    fn close(self, working: &Working) -> std::io::Result<WalAnswer> {
+        let work = working.done() - self.work;
+        let cost = self.gauge.stop()?;
+        Ok(WalAnswer { seconds: cost.seconds, cpu_seconds: cost.cpu_seconds, work, ..WalAnswer::default() })
+    }
+}
+
+fn nothing(work: &WalWork, working: &Working) -> anyhow::Result<WalAnswer> {
+    std::thread::sleep(WARM);
+    let window = Window::open(working)?;
+    std::thread::sleep(Duration::from_secs_f64(work.seconds));
+    Ok(window.close(working)?)
+}
+
+/// Latencies of some appends.
+struct Tally {
+    durable: Latency,
+    seen: Latency,
+    appends: u64,
+    in_time: u64,
+}
+
+impl Tally {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { durable: Latency::new()?, seen: Latency::new()?, appends: 0, in_time: 0 })
+    }
+
+    /// An append that counts from `from`, within a window.
+    fn add(&mut self, from: Instant, durable: Instant, seen: Instant, window: (Instant, Instant)) {
+        self.appends += 1;
+        if from < window.0 {
+            return;
+        }
+        self.durable.record(durable.saturating_duration_since(from));
+        self.seen.record(seen.saturating_duration_since(from));
+        self.in_time += u64::from(seen <= window.1);
+    }
+
+    fn put(&self, answer: &mut WalAnswer) {
+        answer.appends = self.in_time;
+        answer.durable = Times::of(&self.durable);
+        answer.seen = Times::of(&self.seen);
+    }
+}
+
+/// Each appender is a task of the loaded runtime.
+fn closed_loop(
+    runtime: &Runtime,
+    working: &Working,
+    appender: &Arc<dyn Appender>,
+    work: &WalWork,
+    appenders: usize,
+) -> anyhow::Result<(WalAnswer, u64)> {
+    let begins = Instant::now() + WARM;
+    let window = (begins, begins + Duration::from_secs_f64(work.seconds));
+    let lanes: Vec<_> = (0..appenders)
+        .map(|lane| {
+            let appender = Arc::clone(appender);
+            runtime.spawn(async move {
+                let mut tally = Tally::new()?;
+                let mut from = Instant::now();
+                // One that takes longer than the whole sample is measured, too.
+                while from < window.1 || tally.durable.count() == 0 {
+                    let durable = appender.append(lane).await?;
+                    let seen = Instant::now();
+                    tally.add(from, durable, seen, window);
+                    from = seen;
+                }
+                anyhow::Ok(tally)
+            })
+        })
+        .collect();
+    sleep_until(window.0);
+    let counted = Window::open(working)?;
+    sleep_until(window.1);
+    let mut answer = counted.close(working)?;
+    let mut all = Tally::new()?;
+    for lane in lanes {
+        let part = runtime.block_on(lane).context("an appending task panicked")??;
+        all.durable.add(&part.durable)?;
+        all.seen.add(&part.seen)?;
+        all.appends += part.appends;
+        all.in_time += part.in_time;
+    }
+    all.put(&mut answer);
+    Ok((answer, all.appends))
+}
+
+/// One append's fate: its number, when it was durable, when its task saw that.
+type Fate = (u32, anyhow::Result<(Instant, Instant)>);
+
+/// A thread of its own begins each append at its time, and a task of the loaded runtime awaits it.
+fn open_loop(
+    runtime: &Runtime,
+    working: &Working,
+    appender: &Arc<dyn Appender>,
+    work: &WalWork,
+    rate: u32,
+) -> anyhow::Result<(WalAnswer, u64)> {
+    let warm = (WARM.as_secs_f64() * f64::from(rate)).ceil() as u32;
+    let total = warm + (work.seconds * f64::from(rate)).ceil().max(1.0) as u32;
+    let schedule = Schedule::new(rate);
+    let window = (schedule.due(warm), schedule.due(total));
+    let (sender, fates) = mpsc::channel();
+    let (handle, lanes) = (runtime.handle(), work.workload.lanes());
+    let (mut answer, late, source) = std::thread::scope(|scope| {
+        let source = scope.spawn(move || {
+            let source = become_punctual();
+            let _runtime = handle.enter();
+            let mut late = Latency::new()?;
+            let mut counted = None;
+            for index in 0..total {
+                sleep_until(schedule.due(index));
+                if index == warm {
+                    counted = Some(Window::open(working)?);
+                }
+                let now = Instant::now();
+                if index >= warm {
+                    late.record(now.saturating_duration_since(schedule.due(index)));
+                }
+                begin(handle, appender, index, lanes, &sender);
+            }
+            sleep_until(window.1);
+            let answer = counted.context("something was measured")?.close(working)?;
+            anyhow::Ok((answer, late, source))
+        });
+        source.join().ok().context("the thread with the appends panicked")?
+    })?;
+    let mut tally = Tally::new()?;
+    let deadline = Instant::now() + ANSWERS_WITHIN;
+    for _ in 0..total {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (index, fate): Fate = fates.recv_timeout(left).with_context(|| {
+            format!("not all of {total} appends were answered within {} s", ANSWERS_WITHIN.as_secs())
+        })?;
+        let (durable, seen) = fate?;
+        tally.add(schedule.due(index), durable, seen, window);
+    }
+    tally.put(&mut answer);
+    answer.late = Times::of(&late);
+    answer.source = Some(source.to_owned());
+    Ok((answer, tally.appends))
+}
+
+/// Begins an append, on this thread where the row allows it, and gives it to a task.
+fn begin(
+    handle: &Handle,
+    appender: &Arc<dyn Appender>,
+    index: u32,
+    lanes: usize,
+    fates: &mpsc::Sender<Fate>,
+) {
+    let mut appending = appender.append(index as usize % lanes);
+    let mut early = None;
+    if appender.begins_anywhere()
+        && let Poll::Ready(durable) = appending.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    {
+        early = Some(durable);
+    }
+    let fates = fates.clone();
+    handle.spawn(async move {
+        let durable = match early {
+            Some(durable) => durable,
+            None => appending.await,
+        };
+        // The receiver is gone only after an error, which is told.
+        let _ = fates.send((index, durable.map(|durable| (durable, Instant::now()))));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::{FlushChoice, Load};
+    use super::*;
+    use crate::cleanup::Cleanup;
+
+    fn work(row: WalRow, workload: Workload) -> WalWork {
+        WalWork {
+            row,
+            workload,
+            load: Load::Cpu,
+            seconds: 0.05,
+            record_bytes: 256,
+            batch: if WalRow::BATCHES.contains(&row) { 10 } else { 1 },
+            file_bytes: 1 << 20,
+            flush: FlushChoice::default(),
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn every_row_makes_records_durable_and_finds_them_again() {
+        let cleanup = Cleanup::default();
+        let workloads = [Workload::Open { rate: 200 }, Workload::Closed { appenders: 3 }];
+        for row in WalRow::APPENDS.into_iter().chain(WalRow::BATCHES) {
+            for workload in workloads {
+                let beside = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+                let directory = cleanup.temp_directory(beside, "run").expect("writable");
+                let answer = sample(directory.path(), &work(row, workload))
+                    .unwrap_or_else(|error| panic!("{row:?} {workload:?}: {error:#}"));
+                let (durable, seen) = (answer.durable.expect("some"), answer.seen.expect("some"));
+                assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {answer:?}");
+                assert!(seen.p50_us <= seen.p99_us && seen.p99_us <= seen.max_us, "{row:?} {answer:?}");
+                assert!(answer.seconds > 0.0 && answer.workers > 0, "{row:?} {answer:?}");
+                let open = matches!(workload, Workload::Open { .. });
+                assert_eq!((answer.late.is_some(), answer.source.is_some()), (open, open));
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_appends_in_the_row_without_appends() {
+        let answer =
+            sample(Path::new("/"), &work(WalRow::NoAppends, Workload::Open { rate: 9 })).expect("no file");
+        assert_eq!((answer.appends, answer.durable), (0, None));
+    }
+}

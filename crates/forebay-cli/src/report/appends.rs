@@ -1,0 +1,279 @@
+//! Titles and sentences of `measure wal` and `measure blocking`.
+
+use super::verdicts::{NOTEWORTHY, apart};
+use crate::doctor::units::number;
+use crate::result::{Experiment, Row, metric};
+
+const P99: &str = metric::DURABLE[1];
+/// The log's rows, the most prompt first, and what a sentence calls them.
+const LOGS: [(&str, &str); 3] = [
+    ("forebay-realtime", "the log at real-time priority"),
+    ("forebay-prompt", "the log at prompt priority beside polite workers"),
+    ("forebay", "the log at default priority"),
+];
+const OTHERS: [(&str, &str); 5] = [
+    ("tokio-fs", "tokio::fs"),
+    ("spawn-blocking", "spawn_blocking"),
+    ("own-runtime", "a second runtime"),
+    ("std-thread", "a thread of its own"),
+    ("std-in-task", "blocking calls in the task"),
+];
+
+/// What such an experiment is called in headings.
+pub(super) fn title(experiment: &Experiment) -> String {
+    let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
+    let load = if is(experiment, "load", "cpu") { "workers busy" } else { "workers idle" };
+    if experiment.name == "blocking" {
+        return format!(
+            "Batches of {} records into the log, {} caller(s), {load}",
+            count("batch_records"),
+            count("appenders")
+        );
+    }
+    if is(experiment, "loop", "open") {
+        return format!("Durable appends, {} a second at fixed times, {load}", count("rate_per_s"));
+    }
+    format!("Durable appends, {} appender(s), {load}", count("appenders"))
+}
+
+/// The verdicts, the most important first.
+pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    let of = |name: &'static str| experiments.iter().filter(move |experiment| experiment.name == name);
+    let open = |load: &str| of("wal").find(|found| is(found, "loop", "open") && is(found, "load", load));
+    if let Some(busy) = open("cpu") {
+        sentences.extend(under_load(busy));
+        if let Some(idle) = open("none") {
+            sentences.extend(LOGS.iter().filter_map(|log| against_idle(busy, idle, log)));
+        }
+        sentences.extend(work(busy));
+    }
+    sentences.extend(of("wal").filter(|found| is(found, "loop", "closed")).filter_map(throughput));
+    sentences.extend(of("blocking").filter_map(batches));
+    let mut told = Vec::new();
+    for row in of("wal").flat_map(|experiment| &experiment.rows) {
+        if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
+            told.push(&row.name);
+            sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
+        }
+    }
+    sentences
+}
+
+fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
+    experiment.parameters.get(name).and_then(serde_json::Value::as_str) == Some(value)
+}
+
+/// The row with its figures, when it was measured and got what it asks for.
+fn measured<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Row> {
+    experiment.row(name).filter(|row| row.skipped.is_none() && row.degraded.is_none())
+}
+
+/// The log's most prompt row that was measured.
+fn log(experiment: &Experiment) -> Option<(&Row, &'static str)> {
+    LOGS.iter().find_map(|(name, words)| Some((measured(experiment, name)?, *words)))
+}
+
+/// `310 µs`, `2.90 ms`.
+fn time(us: f64) -> String {
+    if us < 1000.0 { format!("{} µs", number(us)) } else { format!("{} ms", number(us / 1000.0)) }
+}
+
+fn time_of(row: &Row, metric: &str) -> Option<String> {
+    row.metrics.get(metric).map(time)
+}
+
+/// How a time of `row` compares with that of `other`: `9.4 times less than`.
+fn compared(row: &Row, other: &Row, metric: &str) -> Option<String> {
+    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
+    let (times, word) = if own <= theirs { (theirs / own, "less than") } else { (own / theirs, "more than") };
+    let clear = times.is_finite() && times >= NOTEWORTHY && apart(row, other, metric);
+    Some(if clear { format!("{} times {word}", number(times)) } else { "about as much as".to_owned() })
+}
+
+/// What a sentence ends with when nothing tells how far repeats lie apart.
+fn hint(row: &Row) -> &'static str {
+    if row.samples.len() < 2 { "; measured once, so take it as a hint" } else { "" }
+}
+
+fn under_load(busy: &Experiment) -> Option<String> {
+    let (own, words) = log(busy)?;
+    let others: Vec<(&Row, &str)> =
+        OTHERS.iter().filter_map(|(name, words)| Some((measured(busy, name)?, *words))).collect();
+    let (first, first_words) = others.first()?;
+    let figures: Vec<String> = others
+        .iter()
+        .filter_map(|(row, words)| Some(format!("{} with {words}", time_of(row, P99)?)))
+        .collect();
+    Some(format!(
+        "with the workers busy, 99 of 100 durable appends at {} a second take at most {} and {} with {words}, {} {first_words}; \
+         the awaiting task sees it after at most {} ({first_words}: {}){}",
+        busy.number("rate_per_s").map_or_else(String::new, number),
+        figures.join(", "),
+        time_of(own, P99)?,
+        compared(own, first, P99)?,
+        time_of(own, metric::SEEN[1])?,
+        time_of(first, metric::SEEN[1])?,
+        hint(own),
+    ))
+}
+
+fn against_idle(busy: &Experiment, idle: &Experiment, log: &(&str, &str)) -> Option<String> {
+    let (with, without) = (measured(busy, log.0)?, measured(idle, log.0)?);
+    let hint = hint(with);
+    let (with, without) = (with.metrics.get(P99)?, without.metrics.get(P99)?);
+    Some(format!(
+        "with {}, the time in which 99 of 100 appends are durable is {} times that of an idle runtime when the workers \
+         are busy ({} against {}){hint}",
+        log.1,
+        number(with / without),
+        time(with),
+        time(without)
+    ))
+}
+
+fn work(busy: &Experiment) -> Option<String> {
+    let (own, words) = log(busy)?;
+    let share =
+        |row: &Row| row.metrics.get(metric::WORK_KEPT).map(|kept| format!("{} %", number(kept * 100.0)));
+    let others: Vec<String> = OTHERS
+        .iter()
+        .filter_map(|(name, words)| Some(format!("{} with {words}", share(measured(busy, name)?)?)))
+        .collect();
+    let beside = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
+    Some(format!(
+        "beside these appends the runtime keeps {} of its own work with {words}{beside}",
+        share(own)?
+    ))
+}
+
+fn throughput(experiment: &Experiment) -> Option<String> {
+    let rate = |row: &Row| row.metrics.get(metric::APPENDS_PER_S);
+    let fastest = |rows: &[(&str, &'static str)]| {
+        rows.iter()
+            .filter_map(|(name, words)| {
+                let row = measured(experiment, name)?;
+                Some((row, *words, rate(row)?))
+            })
+            .max_by(|a, b| a.2.total_cmp(&b.2))
+    };
+    let ((own, words, rate), (other, other_words, theirs)) = (fastest(&LOGS)?, fastest(&OTHERS)?);
+    let count = experiment.number("appenders").map_or_else(String::new, number);
+    let times = if rate >= theirs { rate / theirs } else { theirs / rate };
+    let clear = times >= NOTEWORTHY && apart(own, other, metric::APPENDS_PER_S);
+    let verdict = match (clear, rate >= theirs) {
+        (false, _) => "no clear difference was seen".to_owned(),
+        (true, true) => format!("{} times as many", number(times)),
+        (true, false) => format!("{} times fewer", number(times)),
+    };
+    let hint = hint(own);
+    Some(format!(
+        "{count} appender(s) with {} workers: {} durable appends a second with {words}, 99 of 100 durable within {}; the fastest \
+         other is {other_words} with {} within {}: {verdict}{hint}",
+        if is(experiment, "load", "cpu") { "busy" } else { "idle" },
+        number(rate),
+        time_of(own, P99)?,
+        number(theirs),
+        time_of(other, P99)?,
+    ))
+}
+
+fn batches(experiment: &Experiment) -> Option<String> {
+    let row = |name: &str| measured(experiment, name);
+    let (waits, moved, awaits) = (row("direct")?, row("spawn-blocking")?, row("async")?);
+    let rate = |row: &Row| row.metrics.get(metric::APPENDS_PER_S).map(number);
+    let p50 = metric::SEEN[0];
+    Some(format!(
+        "{}: half of them take at most {} awaited ({} a second), {} with .wait() in the task ({}), {} with .wait() in \
+         spawn_blocking ({}); awaiting takes {} spawn_blocking",
+        title(experiment),
+        time_of(awaits, p50)?,
+        rate(awaits)?,
+        time_of(waits, p50)?,
+        rate(waits)?,
+        time_of(moved, p50)?,
+        rate(moved)?,
+        compared(awaits, moved, p50)?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn row(name: &str, p99_us: f64, rate: f64) -> Row {
+        let samples = [0.99, 1.0, 1.01]
+            .iter()
+            .map(|factor| {
+                let mut metrics = Metrics::default();
+                metrics
+                    .set(P99, p99_us * factor)
+                    .set(metric::SEEN[1], p99_us * 2.0)
+                    .set(metric::WORK_KEPT, 0.97)
+                    .set(metric::APPENDS_PER_S, rate * factor);
+                Sample { repeat: 0, metrics }
+            })
+            .collect();
+        Row::from_samples(name, samples)
+    }
+
+    fn experiment(kind: &str, load: &str, rows: Vec<Row>) -> Experiment {
+        let mut experiment = Experiment::new("wal", "")
+            .parameter("loop", kind)
+            .parameter("load", load)
+            .parameter("rate_per_s", 500)
+            .parameter("appenders", 64);
+        experiment.rows = rows;
+        experiment
+    }
+
+    #[test]
+    fn a_calm_log_is_told_with_its_figures() {
+        let sentences = of(&[
+            experiment("open", "none", vec![row("forebay-realtime", 300.0, 500.0)]),
+            experiment(
+                "open",
+                "cpu",
+                vec![row("tokio-fs", 2900.0, 500.0), row("forebay-realtime", 310.0, 500.0)],
+            ),
+        ]);
+        assert!(
+            sentences[0].contains(
+                "2.90 ms with tokio::fs and 310 µs with the log at real-time priority, 9.35 times less"
+            ),
+            "{}",
+            sentences[0]
+        );
+        assert!(
+            sentences[0].contains("sees it after at most 620 µs (tokio::fs: 5.80 ms)"),
+            "{}",
+            sentences[0]
+        );
+        assert!(sentences[1].contains("1.03 times"), "{}", sentences[1]);
+        assert!(sentences[2].contains("97 % of its own work"), "{}", sentences[2]);
+    }
+
+    #[test]
+    fn a_loss_is_told_too() {
+        let rows = vec![row("std-thread", 200.0, 100e3), row("forebay", 400.0, 50e3)];
+        let sentences = of(&[experiment("closed", "none", rows)]);
+        assert!(
+            sentences[0].contains("a thread of its own with 100,000")
+                && sentences[0].contains("2 times fewer")
+        );
+        let rows = vec![row("tokio-fs", 200.0, 500.0), row("forebay", 400.0, 500.0)];
+        let sentences = of(&[experiment("open", "cpu", rows)]);
+        assert!(sentences[0].contains("2 times more than tokio::fs"), "{}", sentences[0]);
+    }
+
+    #[test]
+    fn a_priority_that_was_refused_is_no_result() {
+        let mut refused = row("forebay-realtime", 3000.0, 500.0);
+        refused.degraded = Some("no privilege".to_owned());
+        let rows = vec![row("tokio-fs", 2900.0, 500.0), refused, row("forebay", 2500.0, 500.0)];
+        let sentences = of(&[experiment("open", "cpu", rows)]);
+        assert!(sentences[0].contains("at default priority"), "{}", sentences[0]);
+        assert!(sentences.last().is_some_and(|last| last.contains("no privilege")), "{sentences:?}");
+    }
+}
