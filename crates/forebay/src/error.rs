@@ -30,6 +30,7 @@ struct Inner {
     operation: &'static str,
     path: Option<PathBuf>,
     range: Option<(u64, u64)>,
+    hop: Option<u32>,
     device: Option<String>,
     note: Option<String>,
     cause: Option<io::Error>,
@@ -79,7 +80,7 @@ pub enum ErrorKind {
     OutsideWorld,
     /// An argument cannot be right (an empty name, a range that ends before it starts, ...).
     InvalidInput,
-    /// The task panicked; the message is in the text.
+    /// The task, or a walk's step, panicked; the message is in the text.
     TaskPanicked,
     /// The task was cancelled before it finished.
     TaskCancelled,
@@ -87,6 +88,11 @@ pub enum ErrorKind {
     Cancelled,
     /// The time given to [`shard::timeout`](crate::shard::timeout) passed.
     Elapsed,
+    /// A walk did not end within its hops ([`WalkOne::hops_max`](crate::WalkOne::hops_max)).
+    TooManyHops {
+        /// The most hops it could have.
+        limit: u32,
+    },
     /// The file system, kernel or platform cannot do this.
     Unsupported,
     /// Someone else holds the lock that [`File::try_lock`](crate::File::try_lock) asked for.
@@ -119,12 +125,18 @@ impl Error {
         self.0.range
     }
 
+    /// The hop of a walk that failed, counted from 1, which is the root.
+    pub fn hop(&self) -> Option<u32> {
+        self.0.hop
+    }
+
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Error {
         Error(Box::new(Inner {
             kind,
             operation,
             path: None,
             range: None,
+            hop: None,
             device: None,
             note: None,
             cause: None,
@@ -167,6 +179,17 @@ impl Error {
         self
     }
 
+    pub(crate) fn with_hop(mut self, hop: u32) -> Error {
+        self.0.hop = Some(hop);
+        self
+    }
+
+    /// The same of another operation.
+    pub(crate) fn of(mut self, operation: &'static str) -> Error {
+        self.0.operation = operation;
+        self
+    }
+
     pub(crate) fn with_device(mut self, device: impl Into<String>) -> Error {
         self.0.device = Some(device.into());
         self
@@ -196,6 +219,10 @@ impl Error {
             ErrorKind::WaitInWorld => "use .await in the program that the world runs",
             ErrorKind::OutsideWorld => "use sim::spawn instead of threads or another runtime's tasks",
             ErrorKind::NotOnShard => "run it in a task given to Engine::spawn_on_shard",
+            ErrorKind::UnexpectedEof { .. } if self.0.operation == "walk" => {
+                "a step asked for what is behind the end of the file; check positions before they are followed"
+            }
+            ErrorKind::TooManyHops { .. } => "look for a cycle in the file, or raise hops_max",
             ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
             ErrorKind::Locked => "wait until the other holder has released the lock",
             ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
@@ -236,6 +263,9 @@ impl fmt::Display for Error {
         if let Some((offset, len)) = self.0.range {
             write!(f, " ({len} bytes at {offset})")?;
         }
+        if let Some(hop) = self.0.hop {
+            write!(f, " at hop {hop}")?;
+        }
         if let Some(device) = &self.0.device {
             write!(f, " on {device}")?;
         }
@@ -266,6 +296,7 @@ impl fmt::Display for Error {
             ErrorKind::TaskCancelled => f.write_str("the task was cancelled")?,
             ErrorKind::Cancelled => f.write_str("the operation was cancelled")?,
             ErrorKind::Elapsed => f.write_str("the time given has passed")?,
+            ErrorKind::TooManyHops { limit } => write!(f, "the walk did not end within {limit} hops")?,
             ErrorKind::Locked => f.write_str("another holder has the lock")?,
         }
         match (&self.0.note, &self.0.cause) {

@@ -55,6 +55,7 @@ mod space;
 mod tasks;
 mod threads;
 mod tools;
+mod walk;
 mod writes;
 
 use check::{Outcome, Stop};
@@ -115,6 +116,7 @@ pub fn cases() -> Vec<Case> {
         reads::cases(),
         writes::cases(),
         many::cases(),
+        walk::cases(),
         append::cases(),
         space::cases(),
         names::cases(),
