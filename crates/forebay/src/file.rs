@@ -134,10 +134,7 @@ impl File {
     }
 
     /// Many walks of one type, each with its root, in one message; answers all results in order.
-    pub fn walk_many<W: Walk>(
-        &self,
-        walks: impl IntoIterator<Item = (Range<u64>, W)>,
-    ) -> WalkMany<'_, W> {
+    pub fn walk_many<W: Walk>(&self, walks: impl IntoIterator<Item = (Range<u64>, W)>) -> WalkMany<'_, W> {
         WalkMany::new(self, walks.into_iter().collect())
     }
 

@@ -66,19 +66,18 @@ impl Wake for CountingWaker {
 fn wakes_of<F: Future + Unpin>(engine: &Engine, mut future: F) -> (F::Output, u64) {
     let counter = Arc::new(CountingWaker::default());
     let waker = Waker::from(counter.clone());
-    let mut seen = 0;
-    if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-        return (output, 0);
-    }
+    let mut seen = u64::MAX;
     loop {
-        engine.nop().wait().unwrap();
         let wakes = counter.wakes.load(Ordering::SeqCst);
-        if wakes > seen {
+        if wakes != seen {
             seen = wakes;
             if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+                // The wake-up may come right after what is seen first: a turn of the shard later it has come.
+                engine.nop().wait().unwrap();
                 return (output, counter.wakes.load(Ordering::SeqCst));
             }
         }
+        engine.nop().wait().unwrap();
     }
 }
 

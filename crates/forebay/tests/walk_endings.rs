@@ -34,7 +34,7 @@ enum End {
     Done,
     Fail,
     Panic,
-    PastTheEnd,
+    Beyond,
     HopLimit,
     Waits,
     Never,
@@ -66,7 +66,7 @@ impl<const BYTES: usize> Walk for Walker<BYTES> {
             End::Done => return Step::Done(self.hops),
             End::Fail => return Step::Fail(own_failure()),
             End::Panic => panic!("as it should"),
-            End::PastTheEnd => return Step::Read(LEN - 1..LEN + 1),
+            End::Beyond => return Step::Read(LEN - 1..LEN + 1),
             End::Waits => return Step::Wait,
         }
         match self.hops % 3 {
@@ -106,12 +106,12 @@ fn settled(ledger: &Ledger, what: &str) {
 fn ends_by_itself<const BYTES: usize>() {
     let (engine, file, _dir) = scene();
     let ledger = Ledger::default();
-    let ends = [End::Done, End::Fail, End::Panic, End::PastTheEnd, End::HopLimit, End::Waits];
+    let ends = [End::Done, End::Fail, End::Panic, End::Beyond, End::HopLimit, End::Waits];
     let is_right = |end: End, result: Result<u64, Error>| match (end, result.map_err(|error| error.kind())) {
         (End::Done, Ok(hops)) => assert_eq!(hops, 5),
         (End::Fail, Err(ErrorKind::InvalidInput)) => {}
         (End::Panic, Err(ErrorKind::TaskPanicked)) => {}
-        (End::PastTheEnd, Err(ErrorKind::UnexpectedEof { got: 1 })) => {}
+        (End::Beyond, Err(ErrorKind::UnexpectedEof { got: 1 })) => {}
         (End::HopLimit, Err(ErrorKind::TooManyHops { limit: 64 })) => {}
         (End::Waits, Err(ErrorKind::InvalidInput)) => {}
         (end, result) => panic!("{end:?} came to {result:?}"),
@@ -340,7 +340,9 @@ fn by_the_engines_end() {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed);
         }
         for task in tasks {
-            assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
+            // Its message may never have come.
+            let kind = task.wait().unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::TaskCancelled | ErrorKind::EngineClosed), "{kind:?}");
         }
         settled(&ledger, "the engine's end");
     }

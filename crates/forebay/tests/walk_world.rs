@@ -11,7 +11,9 @@ use tree::{Ledger, Lookup, LookupError, PAGE, Sum, Tree, expected, value_of};
 
 async fn planted(engine: &Engine, tree: &Tree) -> File {
     let file = engine.open("/tree", Open::create()).await.unwrap();
-    file.write(0, tree.bytes.clone()).await.unwrap();
+    let mut bytes = tree.bytes.clone();
+    bytes.resize(bytes.len().next_multiple_of(file.alignment().offset as usize), 0);
+    file.write(0, bytes).await.unwrap();
     file
 }
 
@@ -160,7 +162,7 @@ fn given_up_at_any_moment() {
 }
 
 /// A walk with an entry in the ledger.
-struct Held(Sum, tree::Entry);
+struct Held(Sum, #[expect(dead_code, reason = "held for its drop")] tree::Entry);
 
 impl forebay::Walk for Held {
     type Output = (u64, u32);

@@ -8,7 +8,6 @@ use crate::file::CloseNode;
 use crate::health::Degradation;
 use crate::op::{OpFailure, OpOutcome};
 use crate::read_many::{self, Batch};
-use crate::walk;
 use crate::shard::Shard;
 use crate::shard::clock::Ticks;
 use crate::shard::ending::Ended;
@@ -16,6 +15,7 @@ use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::inbox::Message;
 use crate::shard::optable::{Continuation, NO_FILE};
 use crate::shard::remote::{RemoteCell, RemotePtr};
+use crate::walk;
 
 /// Messages a turn takes before tasks and completions have theirs.
 const MESSAGES_PER_TURN: usize = 256;

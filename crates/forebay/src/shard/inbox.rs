@@ -9,7 +9,6 @@ use crossbeam_utils::CachePadded;
 use crate::driver::WakeHandle;
 use crate::op::{OpBuffer, OpFailure, OpOutcome};
 use crate::read_many::Batch;
-use crate::walk::{self, WALKS_MAX};
 use crate::shard::Shard;
 use crate::shard::executor::Runnable;
 use crate::shard::foreign::ForeignList;
@@ -17,6 +16,7 @@ use crate::shard::optable::SLOTS_MAX;
 use crate::shard::remote::RemotePtr;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{ArrayQueue, Mutex, SegQueue};
+use crate::walk::{self, WALKS_MAX};
 
 /// Something for the shard to begin.
 pub(crate) enum Message {
@@ -53,7 +53,6 @@ pub(crate) struct Inbox {
     room: Mutex<Vec<Waker>>,
     wake: OnceLock<WakeHandle>,
 }
-
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

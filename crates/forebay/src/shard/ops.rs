@@ -9,7 +9,6 @@ use crate::driver::IoRequest;
 use crate::file::FileCore;
 use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::read_many;
-use crate::walk;
 use crate::shard::Shard;
 use crate::shard::clock::Ticks;
 use crate::shard::files::{FileTarget, Refused};
@@ -17,6 +16,7 @@ use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Sl
 use crate::shard::remote::RemotePtr;
 #[cfg(feature = "_breakage")]
 use crate::testing::breakage::Breakage;
+use crate::walk;
 
 /// The op table and its queues.
 pub(crate) struct Ops {

@@ -28,6 +28,7 @@ pub(crate) enum Failure<E> {
 }
 
 /// What a step asks for, without the walk's types.
+#[allow(clippy::large_enum_variant, reason = "lives for one return, as the step does that it is made of")]
 pub(crate) enum Next {
     Read(Range<u64>),
     ReadEach(Ranges),

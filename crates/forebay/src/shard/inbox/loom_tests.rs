@@ -231,8 +231,7 @@ fn nobody_waits_for_room_in_a_closed_inbox() {
 
 fn slots_are_dropped_elsewhere() {
     let shard = ModelShard::new(1);
-    let drops =
-        [1, 64].map(|index| shard.other(move |inbox| inbox.dropped.mark(index)));
+    let drops = [1, 64].map(|index| shard.other(move |inbox| inbox.dropped.mark(index)));
     let mut seen = Vec::new();
     shard.inbox.dropped.take(128, |index| seen.push(index));
     drops.into_iter().for_each(|drop| drop.join().unwrap());

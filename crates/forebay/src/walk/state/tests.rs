@@ -102,7 +102,7 @@ fn alignments_are_kept() {
     macro_rules! aligned {
         ($($align:literal: $boxed:literal),*) => {$({
             #[repr(align($align))]
-            struct Aligned([u8; 128 - 128 % $align]);
+            struct Aligned([u8; 128]);
             impl Walk for Aligned {
                 type Output = usize;
                 type Error = Error;
@@ -116,7 +116,7 @@ fn alignments_are_kept() {
             assert!(matches!(job.into_ending::<Aligned>(), Some(Ok(0))));
         })*};
     }
-    aligned!(1: false, 2: false, 8: false, 16: false, 32: true, 64: true, 128: true);
+    aligned!(2: false, 8: false, 16: false, 32: true, 64: true, 128: true);
 }
 
 #[test]
