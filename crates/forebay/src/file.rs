@@ -21,7 +21,6 @@ use crate::pending::Pending;
 use crate::read::{Read, ReadInto, ReadUpTo};
 use crate::read_many::ReadMany;
 use crate::scan::ScanBuilder;
-use crate::walk::{Walk, WalkMany, WalkOne};
 use crate::write::{Sync, Write, WriteData};
 
 pub(crate) use self::core::{CloseNode, FileCore};
@@ -121,21 +120,6 @@ impl File {
     /// Many ranges in one message: sorted, merged where that pays, all in flight at once.
     pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany<'_> {
         ReadMany::new(self, ranges.into_iter().collect())
-    }
-
-    /// Reads `root` and whatever the walk's steps ask for, right where the reads complete; see [`Walk`].
-    ///
-    /// # Errors
-    /// What the walk fails with, and what [`File::read`] does, with the number of the hop ([`Error::hop`]);
-    /// [`ErrorKind::TooManyHops`]; [`ErrorKind::TaskPanicked`] when a step panicked.
-    #[inline]
-    pub fn walk<W: Walk>(&self, root: Range<u64>, walk: W) -> WalkOne<'_, W> {
-        WalkOne::new(self, root, walk)
-    }
-
-    /// Many walks of one type, each with its root, in one message; answers all results in order.
-    pub fn walk_many<W: Walk>(&self, walks: impl IntoIterator<Item = (Range<u64>, W)>) -> WalkMany<'_, W> {
-        WalkMany::new(self, walks.into_iter().collect())
     }
 
     /// Reads the file, or a range of it, from front to back with read-ahead.

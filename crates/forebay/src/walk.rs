@@ -23,6 +23,8 @@
 
 mod batch;
 mod future;
+mod many;
+mod reads;
 mod run;
 mod state;
 mod step;
@@ -42,7 +44,8 @@ use crate::wait;
 pub(crate) use batch::Batch;
 use batch::Settings;
 pub use future::{WalkFuture, WalkManyFuture};
-pub(crate) use run::{arrived, begin_batch, drop_walk_at, refuse_all, resume, run, turn};
+pub(crate) use many::{begin_batch, refuse_all, resume};
+pub(crate) use run::{arrived, drop_walk_at, run, turn};
 pub use step::{Ranges, Step};
 pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
 
@@ -100,6 +103,23 @@ pub trait Walk: Send + 'static {
     /// Looks at a block, of which `at` is the place in the file, and says what is next. The walk may keep the block, or a
     /// [slice](Block::slice) of it, by cloning; what it keeps is not free for other reads.
     fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Self::Output, Self::Error>;
+}
+
+impl File {
+    /// Reads `root` and whatever the walk's steps ask for, right where the reads complete; see [`Walk`].
+    ///
+    /// # Errors
+    /// What the walk fails with, and what [`File::read`] does, with the number of the hop ([`Error::hop`]);
+    /// [`TooManyHops`](crate::ErrorKind::TooManyHops); [`TaskPanicked`](crate::ErrorKind::TaskPanicked) when a step panicked.
+    #[inline]
+    pub fn walk<W: Walk>(&self, root: Range<u64>, walk: W) -> WalkOne<'_, W> {
+        WalkOne::new(self, root, walk)
+    }
+
+    /// Many walks of one type, each with its root, in one message; answers all results in order.
+    pub fn walk_many<W: Walk>(&self, walks: impl IntoIterator<Item = (Range<u64>, W)>) -> WalkMany<'_, W> {
+        WalkMany::new(self, walks.into_iter().collect())
+    }
 }
 
 /// Hops of a walk, unless said otherwise.

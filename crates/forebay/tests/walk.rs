@@ -289,7 +289,8 @@ fn faults_name_operation_hop_path_and_place() {
         let error = error_of(file.walk(range.clone(), third(range)).wait());
         assert_eq!((error.kind(), error.hop()), (kind, Some(1)), "{error}");
     }
-    let answers: [(&str, fn() -> Step<(), Error>); 4] = [
+    type Answer = fn() -> Step<(), Error>;
+    let answers: [(&str, Answer); 4] = [
         ("none is to come", || Step::Wait),
         ("no range at all", || Step::read_each([])),
         ("more than 16", || Step::read_each((0..17).map(|n| n..n + 1))),

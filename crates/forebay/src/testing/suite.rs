@@ -46,6 +46,7 @@ mod drops;
 mod ending;
 mod engine;
 mod files;
+mod hike;
 mod many;
 mod memory;
 mod names;

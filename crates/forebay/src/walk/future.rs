@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use super::Walk;
 use super::batch::{Batch, Place, Settings};
+use super::many;
 use super::run;
 use super::state::{Failure, Job};
 use super::table::WalkKey;
@@ -309,7 +310,7 @@ impl Run {
             let ours = Arc::ptr_eq(shard.engine(), core.engine());
             if ours {
                 self.batch.set_shard(shard.index());
-                run::begin_batch(shard, &self.batch);
+                many::begin_batch(shard, &self.batch);
             }
             ours
         });

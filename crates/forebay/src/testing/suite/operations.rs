@@ -1,8 +1,8 @@
 //! One operation of each kind, for cases about what becomes of their futures.
 
 use super::check::{Outcome, holds, same, same_bytes};
+use super::hike::Hike;
 use super::tools::{Moving, bytes_of, modes, put};
-use super::walk::Hike;
 use crate::testing::Env;
 use crate::{Advice, Class, Durability, Engine, File, Lock, Open, shard};
 

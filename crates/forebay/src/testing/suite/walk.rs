@@ -5,12 +5,12 @@
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use super::check::{Outcome, fails_with, holds, same, same_bytes};
-use super::tools::{Dice, all, at_rest, bytes_of, open_all, poll_now, put, some};
+use super::hike::{Hike, Ledger};
+use super::operations::LEN;
+use super::tools::{all, at_rest, bytes_of, open_all, poll_now, put, some};
 use crate::testing::Env;
 use crate::{Block, Class, Error, ErrorKind, Open, Step, Walk};
 
@@ -25,57 +25,6 @@ super::group! { "walk":
     states_are_dropped_once_however_walks_end,
     closing_ends_every_walk,
     closing_a_file_lets_its_walks_end,
-}
-
-/// Of the files that are walked, at least; those of `operations` are shorter than the others.
-const LEN: u64 = super::operations::LEN;
-
-/// Goes from place to place as its dice say, and compares all it is given with what the file must hold.
-pub(super) struct Hike {
-    dice: Dice,
-    hops: u32,
-    /// Reads at once; one of several is followed and the others are given up, or all are awaited.
-    width: u64,
-    waits: bool,
-    under_way: u64,
-    wrong: u64,
-    _entry: Option<Entry>,
-}
-
-impl Hike {
-    pub(super) fn new(seed: u64, hops: u32) -> Hike {
-        Hike { dice: Dice(seed | 1), hops, width: 1, waits: false, under_way: 1, wrong: 0, _entry: None }
-    }
-
-    /// The root of every hike.
-    pub(super) const ROOT: Range<u64> = 3..700;
-}
-
-impl Walk for Hike {
-    /// Blocks that were not what the file holds.
-    type Output = u64;
-    type Error = Error;
-
-    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<u64, Error> {
-        self.wrong += u64::from(block[..] != bytes_of(at)[..]);
-        self.under_way -= 1;
-        if self.waits && self.under_way > 0 {
-            return Step::Wait;
-        }
-        if self.hops == 0 {
-            return Step::Done(self.wrong);
-        }
-        self.hops -= 1;
-        self.under_way = self.width;
-        let mut range = || {
-            let start = self.dice.roll(LEN - 3_000);
-            start..start + 1 + self.dice.roll(2_999)
-        };
-        match self.width {
-            1 => Step::Read(range()),
-            width => Step::read_each((0..width).map(|_| range())),
-        }
-    }
 }
 
 async fn hops_follow_from_one_another(env: &Env) -> Outcome {
@@ -231,29 +180,6 @@ async fn a_panic_is_the_walks_error(env: &Env) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Counts what was made and not yet dropped.
-#[derive(Clone, Default)]
-struct Ledger(Arc<AtomicU64>);
-
-struct Entry(Ledger);
-
-impl Ledger {
-    fn entry(&self) -> Option<Entry> {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Some(Entry(self.clone()))
-    }
-
-    fn left(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// A hike without an end.
