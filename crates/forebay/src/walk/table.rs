@@ -298,6 +298,9 @@ impl Walks {
 
     #[cold]
     fn grow(&mut self) {
+        // At once, so that no burst of a shard that is warm allocates.
+        self.arrivals.reserve(256);
+        self.later.reserve(256);
         let first = self.capacity();
         let (end, generation) = (self.free, self.generation);
         let slots = (0..CHUNK_SLOTS).map(|at| WalkSlot {
