@@ -84,6 +84,8 @@ pub(super) struct WalkSlot {
     pub(super) reads: [WalkRead; READS_MAX],
 }
 
+const _: () = assert!(size_of::<WalkSlot>() <= 640, "docs/walks.md tells what a walk under way takes");
+
 /// A read that a step asked for.
 #[derive(Clone, Copy)]
 pub(super) struct WalkRead {
