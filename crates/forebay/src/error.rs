@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod text;
+
 /// The result of a Forebay operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -30,6 +32,7 @@ struct Inner {
     operation: &'static str,
     path: Option<PathBuf>,
     range: Option<(u64, u64)>,
+    hop: Option<u32>,
     device: Option<String>,
     note: Option<String>,
     cause: Option<io::Error>,
@@ -79,7 +82,7 @@ pub enum ErrorKind {
     OutsideWorld,
     /// An argument cannot be right (an empty name, a range that ends before it starts, ...).
     InvalidInput,
-    /// The task panicked; the message is in the text.
+    /// The task, or a walk's step, panicked; the message is in the text.
     TaskPanicked,
     /// The task was cancelled before it finished.
     TaskCancelled,
@@ -87,6 +90,11 @@ pub enum ErrorKind {
     Cancelled,
     /// The time given to [`shard::timeout`](crate::shard::timeout) passed.
     Elapsed,
+    /// A walk did not end within its hops ([`WalkOne::hops_max`](crate::WalkOne::hops_max)).
+    TooManyHops {
+        /// The most hops it could have.
+        limit: u32,
+    },
     /// The file system, kernel or platform cannot do this.
     Unsupported,
     /// Someone else holds the lock that [`File::try_lock`](crate::File::try_lock) asked for.
@@ -119,12 +127,18 @@ impl Error {
         self.0.range
     }
 
+    /// The hop of a walk that failed, counted from 1, which is the root.
+    pub fn hop(&self) -> Option<u32> {
+        self.0.hop
+    }
+
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Error {
         Error(Box::new(Inner {
             kind,
             operation,
             path: None,
             range: None,
+            hop: None,
             device: None,
             note: None,
             cause: None,
@@ -167,6 +181,17 @@ impl Error {
         self
     }
 
+    pub(crate) fn with_hop(mut self, hop: u32) -> Error {
+        self.0.hop = Some(hop);
+        self
+    }
+
+    /// The same of another operation.
+    pub(crate) fn of(mut self, operation: &'static str) -> Error {
+        self.0.operation = operation;
+        self
+    }
+
     pub(crate) fn with_device(mut self, device: impl Into<String>) -> Error {
         self.0.device = Some(device.into());
         self
@@ -175,112 +200,6 @@ impl Error {
     pub(crate) fn with_note(mut self, note: impl Into<String>) -> Error {
         self.0.note = Some(note.into());
         self
-    }
-
-    /// What to do about it, when there is something to do.
-    fn remedy(&self) -> Option<&'static str> {
-        Some(match self.0.kind {
-            ErrorKind::Misaligned { .. } if self.0.operation == "read" => {
-                "read whole multiples, use File::read, or open the file buffered"
-            }
-            ErrorKind::Misaligned { .. } => {
-                "write whole multiples, use File::append, or open the file buffered"
-            }
-            ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
-            ErrorKind::TooLarge { .. } => "split it, or use File::scan or File::append",
-            ErrorKind::EngineClosed => "keep an Engine handle alive while files are in use",
-            ErrorKind::FileClosed => "open the file again",
-            ErrorKind::ShardLost => "start a new Engine; a panic outside tasks is a bug worth reporting",
-            ErrorKind::Forked => "start a new Engine in the child process",
-            ErrorKind::WaitOnShard => "use .await in tasks that run on a shard",
-            ErrorKind::WaitInWorld => "use .await in the program that the world runs",
-            ErrorKind::OutsideWorld => "use sim::spawn instead of threads or another runtime's tasks",
-            ErrorKind::NotOnShard => "run it in a task given to Engine::spawn_on_shard",
-            ErrorKind::UnexpectedEof { .. } => "use File::read_up_to when the file may end inside the range",
-            ErrorKind::Locked => "wait until the other holder has released the lock",
-            ErrorKind::Unsupported => "`forebay doctor PATH` tells what works here",
-            _ => match self.raw_os_error()? {
-                libc::ENOSPC => {
-                    "free space or inodes of the file system (df -h, df -i); nothing acknowledged before is lost"
-                }
-                libc::EDQUOT => "raise the quota or free space",
-                libc::EMFILE | libc::ENFILE => "close files, or raise the limit of open files (ulimit -n)",
-                libc::EFBIG => {
-                    "write less, or raise the limit of a file's length (ulimit -f, or the file system's)"
-                }
-                libc::ENOMEM if self.0.operation == "start" => {
-                    "raise RLIMIT_MEMLOCK (ulimit -l), the address space (ulimit -v) or the control group's \
-                     memory.max, or lower Config::arena_bytes"
-                }
-                libc::ENOMEM => "free memory, or raise what this process may use (ulimit -v, -l; memory.max)",
-                libc::EAGAIN => {
-                    "the system has no thread or memory for it now: raise the limit of processes (ulimit -u, or \
-                     pids.max of the control group), or try again later"
-                }
-                libc::EACCES | libc::EPERM => "check the permissions of the file and its directories",
-                libc::ENOENT => "check the path",
-                libc::EROFS => "the file system is mounted read-only",
-                libc::EIO => "the device failed; what was written before the last good sync is what counts",
-                _ => return None,
-            },
-        })
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.operation)?;
-        if let Some(path) = &self.0.path {
-            write!(f, " {}", path.display())?;
-        }
-        if let Some((offset, len)) = self.0.range {
-            write!(f, " ({len} bytes at {offset})")?;
-        }
-        if let Some(device) = &self.0.device {
-            write!(f, " on {device}")?;
-        }
-        f.write_str(": ")?;
-        match self.0.kind {
-            ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::TaskPanicked => {}
-            ErrorKind::UnexpectedEof { got } => write!(f, "the file ends after {got} of these bytes")?,
-            ErrorKind::Misaligned { needed } => {
-                let what = if self.0.operation == "read" { "read into a given block" } else { "write" };
-                write!(f, "a direct {what} must start and end at a multiple of {needed} bytes")?;
-            }
-            ErrorKind::ArenaExhausted { held } => {
-                write!(f, "no I/O memory left: live blocks hold {held} bytes")?
-            }
-            ErrorKind::TooLarge { limit } => write!(f, "one operation may move at most {limit} bytes")?,
-            ErrorKind::EngineClosed => f.write_str("the engine is closed")?,
-            ErrorKind::FileClosed => f.write_str("the file is closed")?,
-            ErrorKind::ShardLost => f.write_str("the shard's thread died")?,
-            ErrorKind::Forked => f.write_str("this handle belongs to the parent process")?,
-            ErrorKind::WaitOnShard => f.write_str("waiting on a shard's own thread would never end")?,
-            ErrorKind::WaitInWorld => {
-                f.write_str("waiting would stop the one thread of the simulated world")?
-            }
-            ErrorKind::OutsideWorld => {
-                f.write_str("this handle works only on its simulated world's thread, while it runs")?
-            }
-            ErrorKind::NotOnShard => f.write_str("this works only in a task on a shard")?,
-            ErrorKind::TaskCancelled => f.write_str("the task was cancelled")?,
-            ErrorKind::Cancelled => f.write_str("the operation was cancelled")?,
-            ErrorKind::Elapsed => f.write_str("the time given has passed")?,
-            ErrorKind::Locked => f.write_str("another holder has the lock")?,
-        }
-        match (&self.0.note, &self.0.cause) {
-            (Some(note), Some(cause)) => write!(f, "{note}: {cause}")?,
-            (Some(note), None) => f.write_str(note)?,
-            (None, Some(cause)) if matches!(self.0.kind, ErrorKind::Io | ErrorKind::Unsupported) => {
-                write!(f, "{cause}")?;
-            }
-            (None, None) if self.0.kind == ErrorKind::Unsupported => f.write_str("not supported here")?,
-            _ => {}
-        }
-        match self.remedy() {
-            Some(remedy) => write!(f, " ({remedy})"),
-            None => Ok(()),
-        }
     }
 }
 

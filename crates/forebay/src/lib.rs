@@ -20,6 +20,7 @@
 //! - [`Engine`]: started once; owns the shards (threads with a ring each) and the I/O memory.
 //! - [`File`]: `Clone + Send + Sync`; read, write, [`read_many`](File::read_many), [`scan`](File::scan),
 //!   [`append`](File::append), sync and the rest, from Tokio, from any executor, from plain threads, from shards.
+//! - [`Walk`]: dependent reads, decided inside completion handling.
 //! - [`Block`] and [`BlockMut`]: the memory that I/O happens in; a read copies nothing.
 //! - [`Class`]: who is asking.
 //! - [`shard`]: what code that runs next to the device may call.
@@ -64,6 +65,7 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wait;
+mod walk;
 mod write;
 
 pub use append::{Append, AppendBuilder};
@@ -87,7 +89,8 @@ pub use read_many::{ReadMany, ReadManyFuture, ReadManyStream};
 #[cfg(feature = "tokio")]
 pub use scan::ScanReader;
 pub use scan::{Scan, ScanBuilder};
-pub use stats::{FlowStats, Latency, MemoryStats, ShardStats, Stats};
+pub use stats::{FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stats, WalkStats};
+pub use walk::{Ranges, Step, Walk, WalkFuture, WalkMany, WalkManyFuture, WalkOne};
 pub use write::{Sync, Write, WriteData, WriteFuture};
 
 #[cfg(doctest)]
@@ -102,6 +105,9 @@ struct GettingStarted;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct Porting;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/walks.md")]
+struct Walks;
 #[cfg(all(doctest, feature = "sim"))]
 #[doc = include_str!("../../../docs/simulator.md")]
 struct Simulator;

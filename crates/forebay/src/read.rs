@@ -16,7 +16,7 @@ mod into;
 mod range;
 
 pub use into::{ReadInto, ReadIntoFuture};
-pub(crate) use range::{RangeRead, Widened};
+pub(crate) use range::{RangeRead, Widened, cut, from_page_cache};
 
 /// A read of exactly one range; see [`File::read`].
 #[must_use = "a read begins only when it is awaited or waited for"]

@@ -21,6 +21,8 @@ pub struct Stats {
     pub page_cache_reads: u64,
     /// Bytes of those.
     pub page_cache_bytes: u64,
+    /// Dependent reads.
+    pub walks: WalkStats,
     /// The I/O memory.
     pub memory: MemoryStats,
 }
@@ -83,6 +85,66 @@ pub struct ShardStats {
     pub memory_waits: u64,
     /// Completions that named no slot in use; anything but zero is a bug.
     pub stray_completions: u64,
+}
+
+/// What walks did; see [`Walk`](crate::Walk).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct WalkStats {
+    /// Walks that began.
+    pub walks: u64,
+    /// Reads that followed from one another, roots included; several at once count once.
+    pub hops: u64,
+    /// Steps that ran: blocks that walks looked at.
+    pub steps: u64,
+    /// Blocks of them that the page cache gave at once.
+    pub inline_blocks: u64,
+    /// Walks whose state or result was too large for its slot and was boxed.
+    pub boxed_states: u64,
+    /// Wake-ups at the end of a walk, or of a batch of walks.
+    pub wakes: u64,
+    /// Steps that took longer than 20 us, by the walk's type. Where the processor has no steady counter, one step in 32
+    /// is timed.
+    pub slow_steps: Vec<SlowStep>,
+}
+
+/// Walks whose steps hold up their shard.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SlowStep {
+    /// The walk's type.
+    pub walk: &'static str,
+    /// Steps that took longer than 20 us.
+    pub steps: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+}
+
+impl WalkStats {
+    #[cold]
+    pub(crate) fn add_slow(&mut self, walk: &'static str, ns: u64) {
+        self.merge_slow(&SlowStep { walk, steps: 1, longest_ns: ns });
+    }
+
+    fn merge_slow(&mut self, slow: &SlowStep) {
+        match self.slow_steps.iter_mut().find(|known| known.walk == slow.walk) {
+            Some(known) => {
+                known.steps += slow.steps;
+                known.longest_ns = known.longest_ns.max(slow.longest_ns);
+            }
+            None => self.slow_steps.push(slow.clone()),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &WalkStats) {
+        self.walks += other.walks;
+        self.hops += other.hops;
+        self.steps += other.steps;
+        self.inline_blocks += other.inline_blocks;
+        self.boxed_states += other.boxed_states;
+        self.wakes += other.wakes;
+        other.slow_steps.iter().for_each(|slow| self.merge_slow(slow));
+    }
 }
 
 /// The engine's I/O memory.

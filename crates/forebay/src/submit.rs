@@ -280,7 +280,7 @@ impl OpFuture<'_> {
                 if here != Some(true)
                     && let Some(inbox) = self.owner(uid)
                 {
-                    inbox.drop_slot(key);
+                    inbox.dropped.mark(key.index);
                 }
             }
             State::Remote { shard, cell } => {

@@ -1,4 +1,5 @@
-//! Counts heap allocations on a shard's thread: none per I/O once it is warm, for reads, writes, scans and batches.
+//! Counts heap allocations on a shard's thread: none per I/O once it is warm, for reads, writes, scans, batches
+//! and walks.
 //!
 //! Seen to fail when `Shard::stage` boxed a byte for each operation: 4,000 allocations instead of none.
 
@@ -7,11 +8,12 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::future::{Future, IntoFuture, poll_fn};
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::Poll;
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{Class, Durability, Engine, File, Flush, Open, ReadFuture};
+use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, ReadFuture, Step, Walk};
 
 struct Counting;
 
@@ -237,4 +239,42 @@ fn one_read_from_tokio_allocates_one_cell() {
     println!("{:.2} allocations a read from Tokio, on the caller's thread", allocations as f64 / 500.0);
     assert!(allocations <= 2 * 500, "{allocations} allocations in 500 reads");
     drop(engine);
+}
+
+/// A chain of 40 reads, with a state that fills its slot.
+struct Chain([u64; 16]);
+
+impl Walk for Chain {
+    type Output = u64;
+    type Error = Error;
+
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<u64, Error> {
+        self.0[0] += 1;
+        self.0[1] += block.len() as u64;
+        let next = (at.start + 7919 * 4096) % (FILE_BYTES - 65_536);
+        match self.0[0] {
+            40 => Step::Done(self.0[1]),
+            // Sixteen at once, of which the first is followed and the others are given up.
+            n if n % 8 == 0 => Step::read_each((0..16).map(|n| next + n * 4096..next + n * 4096 + 4096)),
+            _ => Step::Read(next..next + 4096),
+        }
+    }
+}
+
+#[test]
+fn walks_allocate_nothing_on_a_shard() {
+    let (engine, _dir, file) = scene();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let walks = async |times: u64| {
+            for n in 0..times {
+                let walk = file.walk(n * 4096..n * 4096 + 4096, Chain([0; 16]));
+                assert_eq!(walk.await.unwrap(), 40 * 4096);
+            }
+        };
+        walks(60).await;
+        allocations_of(walks(100)).await.1
+    });
+    let allocations = task.wait().unwrap();
+    assert_eq!(engine.stats().wait().unwrap().walks.boxed_states, 0);
+    assert!(allocations <= allowance(&engine), "{allocations} allocations in 100 walks of 40 hops");
 }

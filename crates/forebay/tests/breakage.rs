@@ -1,10 +1,17 @@
 //! The tests are tested: a core that is broken on purpose must be caught by the sequences that CI follows, and the core
 //! as it is must survive the same ones.
 
+mod tree;
+
+use std::future::IntoFuture;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use forebay::sim::{Fault, Profile, Rule, World};
 use forebay::testing::breakage::{self, Breakage};
 use forebay::testing::sequence;
+use forebay::{Block, Error, Open, Step, Walk};
+use tree::{Sum, Tree};
 
 /// Fewer seeds than CI looks at, which are 1,000.
 const SEEDS: u64 = 300;
@@ -50,6 +57,73 @@ fn a_short_read_taken_as_success_is_caught() {
 #[test]
 fn an_ignored_flush_is_caught() {
     is_caught(Breakage::IgnoredFlush);
+}
+
+/// Walks that ask for sixteen pages and follow the first, beside walks that keep what they read: memory that was given
+/// away too early is seen as another page's bytes.
+fn walk_in_a_crowd(seed: u64) -> Result<(), String> {
+    let disk = Profile::nand().fault(Rule::new(Fault::CancelRace).chance_ppm(500_000));
+    let run = World::new(seed).disk(disk).run(async |engine| {
+        let tree = Tree::new(3, 9);
+        let file = engine.open("/tree", Open::create()).await.map_err(|error| error.to_string())?;
+        file.write(0, tree.bytes.clone()).await.map_err(|error| error.to_string())?;
+        for _ in 0..10 {
+            let some = file.walk_many((2..12).map(|enough| (tree.root.clone(), Sum::new(enough))));
+            let keepers = (0..10).map(|n| (tree.root.clone(), Keeper::new(n)));
+            let keepers = file.walk_many(keepers);
+            let (some, keepers) = futures::join!(some.into_future(), keepers.into_future());
+            for result in some.map_err(|error| error.to_string())? {
+                result.map_err(|error| format!("{error:?}"))?;
+            }
+            for kept in keepers.map_err(|error| error.to_string())? {
+                for (place, page) in kept.map_err(|error| format!("{error:?}"))? {
+                    tree::records(&page, place).ok_or(format!("the page at {place} is another one"))?;
+                }
+            }
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| Err(failure.to_string()))
+}
+
+/// Reads pages one after the other and keeps them.
+struct Keeper {
+    next: u64,
+    kept: Vec<(u64, Block)>,
+}
+
+impl Keeper {
+    fn new(first: u64) -> Keeper {
+        Keeper { next: first * 3, kept: Vec::new() }
+    }
+}
+
+impl Walk for Keeper {
+    type Output = Vec<(u64, Block)>;
+    type Error = Error;
+
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Self::Output, Error> {
+        self.kept.push((at.start, block.clone()));
+        self.next += 1;
+        match self.kept.len() {
+            12 => Step::Done(std::mem::take(&mut self.kept)),
+            _ => Step::Read(self.next * tree::PAGE..(self.next + 1) * tree::PAGE),
+        }
+    }
+}
+
+#[test]
+fn an_abandoned_read_whose_memory_is_freed_is_caught() {
+    let broken = |seed| {
+        let run = || breakage::with(Breakage::AbandonedReadFreed, || walk_in_a_crowd(seed));
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the broken core panicked".to_string()))
+    };
+    let caught = (0..100).find_map(|seed| broken(seed).err().map(|what| (seed, what)));
+    let (seed, what) = caught.expect("one of 100 seeds catches it");
+    println!("seed {seed}: {what}");
+    for seed in 0..100 {
+        walk_in_a_crowd(seed).unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
+    }
 }
 
 /// The switch is off when its closure is over, also after a panic, and never on for another thread.

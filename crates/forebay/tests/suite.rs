@@ -96,7 +96,9 @@ macro_rules! groups {
     };
 }
 
-groups!(reads, writes, many, append, space, names, files, memory, tasks, engine, drops, ending, threads);
+groups!(
+    reads, writes, many, walk, append, space, names, files, memory, tasks, engine, drops, ending, threads
+);
 
 #[test]
 fn cases_have_names_of_their_own() {

@@ -21,6 +21,7 @@ pub(super) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
         shard::send(inbox.clone(), message).await;
         let report = report.await?;
         stats.shards.push(report.stats);
+        stats.walks.merge(&report.walks);
         for (key, flow) in report.flows {
             match flows.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, known)) => known.merge(&flow),

@@ -153,7 +153,7 @@ impl<'f> RangeRead<'f> {
 
 /// The slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
 #[inline]
-fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
+pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
     let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
     let asked = (range.end - range.start) as usize;
     let got = (bytes as usize).saturating_sub(skip).min(asked);
@@ -208,7 +208,7 @@ impl Widened {
 
 /// All `len` bytes at `offset` if the page cache has them: preadv2(2) with `RWF_NOWAIT`, about a microsecond.
 #[cfg(target_os = "linux")]
-fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
+pub(crate) fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
     use std::os::fd::AsRawFd;
     if core.is_closed() || core.engine().failure().is_some() || core.engine().is_simulated() {
         return None;
@@ -229,6 +229,6 @@ fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn from_page_cache(_: &FileCore, _: u64, _: u32) -> Option<Block> {
+pub(crate) fn from_page_cache(_: &FileCore, _: u64, _: u32) -> Option<Block> {
     None
 }

@@ -202,7 +202,8 @@ impl Batch {
     pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
-        batch.queued.store(false, Ordering::Release);
+        // A swap: what was done before a word that was not sent, because this one was under way, is seen from here on.
+        batch.queued.swap(false, Ordering::AcqRel);
         batch
     }
 

@@ -53,6 +53,12 @@ impl Clock {
         }
     }
 
+    /// Does a reading cost a few nanoseconds only?
+    #[inline]
+    pub(crate) fn is_cheap(&self) -> bool {
+        self.counter != Counter::Monotonic
+    }
+
     /// Nanoseconds in a number of ticks; saturates at about 584 years.
     #[inline]
     pub(crate) fn ns(&self, ticks: Ticks) -> u64 {

@@ -9,6 +9,7 @@ use crate::priority;
 use crate::read_many;
 use crate::shard::Shard;
 use crate::shard::optable::{Continuation, OpKey, SlotState};
+use crate::walk;
 
 /// How a shard ended.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,7 @@ impl Shard {
         self.end_tasks(u32::MAX);
         // Before the operations: or each request of a batch that ends now would begin the next one.
         read_many::refuse_all(self, OpFailure::EngineClosed);
+        walk::refuse_all(self, OpFailure::EngineClosed);
         self.fail_unsubmitted();
         let flying = self.ops.with(|ops| ops.table.live_keys());
         for &key in &flying {
@@ -54,7 +56,7 @@ impl Shard {
     /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
     /// freed, and each step runs whatever the ones before it did.
     pub(crate) fn end_lost(&self) {
-        let steps: [&dyn Fn(); 6] = [
+        let steps: [&dyn Fn(); 7] = [
             &|| self.inbox.close(true),
             &|| self.end_tasks(10_000),
             &|| {
@@ -63,6 +65,7 @@ impl Shard {
                 })
             },
             &|| read_many::refuse_all(self, OpFailure::ShardLost),
+            &|| walk::refuse_all(self, OpFailure::ShardLost),
             &|| {
                 self.leak_in_flight(OpFailure::ShardLost);
             },
@@ -152,7 +155,7 @@ impl Shard {
                     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
                 Continuation::Task(task) => self.executor.wake_task(task),
-                Continuation::Batch { .. } | Continuation::Orphan => {}
+                Continuation::Batch { .. } | Continuation::Walk { .. } | Continuation::Orphan => {}
             }
         }
         leaked

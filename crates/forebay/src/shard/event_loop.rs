@@ -15,6 +15,7 @@ use crate::shard::foreign::{ForeignNode, NodeKind};
 use crate::shard::inbox::Message;
 use crate::shard::optable::{Continuation, NO_FILE};
 use crate::shard::remote::{RemoteCell, RemotePtr};
+use crate::walk;
 
 /// Messages a turn takes before tasks and completions have theirs.
 const MESSAGES_PER_TURN: usize = 256;
@@ -60,7 +61,9 @@ impl Shard {
         self.wake_sleepers();
         read_many::retry_blocked(self);
         self.executor.run(self);
+        walk::turn(self);
         self.submit_staged();
+        self.walks.with(|walks| walks.has_staged = false);
         self.choose_wait()
     }
 
@@ -68,7 +71,20 @@ impl Shard {
     #[inline]
     pub(crate) fn rest(&self, wait: Wait) {
         self.take_completions(wait);
+        self.hurry_walks();
         self.inbox.awake();
+    }
+
+    /// What steps asked for goes to the device before tasks run; without any that are ready the next turn is soon enough.
+    #[inline]
+    fn hurry_walks(&self) {
+        for _ in 0..walk::HOPS_PER_TURN {
+            if self.executor.is_idle() || !self.walks.with(|walks| std::mem::take(&mut walks.has_staged)) {
+                break;
+            }
+            self.submit_staged();
+            self.take_completions(Wait::Poll);
+        }
     }
 
     fn take_messages(&self) {
@@ -80,6 +96,7 @@ impl Shard {
             match self.inbox.pop() {
                 Some(Message::Op(cell)) => self.begin_remote(cell),
                 Some(Message::Batch(batch)) => read_many::begin(self, batch),
+                Some(Message::Walks(batch)) => walk::begin_batch(self, &batch),
                 Some(Message::Call(call)) => call(self),
                 None => break,
             }
@@ -96,7 +113,11 @@ impl Shard {
     /// Reads what destructors on other threads left.
     pub(super) fn take_word(&self) {
         let capacity = self.ops.with(|ops| ops.table.capacity());
-        self.inbox.take_dropped(capacity, |index| self.drop_op_at(index));
+        self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));
+        if !self.inbox.dropped_walks.is_empty() {
+            let capacity = self.walks.with(|walks| walks.capacity());
+            self.inbox.dropped_walks.take(capacity, |index| walk::drop_walk_at(self, index));
+        }
         self.inbox.foreign.take_all(|node| self.heed(node));
     }
 
@@ -128,6 +149,11 @@ impl Shard {
                 // SAFETY: a node of this kind comes from `Batch::queue`, and is taken once.
                 let batch = unsafe { Batch::from_node(node) };
                 read_many::resume(self, &batch);
+            }
+            NodeKind::Walks => {
+                // SAFETY: a node of this kind comes from `walk::Batch::tell_shard`, and is taken once.
+                let batch = unsafe { walk::Batch::from_node(node) };
+                walk::resume(self, &batch);
             }
         }
     }
@@ -170,7 +196,8 @@ impl Shard {
     /// Sleep, and for how long and how many completions? Never while there is anything to do.
     #[inline]
     fn choose_wait(&self) -> Wait {
-        if !self.executor.is_idle() || !self.inbox.is_quiet() {
+        let has_arrivals = self.walks.with(|walks| walks.has_arrivals());
+        if has_arrivals || !self.executor.is_idle() || !self.inbox.is_quiet() {
             return Wait::Poll;
         }
         let (in_flight, starved) =
@@ -184,6 +211,7 @@ impl Shard {
         }
         if in_flight == 0 {
             self.ops.with(|ops| ops.table.shrink());
+            self.walks.with(|walks| walks.shrink());
         }
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
             Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())))
@@ -219,7 +247,8 @@ impl Shard {
         // What was staged in this turn must be with the device while we look.
         if in_flight > 0 {
             self.take_completions(Wait::Poll);
-            if !self.executor.is_idle() {
+            // A step may have asked for more, which goes out with the next turn.
+            if !self.executor.is_idle() || self.walks.with(|walks| walks.has_staged || walks.has_arrivals()) {
                 return true;
             }
         }
@@ -259,6 +288,9 @@ impl Shard {
             let mut now = None;
             for (key, result) in batch.drain(..) {
                 self.completed(key, result, &mut now);
+            }
+            if self.walks.with(|walks| walks.has_arrivals()) {
+                walk::run(self);
             }
         }
         // Given back for its capacity, so that a turn allocates nothing.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::driver::Driver;
 use crate::file::FileCore;
+use crate::open::Mode;
 
 /// Files that this shard has worked with and that are still open.
 pub(crate) struct FileTable {
@@ -18,6 +19,8 @@ struct Entry {
     fd: RawFd,
     fixed: bool,
     rw_flags: i32,
+    /// Reads may find their bytes in the page cache.
+    cached: bool,
     /// Slots that name this entry.
     uses: u32,
     /// The last handle is gone, or the file was closed: the entry goes with its last use.
@@ -41,13 +44,14 @@ pub(crate) struct FileTarget {
     pub(crate) rw_flags: i32,
     /// A direct read ends off this grain only at the end of the file.
     pub(crate) read_grain: u32,
+    pub(crate) is_cached: bool,
     pub(crate) device: u16,
 }
 
 impl FileTarget {
     /// For operations without a file.
     pub(crate) const fn none() -> FileTarget {
-        FileTarget { fd: -1, fixed: false, rw_flags: 0, read_grain: 1, device: 0 }
+        FileTarget { fd: -1, fixed: false, rw_flags: 0, read_grain: 1, is_cached: false, device: 0 }
     }
 }
 
@@ -100,6 +104,7 @@ impl FileTable {
             fd,
             fixed: register(index, fd),
             rw_flags: core.rw_flags(),
+            cached: core.mode() == Mode::Buffered,
             uses: 1,
             closing: core.has_no_handle(),
             core: core.clone(),
@@ -119,8 +124,22 @@ impl FileTable {
             fixed: entry.fixed,
             rw_flags: entry.rw_flags,
             read_grain: entry.core.alignment().read_offset,
+            is_cached: entry.cached,
             device: entry.core.device_index(),
         })
+    }
+
+    /// One use more of an entry that is in use.
+    #[inline]
+    pub(crate) fn enter_again(&mut self, index: u32) {
+        if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
+            debug_assert!(entry.uses > 0);
+            entry.uses += 1;
+        }
+    }
+
+    pub(crate) fn core(&self, index: u32) -> Option<Arc<FileCore>> {
+        Some(self.entries.get(index as usize)?.as_ref()?.core.clone())
     }
 
     /// One use less; true when the entry must go now.

@@ -25,6 +25,8 @@ pub(crate) enum NodeKind {
     File,
     /// A `Batch`: go on, or stop.
     Batch,
+    /// A batch of walks: take one over, or stop.
+    Walks,
 }
 
 impl ForeignNode {

@@ -13,15 +13,17 @@ use crate::read_many::Batch;
 use crate::shard::Shard;
 use crate::shard::executor::Runnable;
 use crate::shard::foreign::ForeignList;
-use crate::shard::optable::{OpKey, SLOTS_MAX};
+use crate::shard::optable::SLOTS_MAX;
 use crate::shard::remote::RemotePtr;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{ArrayQueue, Mutex, SegQueue};
+use crate::walk::{self, WALKS_MAX};
 
 /// Something for the shard to begin.
 pub(crate) enum Message {
     Op(RemotePtr),
     Batch(Arc<Batch>),
+    Walks(Arc<walk::Batch>),
     /// Rare things: start a task, tell the statistics, begin to close.
     Call(Box<dyn FnOnce(&Shard) + Send>),
 }
@@ -40,9 +42,9 @@ pub(crate) struct Inbox {
     runnables: SegQueue<Runnable>,
     /// Around both queues.
     gate: Gate,
-    /// Slots whose local future was dropped on another thread: one bit a slot, so no memory is needed to say it.
-    dropped: Box<[AtomicU64]>,
-    dropped_any: AtomicBool,
+    /// Slots, and walks, whose local future was dropped on another thread.
+    pub(crate) dropped: Dropped,
+    pub(crate) dropped_walks: Dropped,
     sleeping: CachePadded<AtomicBool>,
     ending: AtomicBool,
     closed: AtomicBool,
@@ -54,9 +56,6 @@ pub(crate) struct Inbox {
     room: Mutex<Vec<Waker>>,
     wake: OnceLock<WakeHandle>,
 }
-
-/// 128 KiB a shard: the price of a destructor that needs no memory. A model checker follows each word, so it gets two.
-const DROPPED_WORDS: u32 = if cfg!(all(forebay_loom, test)) { 2 } else { SLOTS_MAX.div_ceil(64) };
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,8 +73,8 @@ impl Inbox {
             foreign: ForeignList::new(),
             runnables: SegQueue::new(),
             gate: Gate::default(),
-            dropped: (0..DROPPED_WORDS).map(|_| AtomicU64::new(0)).collect(),
-            dropped_any: AtomicBool::new(false),
+            dropped: Dropped::new(SLOTS_MAX),
+            dropped_walks: Dropped::new(WALKS_MAX),
             sleeping: CachePadded::new(AtomicBool::new(false)),
             ending: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -187,33 +186,6 @@ impl Inbox {
         self.runnables.pop()
     }
 
-    /// Says that the future of a slot was dropped on a foreign thread. The slot stays as it is until the shard has
-    /// read this, so the bit can mean no other use of it.
-    pub(crate) fn drop_slot(&self, key: OpKey) {
-        if let Some(word) = self.dropped.get(key.index as usize / 64) {
-            word.fetch_or(1 << (key.index % 64), Ordering::Release);
-            // A swap: the shard that finds the flag set is ordered after all who set it, not only after the last.
-            self.dropped_any.swap(true, Ordering::Release);
-        }
-    }
-
-    /// Slots named by [`drop_slot`](Self::drop_slot) since the last call, among the first `capacity`.
-    pub(crate) fn take_dropped(&self, capacity: u32, mut visit: impl FnMut(u32)) {
-        if !self.dropped_any.load(Ordering::Relaxed) || !self.dropped_any.swap(false, Ordering::Acquire) {
-            return;
-        }
-        for (at, word) in self.dropped.iter().enumerate().take(capacity.div_ceil(64) as usize) {
-            if word.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let mut bits = word.swap(0, Ordering::Acquire);
-            while bits != 0 {
-                visit(at as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
-        }
-    }
-
     /// Is there anything a shard would do before it sleeps?
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
@@ -294,11 +266,59 @@ impl Inbox {
                     cell.finish(OpOutcome { result: Err(failure), buffer });
                 }
                 Message::Batch(batch) => batch.refuse(failure),
+                Message::Walks(batch) => batch.refuse(failure),
                 // What it captured answers for itself when dropped.
                 Message::Call(call) => drop(call),
             };
             // A waker or a destructor of the program's that panics must not keep the others from their answers.
             let _ = catch_unwind(AssertUnwindSafe(refuse));
+        }
+    }
+}
+
+/// Places in a table whose local future was dropped on another thread: one bit a place, so no memory is needed to say it.
+/// 128 KiB a shard for operations: the price of a destructor that needs no memory.
+pub(crate) struct Dropped {
+    words: Box<[AtomicU64]>,
+    any: AtomicBool,
+}
+
+impl Dropped {
+    fn new(places: u32) -> Dropped {
+        // A model checker follows each word, so it gets two.
+        let words = if cfg!(all(forebay_loom, test)) { 2 } else { places.div_ceil(64) };
+        Dropped { words: (0..words).map(|_| AtomicU64::new(0)).collect(), any: AtomicBool::new(false) }
+    }
+
+    /// Says that the future of a place was dropped on a foreign thread. The place stays as it is until the shard has read
+    /// this, so the bit can mean no other use of it.
+    pub(crate) fn mark(&self, index: u32) {
+        if let Some(word) = self.words.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Release);
+            // A swap: the shard that finds the flag set is ordered after all who set it, not only after the last.
+            self.any.swap(true, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Relaxed)
+    }
+
+    /// Places marked since the last call, among the first `capacity`.
+    pub(crate) fn take(&self, capacity: u32, mut visit: impl FnMut(u32)) {
+        if self.is_empty() || !self.any.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for (at, word) in self.words.iter().enumerate().take(capacity.div_ceil(64) as usize) {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                visit(at as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
         }
     }
 }

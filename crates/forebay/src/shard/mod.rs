@@ -44,6 +44,7 @@ use crate::driver::Driver;
 use crate::engine::EngineShared;
 use crate::read_many::Batches;
 use crate::stats::Flows;
+use crate::walk::Walks;
 use clock::Clock;
 use executor::Executor;
 use files::FileTable;
@@ -75,6 +76,7 @@ pub(crate) struct Shard {
     timers: LocalCell<Timers>,
     flows: LocalCell<Flows>,
     pub(crate) batches: LocalCell<Batches>,
+    pub(crate) walks: LocalCell<Walks>,
     /// Local futures that found the op table full.
     slot_waiters: LocalCell<Vec<Waker>>,
     counters: Counters,

@@ -16,6 +16,7 @@ use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Sl
 use crate::shard::remote::RemotePtr;
 #[cfg(feature = "_breakage")]
 use crate::testing::breakage::Breakage;
+use crate::walk;
 
 /// The op table and its queues.
 pub(crate) struct Ops {
@@ -47,13 +48,15 @@ enum Verdict {
 }
 
 /// Does the end of this operation give memory back, whoever waits for it? A write's does, and so does the sync that is a
-/// durable write's second half; what was read goes to the program.
+/// durable write's second half; what was read goes to the program, except to a walk, whose step is all that looks at it
+/// (should it keep the block, whoever waited for that looks again).
 #[inline]
 fn brings_memory(slot: &Slot) -> bool {
     match slot.kind {
+        OpKind::Read => matches!(slot.continuation, Continuation::Walk { .. }),
         OpKind::Write => true,
         OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
-        OpKind::Read | OpKind::Nop => false,
+        OpKind::Nop => false,
     }
 }
 
@@ -85,7 +88,10 @@ impl Ops {
     /// write, say.
     fn memory_comes_first(&mut self) -> bool {
         let front = self.staged.front().copied().filter(|_| self.returning == 0);
-        front.is_some_and(|index| brings_memory(self.table.slot(index)))
+        front.is_some_and(|index| {
+            let slot = self.table.slot(index);
+            brings_memory(slot) && !matches!(slot.buffer, OpBuffer::Late)
+        })
     }
 
     /// Operations that wait for the queue depth or for memory.
@@ -107,6 +113,23 @@ impl Shard {
             }
             OpFailure::FileClosed
         })
+    }
+
+    /// As [`enter_file`](Self::enter_file) for an entry that is in use.
+    #[inline]
+    pub(crate) fn enter_file_again(&self, file: u32) {
+        self.files.with(|files| files.enter_again(file));
+    }
+
+    /// What a submission to an entry's file needs to know.
+    #[inline]
+    pub(crate) fn file_target(&self, file: u32) -> Option<FileTarget> {
+        self.files.with(|files| files.target(file))
+    }
+
+    /// The file of an entry.
+    pub(crate) fn file_core(&self, file: u32) -> Option<Arc<FileCore>> {
+        self.files.with(|files| files.core(file))
     }
 
     /// Undoes [`enter_file`](Self::enter_file).
@@ -227,13 +250,18 @@ impl Shard {
                 }
                 SlotState::InFlight => {
                     #[cfg(feature = "_breakage")]
-                    if Breakage::BufferFreedAtDrop.is_on() && matches!(slot.memory(), Some((_, Some(_)))) {
+                    let freed = Breakage::BufferFreedAtDrop.is_on()
+                        || (Breakage::AbandonedReadFreed.is_on()
+                            && matches!(continuation, Continuation::Walk { .. }));
+                    #[cfg(feature = "_breakage")]
+                    if freed && matches!(slot.memory(), Some((_, Some(_)))) {
                         // Memory of a region only: it stays mapped, so that the device's late bytes hit a neighbour.
                         buffer = slot.buffer.take();
                     }
                     cancel = !std::mem::replace(&mut slot.cancelling, true);
                     // With the orphaning, not with the cancel: the shard's end cancels what futures still wait for.
-                    if !brings_memory(slot) && !matches!(continuation, Continuation::Orphan) {
+                    let counted = matches!(continuation, Continuation::Orphan | Continuation::Walk { .. });
+                    if !brings_memory(slot) && !counted {
                         ops.returning += 1;
                     }
                 }
@@ -247,6 +275,14 @@ impl Shard {
             self.driver.with(|driver| driver.cancel(key));
         }
         self.tell_slot_room();
+    }
+
+    /// At a shard's end: nobody waits for this operation any more.
+    pub(crate) fn orphan_op(&self, key: OpKey) {
+        let old = self.ops.with(|ops| {
+            ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, Continuation::Orphan))
+        });
+        drop(old);
     }
 
     /// A slot whose local future was dropped on another thread.
@@ -546,6 +582,9 @@ impl Shard {
             Continuation::Remote(cell) => cell.finish(OpOutcome { result, buffer }),
             Continuation::Batch { batch, piece } => {
                 read_many::piece_done(self, batch, piece, OpOutcome { result, buffer });
+            }
+            Continuation::Walk { walk, place } => {
+                walk::arrived(self, walk, place, OpOutcome { result, buffer });
             }
             Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
         }

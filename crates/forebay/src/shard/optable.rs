@@ -56,6 +56,8 @@ pub(crate) enum Continuation {
     Remote(RemotePtr),
     /// One piece of a batch.
     Batch { batch: u32, piece: u32 },
+    /// One of the reads that a walk's step asked for.
+    Walk { walk: u32, place: u32 },
 }
 
 /// One operation; see the module's text. All fields belong to the shard's thread. Two cache lines.

@@ -2,12 +2,13 @@
 
 use crate::pending::Sender;
 use crate::shard::Shard;
-use crate::stats::{FlowStats, ShardStats};
+use crate::stats::{FlowStats, ShardStats, WalkStats};
 
 /// One shard's part of [`Stats`](crate::Stats).
 pub(crate) struct ShardReport {
     pub(crate) stats: ShardStats,
     pub(crate) flows: Vec<((u8, u16), FlowStats)>,
+    pub(crate) walks: WalkStats,
 }
 
 impl Shard {
@@ -30,6 +31,7 @@ impl Shard {
             stray_completions: self.counters.strays.get(),
         };
         let flows = self.flows.with(|flows| flows.snapshot());
-        answer.send(Ok(ShardReport { stats, flows }));
+        let walks = self.walks.with(|walks| walks.counts());
+        answer.send(Ok(ShardReport { stats, flows, walks }));
     }
 }

@@ -24,6 +24,7 @@ use crate::shard::ops::Ops;
 use crate::shard::timers::Timers;
 use crate::shard::{CURRENT, Counters, Shard};
 use crate::stats::Flows;
+use crate::walk::Walks;
 
 /// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
 /// shard's end. After an error nothing is left of the attempt.
@@ -229,6 +230,7 @@ pub(crate) fn new_shard(
         timers: LocalCell::new(Timers::default()),
         flows: LocalCell::new(Flows::new()),
         batches: LocalCell::new(read_many::Batches::default()),
+        walks: LocalCell::new(Walks::new()),
         slot_waiters: LocalCell::new(Vec::new()),
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),

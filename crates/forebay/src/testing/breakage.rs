@@ -11,6 +11,8 @@ use std::cell::Cell;
 pub enum Breakage {
     /// Memory goes back at once when the future of an operation in flight is dropped.
     BufferFreedAtDrop,
+    /// As `BufferFreedAtDrop`, for reads of a walk that its step gave up.
+    AbandonedReadFreed,
     /// A key finds its slot whatever the slot is used for now.
     NoGenerationCheck,
     /// A read of which the device did a part counts as whole.

@@ -46,6 +46,7 @@ mod drops;
 mod ending;
 mod engine;
 mod files;
+mod hike;
 mod many;
 mod memory;
 mod names;
@@ -55,6 +56,7 @@ mod space;
 mod tasks;
 mod threads;
 mod tools;
+mod walk;
 mod writes;
 
 use check::{Outcome, Stop};
@@ -115,6 +117,7 @@ pub fn cases() -> Vec<Case> {
         reads::cases(),
         writes::cases(),
         many::cases(),
+        walk::cases(),
         append::cases(),
         space::cases(),
         names::cases(),

@@ -232,12 +232,11 @@ fn nobody_waits_for_room_in_a_closed_inbox() {
 
 fn slots_are_dropped_elsewhere() {
     let shard = ModelShard::new(1);
-    let drops =
-        [1, 64].map(|index| shard.other(move |inbox| inbox.drop_slot(OpKey { index, generation: 7 })));
+    let drops = [1, 64].map(|index| shard.other(move |inbox| inbox.dropped.mark(index)));
     let mut seen = Vec::new();
-    shard.inbox.take_dropped(128, |index| seen.push(index));
+    shard.inbox.dropped.take(128, |index| seen.push(index));
     drops.into_iter().for_each(|drop| drop.join().unwrap());
-    shard.inbox.take_dropped(128, |index| seen.push(index));
+    shard.inbox.dropped.take(128, |index| seen.push(index));
     seen.sort();
     assert_eq!(seen, [1, 64], "each slot is named once");
 }

@@ -1,6 +1,7 @@
 //! One operation of each kind, for cases about what becomes of their futures.
 
 use super::check::{Outcome, holds, same, same_bytes};
+use super::hike::Hike;
 use super::tools::{Moving, bytes_of, modes, put};
 use crate::testing::Env;
 use crate::{Advice, Class, Durability, Engine, File, Lock, Open, shard};
@@ -73,6 +74,14 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
             let mut stream = file.read_many((0..40).map(|n| n * 2_400..n * 2_400 + 2000)).depth(2).stream();
             while let Some((_, block)) = stream.next().await {
                 same("bytes", block?.len(), 2000)?;
+            }
+        });
+        operation!("walk", file => {
+            same("wrong blocks", file.walk(Hike::ROOT, Hike::new(5, 4)).hops_max(9).await?, 0)?;
+        });
+        operation!("walks", file => {
+            for wrong in file.walk_many((1..9).map(|n| (Hike::ROOT, Hike::new(n, 2)))).depth(3).await? {
+                same("wrong blocks", wrong?, 0)?;
             }
         });
         operation!("scan", file => {

@@ -1,0 +1,332 @@
+//! The futures of walks, on a shard or anywhere else. As with single operations, a future remembers where its walk
+//! lives, and sends word to the owner when it is polled or dropped on another thread.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::Walk;
+use super::batch::{Batch, Place, Settings};
+use super::many;
+use super::run;
+use super::state::{Failure, Job};
+use super::table::WalkKey;
+use crate::error::{Error, ErrorKind, Result};
+use crate::file::FileCore;
+use crate::op::OpFailure;
+use crate::shard::inbox::{Inbox, Message};
+use crate::shard::with_current;
+
+/// The future of [`WalkOne`](crate::WalkOne). Dropping it ends the walk.
+#[must_use = "futures do nothing unless awaited"]
+pub struct WalkFuture<'f, W: Walk> {
+    core: &'f Arc<FileCore>,
+    root: Range<u64>,
+    settings: Settings,
+    state: State<W>,
+}
+
+enum State<W> {
+    /// Not polled yet, or no room was found.
+    New(W),
+    /// In a slot of the shard with this number.
+    Local {
+        shard: u32,
+        key: WalkKey,
+    },
+    Remote(Run),
+    Over,
+}
+
+// Nothing in it is pinned in place: the walk itself moves into its slot.
+impl<W: Walk> Unpin for WalkFuture<'_, W> {}
+
+impl<'f, W: Walk> WalkFuture<'f, W> {
+    pub(super) fn new(core: &'f Arc<FileCore>, root: Range<u64>, settings: Settings, walk: W) -> Self {
+        WalkFuture { core, root, settings, state: State::New(walk) }
+    }
+
+    /// The walk as it ended, or why it has none to show.
+    #[inline]
+    fn poll_job(&mut self, context: &mut Context<'_>) -> Poll<Result<Job>> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::New(walk) => self.begin(walk, context),
+            State::Local { shard: uid, key } => {
+                let polled = with_current(|shard| {
+                    (shard.uid() == uid).then(|| run::poll(shard, key, context.waker()))
+                });
+                match polled.flatten() {
+                    Some(Poll::Ready(job)) => Poll::Ready(job.ok_or_else(|| self.lost())),
+                    Some(Poll::Pending) => {
+                        self.state = State::Local { shard: uid, key };
+                        Poll::Pending
+                    }
+                    None => self.adopt(uid, key, context),
+                }
+            }
+            State::Remote(run) => self.poll_remote(run, context),
+            State::Over => {
+                let error = Error::invalid("walk", "this walk was polled again after it had answered");
+                Poll::Ready(Err(self.core.describe(error)))
+            }
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, walk: W, context: &mut Context<'_>) -> Poll<Result<Job>> {
+        let core = self.core;
+        if let Some(failure) = refusal(core) {
+            return Poll::Ready(Err(self.failed(failure)));
+        }
+        let mut walk = Some(walk);
+        let here = with_current(|shard| {
+            if !Arc::ptr_eq(shard.engine(), core.engine()) {
+                return None;
+            }
+            if !run::has_room(shard, context.waker()) {
+                return Some(Poll::Pending);
+            }
+            let job = Job::new(walk.take()?);
+            match run::begin(shard, core, self.settings, &self.root, context.waker(), job) {
+                Ok(key) => {
+                    let polled = run::poll(shard, key, context.waker());
+                    if polled.is_pending() {
+                        self.state = State::Local { shard: shard.uid(), key };
+                    }
+                    Some(polled.map(|job| job.ok_or_else(|| self.lost())))
+                }
+                Err(failure) => Some(Poll::Ready(Err(self.failed(failure)))),
+            }
+        });
+        match (here.flatten(), walk) {
+            (Some(polled), None) => polled,
+            (Some(_), Some(walk)) => {
+                self.state = State::New(walk);
+                Poll::Pending
+            }
+            (None, Some(walk)) => {
+                let place = Place::Waiting(self.root.clone(), Job::new(walk));
+                self.poll_remote(Run::new(core, self.settings, vec![place]), context)
+            }
+            (None, None) => Poll::Ready(Err(self.lost())),
+        }
+    }
+
+    fn poll_remote(&mut self, mut run: Run, context: &mut Context<'_>) -> Poll<Result<Job>> {
+        let polled = run.poll(context);
+        let Poll::Ready(places) = polled else {
+            self.state = State::Remote(run);
+            return Poll::Pending;
+        };
+        Poll::Ready(places.and_then(|places| match places.into_iter().next() {
+            Some(Place::Over(job)) => Ok(job),
+            _ => Err(self.lost()),
+        }))
+    }
+
+    /// Polled on another thread than the walk's: a batch of one takes over, and the owner is told.
+    #[cold]
+    fn adopt(&mut self, uid: u32, key: WalkKey, context: &mut Context<'_>) -> Poll<Result<Job>> {
+        if self.core.engine().is_forked() {
+            return Poll::Ready(Err(self.failed(OpFailure::Forked)));
+        }
+        let Some(inbox) = owner(self.core, uid) else {
+            return Poll::Ready(Err(self.failed(OpFailure::EngineClosed)));
+        };
+        let batch = Batch::new(self.core.clone(), self.settings, vec![Place::Gone], Some(key));
+        batch.set_shard(inbox.index);
+        // The waker is in place before the shard can see the batch.
+        batch.register(context.waker());
+        if !batch.tell_shard() {
+            let failure = inbox.failure().unwrap_or(OpFailure::EngineClosed);
+            return Poll::Ready(Err(self.failed(failure)));
+        }
+        self.state = State::Remote(Run { batch, sent: true });
+        Poll::Pending
+    }
+
+    fn failed(&self, failure: OpFailure) -> Error {
+        let error = failure.into_error("walk", Some(self.core));
+        error.with_range(self.root.start, self.root.end.saturating_sub(self.root.start))
+    }
+
+    fn lost(&self) -> Error {
+        self.core.describe(Error::new(ErrorKind::Cancelled, "walk"))
+    }
+}
+
+impl<W: Walk> Future for WalkFuture<'_, W> {
+    type Output = std::result::Result<W::Output, W::Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let ended = ready!(this.poll_job(context));
+        Poll::Ready(ending::<W>(ended, || this.lost()))
+    }
+}
+
+impl<W: Walk> fmt::Debug for WalkFuture<'_, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WalkFuture").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl<W: Walk> Drop for WalkFuture<'_, W> {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Local { shard: uid, key } = self.state {
+            self.give_up(uid, key);
+        }
+    }
+}
+
+impl<W: Walk> WalkFuture<'_, W> {
+    /// Dropped before the ending was taken.
+    #[cold]
+    fn give_up(&mut self, uid: u32, key: WalkKey) {
+        // A child forked within a task of a shard still has the shard's copy, but not its ring.
+        if self.core.engine().is_forked() {
+            return;
+        }
+        let here = with_current(|shard| {
+            let here = shard.uid() == uid;
+            if here {
+                run::drop_walk(shard, key);
+            }
+            here
+        });
+        if here != Some(true)
+            && let Some(inbox) = owner(self.core, uid)
+        {
+            inbox.dropped_walks.mark(key.index);
+        }
+    }
+}
+
+fn owner(core: &FileCore, uid: u32) -> Option<&Arc<Inbox>> {
+    core.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
+}
+
+/// Why nothing can be asked of this file here, if that is so.
+fn refusal(core: &FileCore) -> Option<OpFailure> {
+    core.engine().failure().or_else(|| core.is_closed().then_some(OpFailure::FileClosed))
+}
+
+/// A walk's result in its own types. The conversion of the core's error is the program's code.
+fn ending<W: Walk>(
+    job: Result<Job>,
+    lost: impl FnOnce() -> Error,
+) -> std::result::Result<W::Output, W::Error> {
+    match job.map(Job::into_ending::<W>) {
+        Ok(Some(Ok(output))) => Ok(output),
+        Ok(Some(Err(Failure::Own(error)))) => Err(error),
+        Ok(Some(Err(Failure::Core(error)))) | Err(error) => Err(error.into()),
+        Ok(None) => Err(lost().into()),
+    }
+}
+
+/// The future of [`WalkMany`](crate::WalkMany). Dropping it ends all its walks.
+#[must_use = "futures do nothing unless awaited"]
+pub struct WalkManyFuture<W: Walk> {
+    run: Run,
+    _walk: PhantomData<fn() -> W>,
+}
+
+impl<W: Walk> WalkManyFuture<W> {
+    pub(super) fn new(
+        core: &Arc<FileCore>,
+        settings: Settings,
+        walks: Vec<(Range<u64>, W)>,
+    ) -> WalkManyFuture<W> {
+        let places = walks.into_iter().map(|(root, walk)| Place::Waiting(root, Job::new(walk)));
+        WalkManyFuture { run: Run::new(core, settings, places.collect()), _walk: PhantomData }
+    }
+}
+
+impl<W: Walk> Future for WalkManyFuture<W> {
+    type Output = Result<Vec<std::result::Result<W::Output, W::Error>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let places = match ready!(self.run.poll(context)) {
+            Ok(places) => places,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let core = &self.run.batch.file;
+        let lost = || core.describe(Error::new(ErrorKind::Cancelled, "walk"));
+        let endings = places.into_iter().map(|place| match place {
+            Place::Over(job) => ending::<W>(Ok(job), lost),
+            _ => Err(lost().into()),
+        });
+        Poll::Ready(Ok(endings.collect()))
+    }
+}
+
+impl<W: Walk> fmt::Debug for WalkManyFuture<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WalkManyFuture").finish_non_exhaustive()
+    }
+}
+
+/// A batch and whether its shard has it.
+struct Run {
+    batch: Arc<Batch>,
+    sent: bool,
+}
+
+impl Run {
+    fn new(core: &Arc<FileCore>, settings: Settings, places: Vec<Place>) -> Run {
+        Run { batch: Batch::new(core.clone(), settings, places, None), sent: false }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Place>>> {
+        let core = &self.batch.file;
+        if !self.sent {
+            if let Some(failure) = refusal(core) {
+                return Poll::Ready(Err(failure.into_error("walk", Some(core))));
+            }
+            self.batch.register(context.waker());
+            if !self.send(context) {
+                return Poll::Pending;
+            }
+            self.sent = true;
+        }
+        let polled = self.batch.poll(context.waker());
+        if polled.is_pending() && core.engine().is_forked() {
+            // The shard that would answer lives in the parent only.
+            return Poll::Ready(Err(OpFailure::Forked.into_error("walk", Some(core))));
+        }
+        polled.map(Ok)
+    }
+
+    /// Begins the batch: at once on a shard of its engine, by one message elsewhere. False: the inbox is full.
+    fn send(&self, context: &mut Context<'_>) -> bool {
+        let core = &self.batch.file;
+        let local = with_current(|shard| {
+            let ours = Arc::ptr_eq(shard.engine(), core.engine());
+            if ours {
+                self.batch.set_shard(shard.index());
+                many::begin_batch(shard, &self.batch);
+            }
+            ours
+        });
+        if local == Some(true) {
+            return true;
+        }
+        self.batch.set_shard(core.home());
+        let inbox = &core.engine().inboxes[core.home()];
+        inbox.send(Message::Walks(self.batch.clone()), Some(context.waker())).is_ok()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.sent && !self.batch.file.engine().is_forked() {
+            self.batch.cancel();
+        }
+    }
+}
