@@ -41,11 +41,8 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
     let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated;
 
     let first = walk.groups.last().map_or(walk.next_lsn, |group| group.header.first_retained);
-    let Proven { end: proven_end, crc: proven_crc, next: proven_next, epochs } = proven(&walk, kept);
-    // Higher than the epoch of anything that was ever written behind `proven_end`, whole now or not: each
-    // attempt to open took a segment of its own.
-    let attempts = max_generation.saturating_sub(proven_end.generation).saturating_add(1);
-    let number = epoch_max.unwrap_or(0).max(epochs.number.saturating_add(attempts)).saturating_add(1);
+    let proven = proven(&walk, kept);
+    let number = reopen_epoch(&proven, walk.groups.get(kept), epoch_max.unwrap_or(0), max_generation);
     let recovery = Recovery {
         created: false,
         first: Lsn(first),
@@ -64,12 +61,12 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
         first,
         next_lsn: walk.next_lsn,
         epochs: walk.epochs,
-        reopen_epochs: epochs.raised_to(number, proven_next),
+        reopen_epochs: proven.epochs.raised_to(number, proven.first),
         end: walk.end,
         last_crc: walk.groups.last().map_or(0, |group| group.header.crc),
-        proven_end,
-        proven_crc,
-        proven_next,
+        proven_end: proven.end,
+        proven_crc: proven.crc,
+        proven_next: proven.next,
         clean,
         holes: walk.gaps.iter().map(|gap| gap.lost.clone()).filter(|lost| !lost.is_empty()).collect(),
         start_generation: walk.groups.last().map_or(0, |group| group.header.start_generation),
@@ -125,26 +122,54 @@ struct Proven {
     end: Position,
     crc: u32,
     next: u64,
+    /// From this number on nothing counts that is kept; `next`, but for damage that took no record.
+    first: u64,
     epochs: Epochs,
 }
 
 fn proven(walk: &Walk, kept: usize) -> Proven {
     let last = kept.checked_sub(1).and_then(|last| walk.groups.get(last)).map(|group| group.header);
     let copied = walk.groups.get(kept).map(|group| group.header);
+    let gap = copied.and_then(|copied| walk.gaps.iter().find(|gap| gap.resume == copied.position()));
     match (last, copied) {
         (Some(last), None) => {
-            Proven { end: walk.end, crc: last.crc, next: walk.next_lsn, epochs: walk.epochs }
+            let (next, epochs) = (walk.next_lsn, walk.epochs);
+            Proven { end: walk.end, crc: last.crc, next, first: next, epochs }
         }
-        (Some(last), Some(copied)) if !walk.gaps.iter().any(|gap| gap.resume == copied.position()) => {
-            Proven { end: last.end(), crc: last.crc, next: copied.first_lsn, epochs: last.epochs }
+        // Damage between the two that took no record: the REOPEN group takes its place, and that of a copy
+        // that did so before.
+        (Some(last), Some(copied)) if gap.is_none_or(|gap| gap.lost.is_empty()) => {
+            let reopened = copied.flags.reopen().then_some(copied.epochs.firsts[0]);
+            let first = gap.map(|gap| gap.replaced).or(reopened).unwrap_or(copied.first_lsn);
+            let (next, epochs) = (copied.first_lsn, last.epochs);
+            Proven { end: last.end(), crc: last.crc, next, first: first.min(next), epochs }
         }
-        // Nothing is kept, or there is a gap before what is copied: the REOPEN group begins where the copied
+        // Nothing is kept, or what is missing before it is named: the REOPEN group begins where the copied
         // one did.
         (_, Some(copied)) => {
-            Proven { end: copied.position(), crc: 0, next: copied.first_lsn, epochs: copied.epochs }
+            let (end, next) = (copied.position(), copied.first_lsn);
+            Proven { end, crc: 0, next, first: next, epochs: copied.epochs }
         }
-        (None, None) => Proven { end: walk.end, crc: 0, next: walk.next_lsn, epochs: walk.epochs },
+        (None, None) => {
+            let (end, next, epochs) = (walk.end, walk.next_lsn, walk.epochs);
+            Proven { end, crc: 0, next, first: next, epochs }
+        }
     }
+}
+
+/// Higher than the epoch of anything that was ever written behind `proven`, whole now or not: each attempt to
+/// open took a segment of its own, and an epoch one higher than the one before.
+fn reopen_epoch(proven: &Proven, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
+    let since = |epoch: u64, generation: u64| {
+        epoch.saturating_add(max_generation.saturating_sub(generation)).saturating_add(1)
+    };
+    let kept = since(proven.epochs.number, proven.end.generation).saturating_add(1);
+    // Behind damage the copied group's epoch may be higher than the kept one's.
+    let copied = copied.map_or(0, |group| {
+        let Header { epochs, generation, flags, .. } = group.header;
+        since(epochs.number, generation).saturating_add(u64::from(!flags.reopen()))
+    });
+    kept.max(copied).max(epoch_max.saturating_add(1))
 }
 
 /// The losses in the order of the log, and whether an earlier salvage accepted each.

@@ -30,6 +30,8 @@ pub(crate) struct Gap {
     pub(crate) resume: Position,
     /// The records that were there and would be live; may be empty.
     pub(crate) lost: Range<u64>,
+    /// From this number on nothing counts that was there before the gap.
+    pub(super) replaced: u64,
     /// An earlier salvage accepted it.
     pub(crate) declared: bool,
 }
@@ -113,6 +115,9 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
                     break;
                 }
                 walk.step_over(header, &declared);
+            } else if header.flags.reopen() && header.epochs.firsts[0] < walk.next_lsn {
+                // It was written behind damage: see `absorbs`.
+                walk.forget_from(header.epochs.firsts[0]);
             }
             walk.take(header);
         }
@@ -123,6 +128,19 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
         }
         // What an unreachable group says about the beginning of the log does not count.
         live = &live[..reached];
+    }
+}
+
+/// The lowest number that may be another record's since the epoch `older`; `None`: too long ago to know.
+///
+/// A REOPEN group's own epochs begin all at one number, and they are at least as many as the segments since
+/// its `cut` and one more; only what is above these began before the cut.
+fn replaced_since(header: &Header, older: u64) -> Option<u64> {
+    let Epochs { number, firsts } = header.epochs;
+    let own = header.generation.saturating_sub(header.cut.generation).saturating_add(1);
+    match number.checked_sub(older)? {
+        jumps if jumps > 0 && jumps <= own && header.flags.reopen() => Some(firsts[0]),
+        _ => header.epochs.lowest_since(older),
     }
 }
 
@@ -140,18 +158,25 @@ impl Walk {
         };
         (place == self.end || next_segment)
             && header.previous == last.header.crc
-            && header.first_lsn == self.next_lsn
+            && (header.first_lsn == self.next_lsn || self.absorbs(header))
             && header.epochs == epochs
             && (!header.flags.reopen() || header.cut == self.end)
+    }
+
+    /// Whether `header` was written for damage behind the last group that took no record: the numbers may
+    /// leap, and what counts no longer begins with its epoch's first.
+    fn absorbs(&self, header: &Header) -> bool {
+        header.flags.reopen() && header.epochs.firsts[0] <= self.next_lsn.min(header.first_lsn)
     }
 
     /// Notes the gap before `header`, and forgets the records that may have been replaced within it.
     fn step_over(&mut self, header: &Header, declared: &[&Header]) {
         let (cut, resume, lost) = (self.end, header.position(), self.lost_before(header));
-        self.forget_from(lost.start);
+        let replaced = lost.start;
+        self.forget_from(replaced);
         // The log may begin within what was declared, once what was before it is truncated.
         let declared = declared.iter().any(|gap| gap.cut <= cut && resume <= gap.resume);
-        self.gaps.push(Gap { cut, resume, lost, declared });
+        self.gaps.push(Gap { cut, resume, lost, replaced, declared });
     }
 
     /// The records that may have been between the last good group and `header`, which does not link to it:
@@ -161,7 +186,7 @@ impl Walk {
         let Some(last) = self.groups.last() else {
             return self.next_lsn..header.first_lsn.max(self.next_lsn);
         };
-        let replaced = header.epochs.lowest_since(self.epochs.number).unwrap_or(0);
+        let replaced = replaced_since(header, self.epochs.number).unwrap_or(0);
         let mut lost = self.next_lsn.min(replaced)..header.first_lsn;
         if header.position() == self.end {
             // Nothing can have been between the two: the last group is not the one that this one followed.

@@ -65,6 +65,8 @@ pub(crate) struct Model {
     pub(crate) certain: Option<u64>,
     /// Set when the log's bytes were damaged; `Some(None)` when nothing that counts was hit.
     pub(crate) hit: Option<Option<Hit>>,
+    /// Where groups were damaged that were passed over since: damage behind one of them begins there.
+    passed_over: Vec<(String, u64)>,
     /// Everything that was ever appended.
     ever: BTreeSet<u64>,
     opened: bool,
@@ -106,6 +108,7 @@ impl Model {
             earlier: Vec::new(),
             certain: None,
             hit: None,
+            passed_over: Vec::new(),
             ever: BTreeSet::new(),
             opened: false,
             life: 0,
@@ -417,7 +420,9 @@ impl Model {
         self.sent.clear();
         self.befores.clear();
         self.earlier.clear();
-        (self.removal, self.undone, self.certain, self.hit) = (None, None, None, None);
+        let passed_over = self.hit.take().flatten().map(|hit| (hit.file, hit.offset));
+        self.passed_over.extend(passed_over);
+        (self.removal, self.undone, self.certain) = (None, None, None);
         self.opened = true;
     }
 
@@ -479,7 +484,12 @@ impl Model {
             (_, true) => true,
             (Some(Some(hit)), _) => {
                 // Where nothing is left to see the next segment may be where the damage seems to begin.
-                let exact = lost.file.ends_with(&hit.file) && lost.offset == hit.offset;
+                let is_at = |(file, offset)| lost.file.ends_with(file) && lost.offset == offset;
+                let before = self.passed_over.iter().any(|(file, offset)| is_at((file, *offset)));
+                // What an open that was cut off left in a segment before looks the same as this one's copy.
+                let name = lost.file.file_name().unwrap_or_default();
+                let cut_off = (hit.offset, lost.offset) == (0, 0) && *name < *hit.file;
+                let exact = is_at((&hit.file, hit.offset)) || before || cut_off;
                 let all_known = lsns.clone().all(known);
                 let place = exact || hit.erased || known(lost.first.0);
                 lsns.all(|lsn| known(lsn) || hit.lsns.contains(&lsn)) && place && (all_known || !hit.last)

@@ -168,6 +168,46 @@ fn reset(next: u64) -> Log {
     log
 }
 
+/// A group without records rotted, the unproven group behind it was copied, and its copy was: the log links
+/// over the damage.
+fn absorbed(rots: impl Fn(&mut Log) -> Position) -> Log {
+    let mut log = Log::new(SEGMENT);
+    (0..4).for_each(|_| _ = log.append(2, 100));
+    let rots = rots(&mut log);
+    log.append(2, 100);
+    damage(&mut log.segments, (rots.generation, rots.offset as usize / UNIT), 2, &[]);
+    for _ in 0..2 {
+        let outcome = log.open(false).expect("no record was in the damaged group");
+        assert_eq!(outcome.proven_end, rots);
+    }
+    (0..2).for_each(|_| _ = log.append(1, 5000));
+    log.truncate_after(log.next - 2);
+    log.append(1, 100);
+    log.mark();
+    assert!(log.recover(false).expect("an intact log").recovery.damage.is_empty());
+    log
+}
+
+/// The damaged group itself is left out: it is dead.
+#[test]
+fn each_unit_and_pair_behind_absorbed_damage() {
+    let truncated = |log: &mut Log| {
+        log.truncate_before(4);
+        log.mark()
+    };
+    let logs = [
+        absorbed(Log::mark),
+        absorbed(|log| log.truncate_after(5)),
+        absorbed(truncated),
+        absorbed(|log| log.reset_to(3)),
+        absorbed(|log| log.reset_to(1000)),
+    ];
+    for log in logs {
+        each_unit(&log);
+        each_pair(&log);
+    }
+}
+
 #[test]
 fn each_unit_of_a_plain_log() {
     each_unit(&plain(true));

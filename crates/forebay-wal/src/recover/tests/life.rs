@@ -103,6 +103,54 @@ fn a_cut_group_stays_dead_below_the_last_group() {
     assert_eq!((outcome.next_lsn, outcome.recovery.cut), (2, None));
 }
 
+/// The story: a mark rotted, and of the intact group behind it nothing said that it was durable. It was
+/// copied at each open, and each was killed, some before the copy was whole. No copy led to what stood before
+/// the mark, and soon the epochs between were more than a header remembers: all records counted as lost, and
+/// not one was.
+#[test]
+fn copied_again_and_again_behind_a_rotten_mark() {
+    for case in 0..128 {
+        let (torn_opens, truncated) = (case >> 1, case & 1 == 1);
+        let mut log = Log::new(SEGMENT);
+        (0..3).for_each(|_| _ = log.append(2, 100));
+        let rots = if truncated { log.truncate_after(4) } else { log.mark() };
+        log.append(2, 100);
+        let intact = log.records.clone();
+        zero(&mut log, rots, 4096);
+        for open in 0..8 {
+            let outcome = log.open(false).unwrap_or_else(|error| panic!("{case}, open {open}: {error}"));
+            assert!(log.records == intact && outcome.recovery.lost.is_empty());
+            if torn_opens >> open & 1 == 1 {
+                zero(&mut log, Position { generation: outcome.max_generation + 1, offset: 0 }, 4096);
+            }
+        }
+        log.append(1, 100);
+        log.mark();
+        let outcome = log.recover(false).expect("an intact log");
+        assert!(read(&log.segments, &outcome) == log.records && outcome.clean);
+    }
+}
+
+/// The same with a mark that rots later: it stands before a group whose epoch is five higher, because four
+/// opens before that one took a segment and were killed.
+#[test]
+fn a_mark_that_rots_before_a_late_reopening() {
+    let mut log = Log::new(SEGMENT);
+    log.append(3, 100);
+    let mark = log.mark();
+    log.append(1, 100);
+    for generation in 2..6 {
+        log.open(false).expect("an intact log");
+        zero(&mut log, Position { generation, offset: 0 }, 4096);
+    }
+    log.open(false).expect("an intact log");
+    log.append(1, 100);
+    zero(&mut log, mark, 4096);
+    let outcome = log.recover(false).expect("a mark holds no record");
+    assert!(read(&log.segments, &outcome) == log.records);
+    assert_eq!((outcome.recovery.damage.len(), outcome.recovery.lost.len()), (1, 0));
+}
+
 /// What salvage gave up can be read again: the program was told that it is gone.
 #[test]
 fn a_salvaged_loss_stays_lost() {
