@@ -8,6 +8,7 @@ use crate::measure::blocking::BlockingOptions;
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
 use crate::measure::wal::WalOptions;
+use crate::measure::walk::WalkOptions;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -59,6 +60,8 @@ pub(crate) enum Measure {
     Wal(MeasureArgs<WalOptions>),
     /// Append batches to the log from tasks that block, that use spawn_blocking, or that await.
     Blocking(MeasureArgs<BlockingOptions>),
+    /// Look keys up in an index on the device, each a chain of dependent reads, in several ways.
+    Walk(MeasureArgs<WalkOptions>),
 }
 
 /// Options of `doctor`.

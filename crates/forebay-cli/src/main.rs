@@ -28,15 +28,17 @@ use cleanup::Cleanup;
 use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, MeasureArgs, ReportArgs};
 use context::{Context, Target};
 use exit::Failure;
+use measure::walk::WalkOptions;
 use output::{Destination, print};
 use progress::Progress;
 use result::{Experiment, Report, Row};
 
 /// How `report --quick` divides its 90 seconds; the rest is for the doctor, the preparations and the page.
-const QUICK_SCAN: Duration = Duration::from_secs(30);
-const QUICK_RANDOM: Duration = Duration::from_secs(26);
+const QUICK_SCAN: Duration = Duration::from_secs(27);
+const QUICK_RANDOM: Duration = Duration::from_secs(23);
 const QUICK_WAL: Duration = Duration::from_secs(18);
 const QUICK_BLOCKING: Duration = Duration::from_secs(5);
+const QUICK_WALK: Duration = Duration::from_secs(6);
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -57,6 +59,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
         Command::Measure(Measure::Wal(args)) => run_measure(args, &cleanup()?, measure::wal::run),
         Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
+        Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
@@ -98,6 +101,7 @@ fn run_measure<Options: clap::Args>(
     let experiments = experiment(&args.options, &mut context)?;
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::appends::of(&report.experiments);
+    report.verdicts.extend(report::walks::of(&report.experiments));
     if args.json {
         print(&report.to_json()?)?;
     } else {
@@ -132,15 +136,18 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         experiments.extend(measure::wal::run(&Default::default(), &mut context)?);
         context.restart(quick.then_some(QUICK_BLOCKING));
         experiments.extend(measure::blocking::run(&Default::default(), &mut context)?);
+        context.restart(quick.then_some(QUICK_WALK));
+        experiments.extend(measure::walk::run(&WalkOptions::for_report(), &mut context)?);
     } else {
-        context
-            .progress
-            .say("durable appends are not measured: they need a directory for files of their own");
+        context.progress.say(
+            "durable appends and lookups are not measured: they need a directory for files of their own",
+        );
     }
 
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::verdicts::of(&report.experiments);
     report.verdicts.extend(report::appends::of(&report.experiments));
+    report.verdicts.extend(report::walks::of(&report.experiments));
     let json = report.to_json()?;
     page.write(&report::html::page(&report), cleanup)?;
     if let Some(numbers) = numbers {

@@ -54,7 +54,7 @@ impl Report {
 /// Several ways of doing the same work under the same conditions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Experiment {
-    /// `scan`, `random`, `wal` or `blocking`.
+    /// `scan`, `random`, `wal`, `blocking` or `walk`.
     pub(crate) name: String,
     /// What was held fixed: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names end in their unit.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
@@ -278,6 +278,14 @@ pub(crate) mod metric {
     pub(crate) const WORK_KEPT: &str = "work_kept";
     /// CPU microseconds (user and system, all threads of the process) for each append.
     pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
+    /// Lookups that were answered and verified, a second.
+    pub(crate) const LOOKUPS_PER_S: &str = "lookups_per_s";
+    /// CPU microseconds (user and system, all threads of the process) for each lookup.
+    pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
+    /// Voluntary and involuntary context switches of all threads for each lookup.
+    pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
+    /// How often a lookup's task was polled again.
+    pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
 }
 
 /// The median; the mean of the middle two when the number of values is even.

@@ -9,6 +9,7 @@ use super::gauge::Cost;
 use super::latency::Latency;
 use super::pattern::Pattern;
 use super::wal::WalWork;
+use super::walk::WalkWork;
 
 /// The hidden subcommand's argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub(super) enum Work {
     Random(RandomWork),
     /// Makes records durable, in a directory of its own.
     Wal(WalWork),
+    /// Looks up in an index.
+    Walk(WalkWork),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

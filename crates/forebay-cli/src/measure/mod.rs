@@ -1,15 +1,17 @@
 //! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable.
+//! `blocking` make records durable, `walk` looks up in an index.
 //!
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
-//! Those that append ([`wal`]) have a directory of their own for each sample instead.
+//! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
+//! an index.
 
 pub(crate) mod blocking;
 pub(crate) mod random;
 pub(crate) mod scan;
 pub(crate) mod wal;
+pub(crate) mod walk;
 
 mod aligned;
 mod beneath;

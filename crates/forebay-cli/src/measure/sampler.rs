@@ -187,6 +187,7 @@ fn limit_of(work: &Work) -> Duration {
         Work::Scan(work) => work.seconds_max,
         // Warming reads at 20 MB/s on the slowest of disks.
         Work::Random(work) => work.seconds + work.warm_bytes as f64 / 20e6,
+        Work::Walk(work) => work.seconds,
         // Writing files through at the same rate.
         Work::Wal(work) => work.seconds + 2.0 * work.file_bytes as f64 / 20e6,
     };

@@ -17,7 +17,7 @@ pub(crate) struct Column {
 }
 
 /// Every metric that tables show, in their order.
-pub(crate) const COLUMNS: [Column; 26] = [
+pub(crate) const COLUMNS: [Column; 30] = [
     column(
         metric::MB_PER_S,
         "MB/s",
@@ -25,8 +25,14 @@ pub(crate) const COLUMNS: [Column; 26] = [
         "millions of bytes that the program got in a second, closing included",
     ),
     column(metric::IOPS, "IOPS", 1.0, "blocks that the program got in a second"),
-    column(metric::P50_US, "p50 µs", 1.0, "half of the reads took no longer, seen from the caller"),
-    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 reads took no longer"),
+    column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that were answered and verified in a second"),
+    column(
+        metric::P50_US,
+        "p50 µs",
+        1.0,
+        "half of the reads or lookups took no longer, seen from the caller",
+    ),
+    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 reads or lookups took no longer"),
     column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer"),
     column(
         metric::CPU_S_PER_GB,
@@ -46,6 +52,19 @@ pub(crate) const COLUMNS: [Column; 26] = [
         1.0,
         "voluntary and involuntary context switches for one block",
     ),
+    column(
+        metric::CPU_US_PER_LOOKUP,
+        "CPU µs/lookup",
+        1.0,
+        "processor microseconds, user and system, all threads, for one lookup",
+    ),
+    column(
+        metric::CONTEXT_SWITCHES_PER_LOOKUP,
+        "switches/lookup",
+        1.0,
+        "voluntary and involuntary context switches for one lookup",
+    ),
+    column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again"),
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time"),
     column(
         metric::MEMORY_PEAK_BYTES,
@@ -147,6 +166,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
             format!("Random reads{block} over {}{depth}", span(experiment))
         }
         "wal" | "blocking" => super::appends::title(experiment),
+        "walk" => super::walks::title(experiment),
         other => other.to_owned(),
     }
 }
@@ -156,6 +176,7 @@ pub(crate) fn heading(group: &[&Experiment]) -> String {
     match group {
         [] => String::new(),
         [only] => title(only),
+        [first, ..] if first.name == "walk" => super::walks::heading(first),
         [first, ..] => {
             let block = first
                 .number("block_bytes")
@@ -165,12 +186,18 @@ pub(crate) fn heading(group: &[&Experiment]) -> String {
     }
 }
 
-/// Experiments that belong together: random reads over the same span; every other experiment stands alone.
+/// Experiments that belong together: random reads over the same span, lookups in the same index from as many threads;
+/// every other experiment stands alone.
 pub(crate) fn groups(experiments: &[Experiment]) -> Vec<Vec<&Experiment>> {
     let mut groups: Vec<Vec<&Experiment>> = Vec::new();
     for experiment in experiments {
         let same = |group: &&mut Vec<&Experiment>| {
-            experiment.name == "random" && group[0].name == "random" && span(group[0]) == span(experiment)
+            let first = group[0];
+            match (experiment.name.as_str(), first.name.as_str()) {
+                ("random", "random") => span(first) == span(experiment),
+                ("walk", "walk") => super::walks::belong_together(first, experiment),
+                _ => false,
+            }
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(experiment),

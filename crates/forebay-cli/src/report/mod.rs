@@ -7,3 +7,4 @@ mod sections;
 pub(crate) mod summary;
 mod svg;
 pub(crate) mod verdicts;
+pub(crate) mod walks;

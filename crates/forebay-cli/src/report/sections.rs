@@ -11,6 +11,8 @@ const SCAN_CHARTS: [&str; 4] =
     [metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG];
 const APPEND_CHARTS: [&str; 4] =
     [metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT];
+const WALK_CHARTS: [&str; 4] =
+    [metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP];
 const RANDOM_CHARTS: [&str; 3] = [metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO];
 
 /// All experiments: scans one by one, random reads by span, with lines over the depth where there are several.
@@ -32,6 +34,7 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
 fn charts_of(experiment: &Experiment) -> &'static [&'static str] {
     match experiment.name.as_str() {
         "random" => &RANDOM_CHARTS,
+        "walk" => &WALK_CHARTS,
         "wal" | "blocking" => &APPEND_CHARTS,
         _ => &SCAN_CHARTS,
     }
@@ -87,13 +90,17 @@ fn sweep_charts(group: &[&Experiment]) -> Markup {
     depths.dedup();
     let labels: Vec<String> = depths.iter().map(|depth| number(*depth)).collect();
     let names = once(group.iter().flat_map(|experiment| &experiment.rows).map(|row| &row.name));
+    let (charts, axis) = match group.first() {
+        Some(first) if first.name == "walk" => (charts_of(first), "reads of a lookup"),
+        _ => (&RANDOM_CHARTS[..], "reads in flight"),
+    };
     html! {
         div.charts {
-            @for column in RANDOM_CHARTS.iter().filter_map(|metric| Column::of(metric)) {
+            @for column in charts.iter().filter_map(|metric| Column::of(metric)) {
                 @let lines: Vec<Line> = names.iter().filter_map(|name| line(name, group, &depths, column)).collect();
                 @if !lines.is_empty() {
                     figure {
-                        (svg::lines("reads in flight", &labels, column.heading, &lines))
+                        (svg::lines(axis, &labels, column.heading, &lines))
                         figcaption { (column.heading) ": " (column.meaning) ". Points are medians, whiskers go from the smallest to the largest repeat." }
                     }
                 }

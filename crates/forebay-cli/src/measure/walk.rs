@@ -1,0 +1,194 @@
+//! `measure walk`: lookups in an index on the device, each a chain of reads of which every one depends on the
+//! one before.
+//!
+//! [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`run`]) and builds
+//! the tables. [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup
+//! after the other, each answer verified. [`targets`] is what `--check` holds the figures against.
+
+use clap::Args;
+
+use super::scan::parse_seconds;
+use super::units::parse_bytes;
+use crate::context::Context;
+use crate::result::Experiment;
+
+mod blocking;
+mod cells;
+mod engine;
+mod job;
+mod lane;
+mod plant;
+mod ring;
+mod run;
+mod targets;
+mod tree;
+mod words;
+
+use cells::{Plan, Setting, measure};
+use job::{WalkRow, processors};
+use tree::fan_out_max;
+
+pub(super) use job::WalkWork;
+pub(super) use run::sample;
+
+const FILE_BYTES: u64 = 1 << 30;
+const FILE_BYTES_QUICK: u64 = 128 << 20;
+/// The depth at which the project's targets are set.
+const DEPTH: u64 = 6;
+const DEPTH_MAX: u64 = 8;
+
+/// What can be chosen for lookups.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct WalkOptions {
+    /// Nodes from root to leaf [default: 1 to 8 with one thread and 6 with more, with --quick 6]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=32))]
+    depth: Vec<u64>,
+    /// Bytes of a node, each in a file of its own: 512, 4096 [default: both, with --quick 512]
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_node)]
+    node: Vec<u64>,
+    /// Records of a node [default: as many as there is room for: 30 and 254]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(2..=254))]
+    fanout: Option<u64>,
+    /// Lookups in flight, all threads together [default: 64]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    in_flight: Option<u32>,
+    /// Threads that lookups come from: rings, shards, workers of the Tokio runtime; `pread` has one for each
+    /// lookup in flight [default: 1, and as many as processors and 4 times as many at depth 6, with --quick
+    /// 1]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Vec<u32>,
+    /// Size of a file [default: 1GiB, with --quick 128MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Seconds of one sample [default: 0.5, with --quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// Samples of each cell [default: 3, with --quick 1]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: Option<u32>,
+    /// Only these rows: pread, io_uring, forebay-task, forebay-walk, forebay-walk-tokio, blocking-per-hop,
+    /// blocking-whole, tokio-fs
+    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
+    rows: Vec<String>,
+    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    #[arg(long)]
+    check: bool,
+}
+
+impl WalkOptions {
+    /// What the report measures: not every depth.
+    pub(crate) fn for_report() -> Self {
+        Self { depth: vec![DEPTH], threads: vec![1], ..Self::default() }
+    }
+}
+
+fn parse_row(text: &str) -> Result<String, String> {
+    let names = WalkRow::ALL.map(WalkRow::name);
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+fn parse_node(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes @ (512 | 4096) => Ok(bytes),
+        _ => Err(format!("{text:?} cannot be a node here: 512 or 4096 bytes")),
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err(format!("{text:?} is too small for a file with an index: at least 1MiB")),
+    }
+}
+
+/// Looks up with every row in turn; one experiment for each size of a node, depth and number of threads.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+    let quick = context.quick;
+    let nodes = match (options.node.as_slice(), quick) {
+        ([], true) => vec![512],
+        ([], false) => vec![512, 4096],
+        (given, _) => given.to_vec(),
+    };
+    if let Some(fan_out) = options.fanout
+        && let Some(small) = nodes.iter().find(|node| fan_out > fan_out_max(**node))
+    {
+        return Err(crate::exit::Failure::Usage(format!(
+            "a node of {small} bytes has room for {} records: give a smaller --fanout, or only --node 4096",
+            fan_out_max(*small)
+        ))
+        .into());
+    }
+    let rows = WalkRow::ALL
+        .into_iter()
+        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
+        .collect();
+    let plan = Plan {
+        nodes,
+        settings: settings(options, quick, processors() as u32),
+        rows,
+        fan_out: options.fanout,
+        file_bytes: options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES }),
+        in_flight: options.in_flight.unwrap_or(64) as usize,
+        seconds: options.seconds.unwrap_or(if quick { 0.3 } else { 0.5 }),
+        repeats: options.repeats.unwrap_or(if quick { 1 } else { 3 }) as usize,
+    };
+    let mut experiments = measure(&plan, context)?;
+    if options.check {
+        targets::check(&mut experiments, processors());
+    }
+    Ok(experiments)
+}
+
+/// Depths and threads that go together.
+fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting> {
+    let setting = |depth, threads: u32| Setting { depth, threads: threads as usize };
+    if !options.depth.is_empty() || !options.threads.is_empty() || quick {
+        let depths = if options.depth.is_empty() { &[DEPTH][..] } else { &options.depth };
+        let threads = if options.threads.is_empty() { &[1][..] } else { &options.threads };
+        let all = threads.iter().flat_map(|threads| depths.iter().map(|depth| setting(*depth, *threads)));
+        return all.collect();
+    }
+    let mut settings: Vec<Setting> = (1..=DEPTH_MAX).map(|depth| setting(depth, 1)).collect();
+    for threads in [processors, 4 * processors] {
+        let more = setting(DEPTH, threads);
+        if !settings.contains(&more) {
+            settings.push(more);
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_depths_run_from_one_thread_and_the_sixth_from_more() {
+        let told = |settings: Vec<Setting>| -> Vec<(u64, usize)> {
+            settings.into_iter().map(|setting| (setting.depth, setting.threads)).collect()
+        };
+        let all = told(settings(&WalkOptions::default(), false, 2));
+        assert_eq!(all.len(), 10);
+        assert_eq!(all[8..], [(6, 2), (6, 8)]);
+        assert_eq!(told(settings(&WalkOptions::default(), false, 1)).len(), 9);
+        assert_eq!(told(settings(&WalkOptions::default(), true, 2)), [(6, 1)]);
+        let options = WalkOptions { depth: vec![1, 3], threads: vec![2, 5], ..WalkOptions::default() };
+        assert_eq!(told(settings(&options, false, 2)), [(1, 2), (3, 2), (1, 5), (3, 5)]);
+        assert_eq!(told(settings(&WalkOptions::for_report(), false, 2)), [(6, 1)]);
+    }
+
+    #[test]
+    fn names_and_sizes_are_checked() {
+        assert!(parse_row("io_uring").is_ok());
+        assert!(parse_row("io-uring").is_err_and(|sentence| sentence.contains("forebay-walk-tokio")));
+        assert_eq!((parse_node("4KiB"), parse_node("512")), (Ok(4096), Ok(512)));
+        assert!(parse_node("1024").is_err() && parse_size("512KiB").is_err());
+    }
+}

@@ -1,0 +1,218 @@
+//! Runs the cells of a plan, one process each, the rows in turn, and builds the tables.
+
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::super::job::{Job, Work};
+use super::super::pattern::SplitMix;
+use super::super::plan::{another_repeat, fit_seconds, interleaved};
+use super::super::sampler::run_child;
+use super::job::{WalkAnswer, WalkRow, WalkWork};
+use super::plant::{Place, Planted};
+use super::tree::{Tree, fan_out_max};
+use super::words::{method, notes};
+use crate::context::Context;
+use crate::progress::Unit;
+use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+
+/// What is to be measured.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Sizes of nodes in bytes, each with a file of its own.
+    pub(super) nodes: Vec<u64>,
+    pub(super) settings: Vec<Setting>,
+    pub(super) rows: Vec<WalkRow>,
+    /// `None`: as many records as there is room for.
+    pub(super) fan_out: Option<u64>,
+    pub(super) file_bytes: u64,
+    pub(super) in_flight: usize,
+    pub(super) seconds: f64,
+    pub(super) repeats: usize,
+}
+
+/// What the rows of one table share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) depth: u64,
+    pub(super) threads: usize,
+}
+
+/// One row in one setting.
+struct Cell {
+    setting: Setting,
+    row: WalkRow,
+    samples: Result<Vec<Sample>, String>,
+}
+
+/// What a sample takes beside its seconds and what every sample takes: warming up.
+const EXTRA_SECONDS: f64 = 0.1;
+
+/// One experiment for each size of nodes and each setting.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
+    let place = Place::find(context)?;
+    let mut experiments = Vec::new();
+    for (done, node_bytes) in plan.nodes.iter().enumerate() {
+        experiments.extend(of_node(plan, *node_bytes, plan.nodes.len() - done, &place, context)?);
+    }
+    Ok(experiments)
+}
+
+/// All settings on one file. With a budget it gets an equal share of what is left for `files` files.
+fn of_node(
+    plan: &Plan,
+    node_bytes: u64,
+    files: usize,
+    place: &Place,
+    context: &Context,
+) -> anyhow::Result<Vec<Experiment>> {
+    let levels = plan.settings.iter().map(|setting| setting.depth).max().unwrap_or(1);
+    let tree = Tree {
+        node_bytes,
+        fan_out: plan.fan_out.unwrap_or(fan_out_max(node_bytes)),
+        levels,
+        nodes: (plan.file_bytes / (levels * node_bytes)).max(1),
+        seed: context.seed,
+    };
+    let begun = Instant::now();
+    let share = context.remaining().map(|remaining| remaining / files as u32);
+    let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
+    let planted = Planted::make(place, tree, context)?;
+    let mut cells: Vec<Cell> = plan
+        .settings
+        .iter()
+        .flat_map(|setting| plan.rows.iter().map(|row| (*setting, *row)))
+        .map(|(setting, row)| Cell { setting, row, samples: Ok(Vec::new()) })
+        .collect();
+    let fitted = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), remaining());
+    let seconds = (fitted - EXTRA_SECONDS).max(plan.seconds.min(0.1));
+    let label = format!("measure walk, nodes of {node_bytes} bytes");
+    let step = context.progress.step(label, (cells.len() * plan.repeats) as u64, Unit::Count);
+    let (mut seeds, mut done, repeating) = (SplitMix::new(context.seed), 0, Instant::now());
+    while done < plan.repeats && another_repeat(done, repeating.elapsed(), remaining()) {
+        let (count, seed) = (cells.len(), seeds.next_u64());
+        for (position, index) in interleaved(done, count).enumerate() {
+            let cell = &mut cells[index];
+            step.set((done * count + position) as u64);
+            step.message(format!("{}, depth {}", cell.row.name(), cell.setting.depth));
+            let Ok(samples) = &mut cell.samples else { continue };
+            let work = WalkWork {
+                row: cell.row,
+                tree,
+                unit_bytes: planted.unit_bytes,
+                depth: cell.setting.depth,
+                in_flight: plan.in_flight,
+                threads: cell.setting.threads,
+                seconds,
+                seed,
+            };
+            match one(&planted, work, context) {
+                Ok(answer) => samples.push(Sample { repeat: done as u32, metrics: metrics(&answer) }),
+                Err(error) => cell.samples = Err(format!("{error:#}")),
+            }
+        }
+        done += 1;
+    }
+    step.finish(&format!("{done} repeats of {} cells", cells.len()));
+    let failed = cells.iter().filter_map(|cell| cell.samples.as_ref().err()).collect::<Vec<_>>();
+    if let Some(why) = failed.first().filter(|_| failed.len() == cells.len()) {
+        anyhow::bail!("nothing could be measured in {}: {why}", place.directory.display());
+    }
+    let build = |setting: &Setting| {
+        let mut experiment = Experiment::new("walk", method(&planted, *setting, plan.in_flight, seconds))
+            .parameter("depth", setting.depth)
+            .parameter("threads", setting.threads)
+            .parameter("in_flight", plan.in_flight)
+            .parameter("node_bytes", node_bytes)
+            .parameter("fan_out", tree.fan_out)
+            .parameter("levels", tree.levels)
+            .parameter("nodes_per_level", tree.nodes)
+            .parameter("file_bytes", tree.file_bytes())
+            .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
+            .parameter("seconds", seconds)
+            .parameter("repeats", done)
+            .parameter("file_system", place.filesystem.as_str())
+            .parameter("seed", context.seed);
+        if let Some(device) = &planted.device {
+            experiment = experiment.parameter("device", device.as_str());
+        }
+        experiment.notes = notes(done, plan.repeats);
+        let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
+        experiment.rows = of_this.map(build_row).collect();
+        experiment
+    };
+    Ok(plan.settings.iter().map(build).collect())
+}
+
+/// One sample in a process of its own.
+fn one(planted: &Planted, work: WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
+    planted.evict()?;
+    let job = Job {
+        path: planted.temp.path().to_owned(),
+        pattern_seed: None,
+        device_stat: planted.device_stat.clone(),
+        work: Work::Walk(work),
+    };
+    let text = run_child(&job, None, &context.cleanup)?;
+    serde_json::from_str(&text).context("the measuring child answered in an unknown way")
+}
+
+fn metrics(answer: &WalkAnswer) -> Metrics {
+    let lookups = answer.lookups as f64;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.seconds)
+        .set(metric::LOOKUPS_PER_S, lookups / answer.seconds)
+        .set(metric::CPU_US_PER_LOOKUP, answer.cpu_seconds * 1e6 / lookups)
+        .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, answer.context_switches as f64 / lookups);
+    let optional = [
+        (metric::P50_US, answer.p50_us),
+        (metric::P99_US, answer.p99_us),
+        (metric::WAKES_PER_LOOKUP, answer.wakes.map(|wakes| wakes as f64 / lookups)),
+        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+fn build_row(cell: Cell) -> Row {
+    let cache = if cell.row.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
+    match cell.samples {
+        Ok(samples) => Row::from_samples(cell.row.name(), samples),
+        Err(why) => Row::skipped(cell.row.name(), why),
+    }
+    .describe(cell.row.description())
+    .cache(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_divided_by_the_lookups() {
+        let answer = WalkAnswer {
+            seconds: 0.5,
+            cpu_seconds: 0.1,
+            context_switches: 2_000,
+            lookups: 1_000,
+            p50_us: Some(50.0),
+            wakes: Some(6_000),
+            ..WalkAnswer::default()
+        };
+        let metrics = metrics(&answer);
+        assert_eq!(metrics.get(metric::LOOKUPS_PER_S), Some(2_000.0));
+        assert_eq!(metrics.get(metric::CPU_US_PER_LOOKUP), Some(100.0));
+        assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_LOOKUP), Some(2.0));
+        assert_eq!(metrics.get(metric::WAKES_PER_LOOKUP), Some(6.0));
+        assert_eq!((metrics.get(metric::P50_US), metrics.get(metric::P99_US)), (Some(50.0), None));
+        assert_eq!(super::metrics(&WalkAnswer::default()).get(metric::CPU_US_PER_LOOKUP), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! What a sample of `measure walk` is asked to do, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::tree::Tree;
+
+/// One row with one depth and number of threads, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct WalkWork {
+    pub(super) row: WalkRow,
+    pub(super) tree: Tree,
+    /// What a direct read of this file must be a multiple of, and begin at a multiple of.
+    pub(super) unit_bytes: u64,
+    /// Nodes from root to leaf.
+    pub(super) depth: u64,
+    /// Lookups, all threads together.
+    pub(super) in_flight: usize,
+    /// From which lookups come.
+    pub(super) threads: usize,
+    /// Measured; the warm-up before it is not in it.
+    pub(in crate::measure) seconds: f64,
+    /// Of the keys.
+    pub(super) seed: u64,
+}
+
+impl WalkWork {
+    /// Threads that have something to do.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.clamp(1, self.in_flight)
+    }
+
+    /// Shards: no more than processors, where the lookups come from elsewhere.
+    pub(super) fn shards(&self) -> usize {
+        if self.row.is_on_shards() { self.threads() } else { self.threads().min(processors()) }
+    }
+
+    /// What a direct read has to read to get the node at `position`: begin, length, and where the node is in
+    /// it.
+    pub(super) fn around(&self, position: u64) -> (u64, usize) {
+        let begin = position / self.unit_bytes * self.unit_bytes;
+        (begin, (position - begin) as usize)
+    }
+
+    /// Bytes of such a read.
+    pub(super) fn read_bytes(&self) -> usize {
+        self.tree.node_bytes.max(self.unit_bytes) as usize
+    }
+}
+
+/// Processors that this process may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Ways to descend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum WalkRow {
+    Pread,
+    #[serde(rename = "io_uring")]
+    IoUring,
+    ForebayTask,
+    ForebayWalk,
+    ForebayWalkTokio,
+    BlockingPerHop,
+    BlockingWhole,
+    TokioFs,
+}
+
+impl WalkRow {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Pread,
+        Self::IoUring,
+        Self::ForebayTask,
+        Self::ForebayWalk,
+        Self::ForebayWalkTokio,
+        Self::BlockingPerHop,
+        Self::BlockingWhole,
+        Self::TokioFs,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pread => "pread",
+            Self::IoUring => "io_uring",
+            Self::ForebayTask => "forebay-task",
+            Self::ForebayWalk => "forebay-walk",
+            Self::ForebayWalkTokio => "forebay-walk-tokio",
+            Self::BlockingPerHop => "blocking-per-hop",
+            Self::BlockingWhole => "blocking-whole",
+            Self::TokioFs => "tokio-fs",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::Pread => "a std thread for each lookup in flight, pread with O_DIRECT",
+            Self::IoUring => {
+                "a loop on a bare ring that submits the next read where the last one completes, with \
+                 registered file and memory, O_DIRECT: the limit"
+            }
+            Self::ForebayTask => "tasks on Forebay's shards, one File::read().await for each node, O_DIRECT",
+            Self::ForebayWalk => {
+                "tasks on Forebay's shards, one File::walk().await for each lookup, O_DIRECT"
+            }
+            Self::ForebayWalkTokio => {
+                "tasks of a Tokio runtime, one File::walk().await for each lookup, O_DIRECT"
+            }
+            Self::BlockingPerHop => {
+                "tasks of a Tokio runtime, a spawn_blocking with pread for each node, O_DIRECT"
+            }
+            Self::BlockingWhole => {
+                "tasks of a Tokio runtime, a spawn_blocking with all preads of a lookup, O_DIRECT"
+            }
+            Self::TokioFs => {
+                "tasks of a Tokio runtime, seek and read_exact of a tokio::fs::File each, through the page \
+                 cache"
+            }
+        }
+    }
+
+    pub(super) const fn is_on_shards(self) -> bool {
+        matches!(self, Self::ForebayTask | Self::ForebayWalk)
+    }
+
+    pub(super) const fn uses_page_cache(self) -> bool {
+        matches!(self, Self::TokioFs)
+    }
+}
+
+/// What the child prints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct WalkAnswer {
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) context_switches: u64,
+    pub(super) in_flight_avg: Option<f64>,
+    /// Answered and verified in these seconds.
+    pub(super) lookups: u64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    /// How often a task was polled again for a lookup; rows without tasks have none.
+    pub(super) wakes: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_the_names_in_the_tables() {
+        for row in WalkRow::ALL {
+            assert_eq!(serde_json::to_value(row).expect("plain"), row.name());
+        }
+    }
+
+    #[test]
+    fn a_node_is_read_with_what_is_around_it() {
+        let tree = Tree { node_bytes: 512, fan_out: 30, levels: 1, nodes: 8, seed: 0 };
+        let mut work = WalkWork {
+            row: WalkRow::Pread,
+            tree,
+            unit_bytes: 4096,
+            depth: 1,
+            in_flight: 2,
+            threads: 8,
+            seconds: 1.0,
+            seed: 0,
+        };
+        assert_eq!((work.around(4096 + 1536), work.read_bytes()), ((4096, 1536), 4096));
+        work.unit_bytes = 512;
+        assert_eq!((work.around(4096 + 1536), work.read_bytes()), ((5632, 0), 512));
+        work.tree.node_bytes = 4096;
+        assert_eq!((work.around(8192), work.read_bytes()), ((8192, 0), 4096));
+        assert_eq!(work.threads(), 2);
+    }
+}

@@ -1,0 +1,201 @@
+//! Writes the file with the index, and finds out how directly it can be read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context as _;
+use rustix::fs::{Advice, fadvise};
+
+use super::super::aligned::AlignedBuffer;
+use super::super::beneath::{device_stat, filesystem_of};
+use super::super::subject::{check_space, refuse_memory_filesystem};
+use super::super::units::show_bytes;
+use super::tree::Tree;
+use crate::cleanup::TempFile;
+use crate::context::{Context, Target};
+use crate::exit::Failure;
+use crate::progress::{Step, Unit};
+
+const WRITE_BYTES: u64 = 1 << 20;
+const WRITERS: usize = 4;
+
+/// A directory in which files can be made.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) directory: PathBuf,
+    pub(super) filesystem: String,
+}
+
+/// A file with an index.
+#[derive(Debug)]
+pub(super) struct Planted {
+    pub(super) temp: TempFile,
+    pub(super) tree: Tree,
+    /// What a direct read must be a multiple of.
+    pub(super) unit_bytes: u64,
+    /// The `stat` file of the block device below, when there is one.
+    pub(super) device_stat: Option<PathBuf>,
+    /// That device: `vda`, `zram0`.
+    pub(super) device: Option<String>,
+}
+
+impl Place {
+    /// # Errors
+    /// No directory, or one of a file system in memory; a [`Failure`].
+    pub(super) fn find(context: &Context) -> anyhow::Result<Self> {
+        let Target::Directory(directory) = &context.target else {
+            return Err(Failure::Path(format!(
+                "{} is no directory: `measure walk` writes a file of its own and nothing else; name a \
+                 directory for it",
+                context.target.path().display(),
+            ))
+            .into());
+        };
+        let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
+        let filesystem = filesystem_of(&directory);
+        refuse_memory_filesystem(&directory, &filesystem)?;
+        Ok(Self { directory, filesystem })
+    }
+}
+
+impl Planted {
+    /// Writes the file, past the page cache and through to the device.
+    ///
+    /// # Errors
+    /// No space, no direct I/O: each a [`Failure`].
+    pub(super) fn make(place: &Place, tree: Tree, context: &Context) -> anyhow::Result<Self> {
+        let bytes = tree.file_bytes().next_multiple_of(WRITE_BYTES);
+        check_space(&place.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let temp = context.cleanup.temp_file(&place.directory, "walk").map_err(|error| {
+            Failure::Path(format!(
+                "no file can be made in {}: {error}; name a directory that this user may write to",
+                place.directory.display()
+            ))
+        })?;
+        let direct = open_direct(temp.path(), true).map_err(|error| {
+            Failure::Unsuitable(format!(
+                "{} cannot be opened for direct I/O on {}: {error}; name a directory on another file system",
+                temp.path().display(),
+                place.filesystem
+            ))
+        })?;
+        let label = format!("write {} of nodes", show_bytes(bytes));
+        let step = context.progress.step(label, bytes, Unit::Bytes);
+        write(&direct, tree, bytes, &step).with_context(|| format!("writing {}", temp.path().display()))?;
+        step.finish("on the device");
+        let unit_bytes = direct_unit(&direct)?;
+        let device_stat = device_stat(temp.file());
+        let device = device_stat.as_deref().and_then(device_name);
+        Ok(Self { temp, tree, unit_bytes, device_stat, device })
+    }
+
+    /// Takes what the page cache holds of the file, so that no sample finds what another one left there.
+    ///
+    /// # Errors
+    /// fadvise failed.
+    pub(super) fn evict(&self) -> io::Result<()> {
+        Ok(fadvise(self.temp.file(), 0, None, Advice::DontNeed)?)
+    }
+}
+
+/// Opens a file for direct I/O.
+///
+/// # Errors
+/// Those of open.
+pub(super) fn open_direct(path: &Path, write: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path)
+}
+
+fn write(file: &File, tree: Tree, bytes: u64, step: &Step) -> io::Result<()> {
+    file.set_len(bytes)?;
+    let (next, written) = (AtomicU64::new(0), AtomicU64::new(0));
+    let outcomes = std::thread::scope(|scope| {
+        let writers: Vec<_> =
+            (0..WRITERS).map(|_| scope.spawn(|| writer(file, tree, bytes, &next, &written, step))).collect();
+        writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for outcome in outcomes {
+        outcome.map_err(|_| io::Error::other("a writing thread panicked"))??;
+    }
+    file.sync_all()
+}
+
+fn writer(
+    file: &File,
+    tree: Tree,
+    bytes: u64,
+    next: &AtomicU64,
+    written: &AtomicU64,
+    step: &Step,
+) -> io::Result<()> {
+    let mut buffer = AlignedBuffer::new(WRITE_BYTES as usize);
+    loop {
+        let offset = next.fetch_add(WRITE_BYTES, Ordering::Relaxed);
+        if offset >= bytes {
+            return Ok(());
+        }
+        // The last piece may hold nodes behind the last one, which nobody asks for.
+        tree.fill(offset, buffer.bytes_mut());
+        if let Err(error) = file.write_all_at(buffer.bytes(), offset) {
+            // The others end, too.
+            next.store(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
+        step.set(written.fetch_add(WRITE_BYTES, Ordering::Relaxed) + WRITE_BYTES);
+    }
+}
+
+/// The smallest unit in which the file can be read directly, found by trying.
+fn direct_unit(file: &File) -> anyhow::Result<u64> {
+    let mut buffer = AlignedBuffer::new(4096);
+    for unit in [512, 1024, 2048, 4096] {
+        match file.read_exact_at(&mut buffer.bytes_mut()[..unit], unit as u64) {
+            Ok(()) => return Ok(unit as u64),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Failure::Unsuitable(
+        "direct reads here need more than 4 KiB at a time; name another directory".to_owned(),
+    )
+    .into())
+}
+
+/// The disk of a `stat` file: of a partition's, its disk.
+fn device_name(stat: &Path) -> Option<String> {
+    let device = fs::canonicalize(stat.parent()?).ok()?;
+    let disk = if device.join("partition").exists() { device.parent()? } else { &device };
+    Some(disk.file_name()?.to_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Progress;
+
+    #[test]
+    fn what_is_written_is_the_tree() {
+        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+        let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
+        let place = Place::find(&context).expect("a directory on a disk");
+        let tree = Tree { node_bytes: 512, fan_out: 9, levels: 3, nodes: 1000, seed: 5 };
+        let planted = Planted::make(&place, tree, &context).expect("space for 2 MiB");
+        assert!([512, 1024, 2048, 4096].contains(&planted.unit_bytes), "{planted:?}");
+        planted.evict().expect("our own file");
+        let mut expected = vec![0; tree.file_bytes() as usize];
+        tree.fill(0, &mut expected);
+        let found = fs::read(planted.temp.path()).expect("it can be read buffered");
+        assert_eq!(found.len(), 2 << 20);
+        assert!(found.starts_with(&expected));
+    }
+
+    #[test]
+    fn only_a_directory_will_do() {
+        let target = Target::Existing("/proc/self/exe".into());
+        let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
+        assert!(Place::find(&context).expect_err("a file").to_string().contains("no directory"));
+    }
+}

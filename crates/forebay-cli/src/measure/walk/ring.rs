@@ -1,0 +1,141 @@
+//! The row `io_uring`, the limit: a loop without any runtime, one for each thread.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use io_uring::{IoUring, SubmissionQueue, opcode, types};
+
+use super::super::aligned::AlignedBuffer;
+use super::job::WalkWork;
+use super::lane::{Lane, Phase, Tally};
+use super::tree::{LookupError, Next, search};
+
+/// As Forebay's shards wait: for a quarter of what is in flight once that is many, no longer than this when
+/// there is one.
+const PATIENCE_US: u32 = 50;
+const IN_FLIGHT_SEVERAL: usize = 16;
+const IN_FLIGHT_PER_WAIT: usize = 4;
+
+/// Runs the lookups of one thread until the sample is over.
+///
+/// # Errors
+/// io_uring is not to be had, a read failed, an answer was wrong.
+pub(super) fn descend(
+    work: &WalkWork,
+    file: &File,
+    lanes: &[usize],
+    phase: &Arc<Phase>,
+) -> anyhow::Result<Tally> {
+    let mut lanes =
+        lanes.iter().map(|lane| Lane::new(work, *lane, phase)).collect::<anyhow::Result<Vec<Lane>>>()?;
+    let mut positions: Vec<u64> = lanes.iter().map(Lane::root).collect();
+    let mut ring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(lanes.len().next_power_of_two() as u32)
+        .context("making a ring; the limit needs io_uring with DEFER_TASKRUN (Linux 6.1)")?;
+    let has_min_wait = ring.params().is_feature_min_timeout();
+    let memory = Registered::new(&ring, file, lanes.len(), work.read_bytes())?;
+    let (mut submitter, mut sq, mut cq) = ring.split();
+    // Refused before Linux 5.18; then each enter looks the ring up.
+    _ = submitter.register_ring_fd();
+    // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as
+    // a failure.
+    let patience = types::Timespec::new().sec(1);
+    for (slot, position) in positions.iter().enumerate() {
+        memory.push(&mut sq, slot, work.around(*position).0)?;
+    }
+    let mut in_flight = lanes.len();
+    while in_flight > 0 {
+        sq.sync();
+        // Publishes what was taken: an old completion still in the queue would end the wait at once.
+        cq.sync();
+        tolerate_interruption(if in_flight >= IN_FLIGHT_SEVERAL && has_min_wait {
+            let arguments = types::SubmitArgs::new().min_wait_usec(PATIENCE_US).timespec(&patience);
+            submitter.submit_with_args(in_flight / IN_FLIGHT_PER_WAIT, &arguments)
+        } else {
+            submitter.submit_and_wait(1)
+        })?;
+        sq.sync();
+        cq.sync();
+        for completion in &mut cq {
+            let slot = completion.user_data() as usize;
+            anyhow::ensure!(
+                completion.result() as i64 == work.read_bytes() as i64,
+                "a read gave {}",
+                completion.result()
+            );
+            let position = positions[slot];
+            let at = work.around(position).1;
+            // Its read has completed, and the next one is not queued.
+            let node = &memory.piece(slot)[at..at + work.tree.node_bytes as usize];
+            positions[slot] = match search(node, position, lanes[slot].key()) {
+                Some(Next::Child(child)) => child,
+                Some(Next::Found(value)) if lanes[slot].answered(value, 0)? => lanes[slot].root(),
+                Some(Next::Found(_)) => {
+                    in_flight -= 1;
+                    continue;
+                }
+                None => return Err(LookupError::Damaged { position }.into()),
+            };
+            memory.push(&mut sq, slot, work.around(positions[slot]).0)?;
+        }
+    }
+    let mut tally = Tally::new()?;
+    for lane in lanes {
+        tally.add(&lane.end())?;
+    }
+    Ok(tally)
+}
+
+/// File 0 and buffer 0 of a ring, and where the pieces lie in that buffer.
+struct Registered {
+    start: *mut u8,
+    piece_bytes: usize,
+    /// Touched through `start` only.
+    _memory: AlignedBuffer,
+}
+
+impl Registered {
+    fn new(ring: &IoUring, file: &File, pieces: usize, piece_bytes: usize) -> anyhow::Result<Self> {
+        let mut memory = AlignedBuffer::new(pieces * piece_bytes);
+        let start = memory.bytes_mut().as_mut_ptr();
+        let whole = libc::iovec { iov_base: start.cast(), iov_len: pieces * piece_bytes };
+        ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
+        // SAFETY: the memory is mapped, and the registration pins its pages: should the loop end early with
+        // an error, the kernel writes to pages that nobody else can get before the ring is gone, and an error
+        // ends this process.
+        unsafe { ring.submitter().register_buffers(&[whole]) }
+            .context("registering the buffers; raise the limit on locked memory")?;
+        Ok(Self { start, piece_bytes, _memory: memory })
+    }
+
+    fn piece(&self, slot: usize) -> &[u8] {
+        // SAFETY: the piece lies in the buffer, which lives as long as `self`; the caller looks at it only
+        // between a completion and the next read into it, when the kernel does not write there.
+        unsafe { std::slice::from_raw_parts(self.start.add(slot * self.piece_bytes), self.piece_bytes) }
+    }
+
+    /// Queues a read at `offset` into piece `slot`.
+    fn push(&self, sq: &mut SubmissionQueue<'_>, slot: usize, offset: u64) -> anyhow::Result<()> {
+        // SAFETY: slots are numbers of lanes, for each of which the buffer has a piece.
+        let piece = unsafe { self.start.add(slot * self.piece_bytes) };
+        let entry = opcode::ReadFixed::new(types::Fixed(0), piece, self.piece_bytes as u32, 0)
+            .offset(offset)
+            .build()
+            .user_data(slot as u64);
+        // SAFETY: the piece lies in the registered buffer, and one read for each slot is in flight.
+        unsafe { sq.push(&entry) }.context("the queue has room for every lane")
+    }
+}
+
+fn tolerate_interruption(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,53 @@
+//! How the numbers of a table were made, in words.
+
+use super::super::units::show_bytes;
+use super::cells::Setting;
+use super::plant::Planted;
+
+/// One paragraph for the page.
+pub(super) fn method(planted: &Planted, setting: Setting, in_flight: usize, seconds: f64) -> String {
+    let tree = planted.tree;
+    let around = if planted.unit_bytes > tree.node_bytes {
+        format!(
+            " The device reads no less than {} directly, so every direct row reads that much around a node.",
+            show_bytes(planted.unit_bytes)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "Each sample is a fresh process with {in_flight} lookup(s) in flight from {} thread(s), measured \
+         for {seconds:.2} s after 0.1 s of warming up. The index has nodes of {} with {} records and {} \
+         levels of {} nodes each, so that no level is small enough for a cache: every hop is a read at \
+         random within {}, one after the other in a lookup, of which each has {} hops. Every node is \
+         checked to be the one that was meant, and every answer against one computed without the file. All \
+         rows of a repeat look up the same keys, and each repeat has its own.{around} Latency counts from \
+         the last answer, which is when a lookup begins, to the next. CPU is user and system time of all \
+         threads of the process, the checking included, divided by the lookups; context switches are \
+         voluntary and involuntary ones of all threads; wakes are how often a lookup's task was polled \
+         again. Rows take turns within a repeat, and a figure is the median of the repeats.",
+        setting.threads,
+        show_bytes(tree.node_bytes),
+        tree.fan_out,
+        tree.levels,
+        tree.nodes,
+        show_bytes(tree.file_bytes()),
+        setting.depth,
+    )
+}
+
+/// What must be known before trusting the numbers.
+pub(super) fn notes(repeats: usize, wanted: usize) -> Vec<String> {
+    let mut notes = vec![
+        "the file has just been written and rows of a repeat read the same nodes: a device or a host of a \
+         virtual machine that caches answers from its memory, to all rows alike"
+            .to_owned(),
+        "`tokio-fs` reads through the page cache, which is emptied of the file before each sample; all \
+         other rows go past it"
+            .to_owned(),
+    ];
+    if repeats < wanted {
+        notes.push(format!("{repeats} of {wanted} repeats were run: the time given was over"));
+    }
+    notes
+}

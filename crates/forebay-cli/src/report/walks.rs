@@ -1,0 +1,193 @@
+//! Titles and sentences of `measure walk`.
+
+use super::verdicts::{NOTEWORTHY, apart};
+use crate::doctor::units::{bytes, number};
+use crate::result::{Experiment, Row, metric};
+
+const RATE: &str = metric::LOOKUPS_PER_S;
+const CPU: &str = metric::CPU_US_PER_LOOKUP;
+
+/// What such an experiment is called in headings.
+pub(super) fn title(experiment: &Experiment) -> String {
+    let depth = experiment.number("depth").map_or_else(|| "?".to_owned(), number);
+    format!("{}, {depth} read(s) each", heading(experiment))
+}
+
+/// What experiments of all depths are called.
+pub(super) fn heading(experiment: &Experiment) -> String {
+    let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
+    format!(
+        "Lookups in nodes of {}, {} in flight from {} thread(s)",
+        experiment.number("node_bytes").map_or_else(|| "?".to_owned(), |node| bytes(node as u64)),
+        count("in_flight"),
+        count("threads")
+    )
+}
+
+/// Whether they differ in their depth only.
+pub(super) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
+    ["node_bytes", "threads", "in_flight"].iter().all(|name| one.number(name) == other.number(name))
+}
+
+/// The verdicts: of each index the lookups of the most reads, from the fewest threads.
+pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
+    let walks = || experiments.iter().filter(|experiment| experiment.name == "walk");
+    let order = |experiment: &Experiment| {
+        let number = |name| experiment.number(name).unwrap_or_default();
+        (-number("threads"), number("depth"))
+    };
+    let mut sentences = Vec::new();
+    let mut told = Vec::new();
+    for experiment in walks() {
+        let node = experiment.number("node_bytes");
+        if told.contains(&node) {
+            continue;
+        }
+        told.push(node);
+        let best = walks()
+            .filter(|other| other.number("node_bytes") == node)
+            .max_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal));
+        if let Some(best) = best {
+            sentences.extend(on_shards(best));
+            sentences.extend(from_tokio(best));
+        }
+    }
+    sentences
+}
+
+fn measured<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Row> {
+    experiment.row(name).filter(|row| row.skipped.is_none())
+}
+
+fn of_row(row: &Row, metric: &str) -> Option<String> {
+    row.metrics.get(metric).map(number)
+}
+
+/// How a figure of `row` compares with that of `other`: `1.3 times as much as`.
+fn compared(row: &Row, other: &Row, metric: &str, words: [&'static str; 2]) -> Option<String> {
+    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
+    let (times, word) = if own >= theirs { (own / theirs, words[0]) } else { (theirs / own, words[1]) };
+    let clear = times.is_finite() && times >= NOTEWORTHY && apart(row, other, metric);
+    Some(if clear { format!("{} times {word} than", number(times)) } else { "about as much as".to_owned() })
+}
+
+fn hint(row: &Row) -> &'static str {
+    if row.samples.len() < 2 { "; measured once, so take it as a hint" } else { "" }
+}
+
+fn on_shards(experiment: &Experiment) -> Option<String> {
+    let walk = measured(experiment, "forebay-walk")?;
+    let mut parts = Vec::new();
+    for (name, words) in [
+        ("io_uring", "a bare loop"),
+        ("forebay-task", "one read at a time in a task"),
+        ("pread", "pread on threads"),
+    ] {
+        if let Some(other) = measured(experiment, name) {
+            parts.push(format!(
+                "{words}: {} a second with {} µs of CPU each",
+                of_row(other, RATE)?,
+                of_row(other, CPU)?
+            ));
+        }
+    }
+    Some(format!(
+        "{}: {} a second as walks on a shard with {} µs of CPU and {} wake(s) each{}{}{}",
+        title(experiment),
+        of_row(walk, RATE)?,
+        of_row(walk, CPU)?,
+        of_row(walk, metric::WAKES_PER_LOOKUP)?,
+        if parts.is_empty() { "" } else { "; " },
+        parts.join("; "),
+        hint(walk)
+    ))
+}
+
+fn from_tokio(experiment: &Experiment) -> Option<String> {
+    let walk = measured(experiment, "forebay-walk-tokio")?;
+    let rate = |row: &Row| row.metrics.get(RATE);
+    let others = [
+        ("blocking-per-hop", "a spawn_blocking for each read"),
+        ("blocking-whole", "one spawn_blocking for each lookup"),
+        ("tokio-fs", "tokio::fs"),
+    ];
+    let (other, words) = others
+        .iter()
+        .filter_map(|(name, words)| Some((measured(experiment, name)?, *words)))
+        .max_by(|a, b| rate(a.0).unwrap_or_default().total_cmp(&rate(b.0).unwrap_or_default()))?;
+    Some(format!(
+        "{}: from Tokio {} a second as walks with {} µs of CPU each, which is {} the fastest other, {words} \
+         ({}), and {} its CPU ({} µs){}",
+        title(experiment),
+        of_row(walk, RATE)?,
+        of_row(walk, CPU)?,
+        compared(walk, other, RATE, ["more", "fewer"])?,
+        of_row(other, RATE)?,
+        compared(walk, other, CPU, ["more", "less"])?,
+        of_row(other, CPU)?,
+        hint(walk)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn row(name: &str, rate: f64, cpu_us: f64) -> Row {
+        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
+            let mut metrics = Metrics::default();
+            metrics.set(RATE, rate * factor).set(CPU, cpu_us * factor).set(metric::WAKES_PER_LOOKUP, 1.0);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn experiment(depth: u32, threads: u32, rows: Vec<Row>) -> Experiment {
+        let mut experiment = Experiment::new("walk", "")
+            .parameter("depth", depth)
+            .parameter("threads", threads)
+            .parameter("in_flight", 64)
+            .parameter("node_bytes", 512);
+        experiment.rows = rows;
+        experiment
+    }
+
+    #[test]
+    fn the_deepest_lookups_from_one_thread_are_told() {
+        let rows = || {
+            vec![
+                row("io_uring", 10_000.0, 20.0),
+                row("forebay-walk", 9_900.0, 21.0),
+                row("forebay-walk-tokio", 9_000.0, 30.0),
+                row("blocking-whole", 4_500.0, 90.0),
+            ]
+        };
+        let all = [experiment(1, 1, rows()), experiment(6, 1, rows()), experiment(6, 8, rows())];
+        let sentences = of(&all);
+        assert_eq!(sentences.len(), 2, "{sentences:?}");
+        assert!(
+            sentences[0].starts_with(
+                "Lookups in nodes of 512 B, 64 in flight from 1 thread(s), 6 read(s) each: 9,900 a second"
+            ),
+            "{}",
+            sentences[0]
+        );
+        assert!(sentences[0].contains("a bare loop: 10,000 a second with 20 µs"), "{}", sentences[0]);
+        assert!(
+            sentences[1].contains("2 times more than the fastest other, one spawn_blocking for each lookup")
+                && sentences[1].contains("3 times less than its CPU (90 µs)"),
+            "{}",
+            sentences[1]
+        );
+    }
+
+    #[test]
+    fn depths_belong_together_and_threads_do_not() {
+        let [one, six, many] =
+            [(1, 1), (6, 1), (6, 4)].map(|(depth, threads)| experiment(depth, threads, vec![]));
+        assert!(belong_together(&one, &six) && !belong_together(&six, &many));
+        assert_eq!(title(&one), "Lookups in nodes of 512 B, 64 in flight from 1 thread(s), 1 read(s) each");
+        assert!(of(&[one]).is_empty());
+    }
+}
