@@ -16,11 +16,13 @@ use crate::recover::{Lost, Outcome, Recovery, Scan, recover};
 use crate::wait;
 
 mod read;
+mod records;
 mod repair;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 
+pub use records::{Records, records};
 pub use repair::{Repaired, repair, repair_wait};
 
 use read::{Found, find};

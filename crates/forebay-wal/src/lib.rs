@@ -6,6 +6,7 @@
 //! recovery may conclude what it concludes, is in the manual page `docs/wal-format.md`.
 
 mod append;
+mod appended;
 #[cfg(feature = "_breakage")]
 #[doc(hidden)]
 pub mod breakage;
@@ -25,6 +26,7 @@ mod wal;
 mod writer;
 
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+pub use appended::{Appended, Room};
 pub use error::{Error, ErrorKind, Result};
 pub use lsn::Lsn;
 pub use open::Opening;

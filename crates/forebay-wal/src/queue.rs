@@ -70,6 +70,8 @@ pub(crate) struct State {
     /// Who waits for room, in the order of arrival.
     room: VecDeque<(u64, Waker)>,
     next_place: u64,
+    /// Who waits for room without a place in that line; all are woken when there may be some.
+    watchers: Vec<Waker>,
     /// The log's task, when it waits for work.
     writer: Option<Waker>,
     failed: Option<Error>,
@@ -119,6 +121,7 @@ impl Shared {
                 pending: 0,
                 room: VecDeque::new(),
                 next_place: 0,
+                watchers: Vec::new(),
                 writer: None,
                 failed: None,
                 closing: false,
@@ -202,7 +205,7 @@ impl Shared {
         woken: &mut Vec<Waker>,
         update: impl FnOnce(&mut State),
     ) {
-        let room = {
+        let (room, watchers) = {
             let mut state = self.lock();
             let state = &mut *state;
             state.pending = state.pending.saturating_sub(framed);
@@ -215,9 +218,9 @@ impl Shared {
                 group.clear();
                 state.free.push(group);
             }
-            state.room_waker()
+            (state.room_waker(), std::mem::take(&mut state.watchers))
         };
-        wake_all(woken.drain(..).chain(room));
+        wake_all(woken.drain(..).chain(room).chain(watchers));
     }
 
     /// Is the group of this ticket durable?

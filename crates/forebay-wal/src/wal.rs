@@ -77,7 +77,7 @@ impl Wal {
         Wal { handle: Arc::new(Handle { shared }) }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }
 

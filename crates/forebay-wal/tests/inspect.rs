@@ -1,12 +1,13 @@
-//! Looking at logs and repairing them on simulated disks: parts that cannot be read, every call that fails,
-//! and power cuts. On real disks the tests of the program `forebay` do it.
+//! Looking at logs, reading them without opening them, and repairing them, on simulated disks: parts that
+//! cannot be read, every call that fails, and power cuts. On real disks the tests of the program `forebay` do
+//! it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay::{Durability, Engine, Open};
-use forebay_wal::inspect::{GroupKind, Report, Verdict, inspect, repair};
+use forebay_wal::inspect::{GroupKind, Report, Verdict, inspect, records, repair};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 
 const DIR: &str = "/disk/log";
@@ -256,6 +257,28 @@ async fn damage(engine: &Engine, report: &Report) {
     }
 }
 
+/// The records of a log that is not opened; `None` if nothing is left of it.
+async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
+    let before = files(engine, DIR).await;
+    let mut listed = BTreeMap::new();
+    let mut found = match records(engine, DIR).await {
+        Ok(found) => found,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Corruption(_)), "{error}");
+            return None;
+        }
+    };
+    while let Some((lsn, record)) = found.next().await.expect("readable") {
+        assert!(listed.insert(lsn.0, record).is_none());
+    }
+    // Nobody opens it meanwhile.
+    let locked = Wal::open(engine, DIR, options()).await.expect_err("it is being read");
+    assert_eq!(*locked.kind(), ErrorKind::Locked);
+    drop(found);
+    assert!(files(engine, DIR).await == before, "reading changed the log");
+    Some(listed)
+}
+
 /// What `inspect` says is what an open does, and what `repair` saves is what salvage saves.
 #[test]
 fn damaged_lives_are_judged_and_saved_as_an_open_does_it() {
@@ -276,6 +299,7 @@ fn damaged_lives_are_judged_and_saved_as_an_open_does_it() {
                     None
                 }
             };
+            assert!(listed(&engine).await == saved, "read without opening, the log holds something else");
             match (Wal::open(&engine, DIR, options()).await, &report.verdict) {
                 (Ok((wal, recovery)), Verdict::Opens) => {
                     assert_eq!(Some(&recovery), report.recovery.as_ref());

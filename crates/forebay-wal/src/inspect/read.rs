@@ -11,7 +11,7 @@ use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
 use crate::recover::{Needed, Scan, Scanner};
 
 /// Read at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// What stands for bytes that cannot be read: no zeros, because they were not seen to be any.
 const UNREADABLE: u8 = 0xff;
 

@@ -19,7 +19,9 @@ impl Shared {
             state.closing = true;
             // Those that wait for room find the log closed.
             let room = std::mem::take(&mut state.room);
-            state.writer.take().into_iter().chain(room.into_iter().map(|(_, waker)| waker)).collect()
+            let watchers = std::mem::take(&mut state.watchers);
+            let room = room.into_iter().map(|(_, waker)| waker).chain(watchers);
+            state.writer.take().into_iter().chain(room).collect()
         };
         wake_all(wakers);
     }
@@ -41,6 +43,7 @@ impl Shared {
             state.free.clear();
             state.pending = 0;
             wakers.extend(std::mem::take(&mut state.room).into_iter().map(|(_, waker)| waker));
+            wakers.append(&mut state.watchers);
             wakers
         };
         wake_all(wakers);

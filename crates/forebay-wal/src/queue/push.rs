@@ -11,6 +11,8 @@ use crate::format::Kind;
 use crate::lsn::Lsn;
 use crate::wait::wake_all;
 
+mod attempt;
+
 /// A change of the log that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -87,12 +89,12 @@ impl Shared {
     /// Gives up a place among those who wait for room.
     pub(crate) fn leave(&self, place: &mut Option<u64>) {
         if place.is_some() {
-            let next = {
+            let (next, watchers) = {
                 let mut state = self.lock();
                 state.leave(place);
-                state.next_in_line()
+                (state.next_in_line(), std::mem::take(&mut state.watchers))
             };
-            wake_all(next);
+            wake_all(next.into_iter().chain(watchers));
         }
     }
 

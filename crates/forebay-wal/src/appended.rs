@@ -1,0 +1,111 @@
+//! Appending without waiting: a record is queued at once, or there is no room.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use crate::error::Result;
+use crate::lsn::Lsn;
+use crate::queue::{Shared, Ticket};
+use crate::wait;
+use crate::wal::Wal;
+
+impl Wal {
+    /// Queues a record now and says its number; the answer then tells when it is durable. `None`, with
+    /// nothing queued, when too much waits already or an append waits for its turn; [`room`](Wal::room) tells
+    /// when to try again.
+    ///
+    /// For programs that have to know a record's number while they hold a lock of their own: it never waits.
+    /// The record is written whether or not the answer is kept.
+    ///
+    /// # Errors
+    /// As [`append`](Wal::append), for failures known by then.
+    pub fn try_append(&self, record: &[u8]) -> Result<Option<Appended>> {
+        let pushed = self.shared().try_push(record)?;
+        Ok(pushed.map(|(ticket, lsn)| Appended { shared: self.shared().clone(), ticket, lsn }))
+    }
+
+    /// Waits until [`try_append`](Wal::try_append) would take a record of so many bytes. Nothing is reserved:
+    /// somebody else may be first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn room(&self, bytes: usize) -> Room<'_> {
+        Room { shared: self.shared(), bytes }
+    }
+}
+
+/// A record in the queue; as a future it answers the record's number when it is durable.
+#[must_use = "the record is written in any case; this tells when it is durable"]
+pub struct Appended {
+    shared: Arc<Shared>,
+    ticket: Ticket,
+    lsn: u64,
+}
+
+/// The future of [`Wal::room`].
+#[must_use = "it waits only when it is awaited or waited for"]
+pub struct Room<'a> {
+    shared: &'a Arc<Shared>,
+    bytes: usize,
+}
+
+impl Appended {
+    /// The record's number.
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.lsn)
+    }
+
+    /// Blocks the calling thread until the record is durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) and [`ErrorKind::Closed`](crate::ErrorKind::Closed);
+    /// [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world.
+    pub fn wait(self) -> Result<Lsn> {
+        wait::block_on(&self.shared.engine.clone(), self)
+    }
+}
+
+impl Future for Appended {
+    type Output = Result<Lsn>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        let this = &mut *self;
+        ready!(this.shared.poll_done(&mut this.ticket, context.waker()))?;
+        Poll::Ready(Ok(Lsn(this.lsn)))
+    }
+}
+
+impl Room<'_> {
+    /// Blocks the calling thread until there is room.
+    ///
+    /// # Errors
+    /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world.
+    pub fn wait(self) -> Result<()> {
+        wait::block_on(&self.shared.engine.clone(), self)
+    }
+}
+
+impl Future for Room<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.shared.poll_room(self.bytes, context.waker())
+    }
+}
+
+impl fmt::Debug for Appended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Appended").field("lsn", &self.lsn).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! Reading the records of a log without opening it.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use forebay::{Engine, File, Open};
+
+use super::read::{CHUNK_BYTES, find};
+use super::{Report, Verdict, examine};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{self, HEADER_BYTES, Parsed, parse, segment_name};
+use crate::lsn::Lsn;
+use crate::recover::Group;
+
+/// The records of a log that is not open; see [`records`].
+#[derive(Debug)]
+pub struct Records {
+    engine: Engine,
+    dir: PathBuf,
+    report: Report,
+    groups: VecDeque<Group>,
+    /// The segment that is being read.
+    segment: Option<(u64, File)>,
+    /// Those of the last group that was read.
+    ready: VecDeque<(Lsn, Vec<u8>)>,
+    /// Holds the lock shared, where there is one.
+    _lock: Option<File>,
+}
+
+/// Reads the records of the log in `dir` without opening it: [`inspect`](super::inspect) first, whose report
+/// it carries, then each record on demand. Of a damaged log it gives what [`repair`](super::repair) would
+/// save; what an open would say is in the report.
+///
+/// Only reads, and holds the log's lock shared as long as it lives, so a program that opens the log meanwhile
+/// is refused. It needs memory for the longest group.
+///
+/// # Errors
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log;
+/// [`ErrorKind::Corruption`] when nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
+/// the system's.
+pub async fn records(engine: &Engine, dir: impl AsRef<Path>) -> Result<Records> {
+    let dir = dir.as_ref();
+    let found = find(engine, dir).await?;
+    if found.in_use {
+        return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
+    }
+    let (report, outcome) = examine(&found)?;
+    let Some(outcome) = outcome else {
+        return Err(match report.verdict {
+            Verdict::Damaged(error) | Verdict::Refused(error) => error,
+            _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
+        });
+    };
+    let groups = outcome.groups.into_iter().filter(|group| !group.live.is_empty());
+    Ok(Records {
+        engine: engine.clone(),
+        dir: dir.to_path_buf(),
+        report,
+        groups: groups.collect(),
+        segment: None,
+        ready: VecDeque::new(),
+        _lock: found._lock,
+    })
+}
+
+impl Records {
+    /// What [`inspect`](super::inspect) says of the log.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The next record with its number, `None` behind the last. Numbers that are missing were lost.
+    ///
+    /// # Errors
+    /// The system's; [`ErrorKind::Io`] when the file is not any more what it was.
+    pub async fn next(&mut self) -> Result<Option<(Lsn, Vec<u8>)>> {
+        loop {
+            if let Some(record) = self.ready.pop_front() {
+                return Ok(Some(record));
+            }
+            let Some(group) = self.groups.front().cloned() else { return Ok(None) };
+            self.read(&group).await?;
+            self.groups.pop_front();
+        }
+    }
+
+    async fn read(&mut self, group: &Group) -> Result<()> {
+        let header = &group.header;
+        let path = self.dir.join(segment_name(header.generation));
+        let file = match &self.segment {
+            Some((generation, file)) if *generation == header.generation => file.clone(),
+            _ => {
+                let file = self.engine.open(&path, Open::read()).await?;
+                self.segment.insert((header.generation, file)).1.clone()
+            }
+        };
+        let (mut at, end) = (header.offset, header.end().offset);
+        let mut bytes = Vec::with_capacity(header.total_len as usize);
+        while at < end {
+            let block = file.read(at..end.min(at + CHUNK_BYTES)).await?;
+            bytes.extend_from_slice(&block);
+            at += block.len() as u64;
+        }
+        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize);
+        let same = parse(&bytes, header.generation, header.offset) == Parsed::Valid(*header);
+        let Some(payload) = payload.filter(|_| same) else {
+            let text = format!("the group at byte {} changed while the log was read", header.offset);
+            return Err(Error::at(ErrorKind::Io, &path, text));
+        };
+        for (lsn, record) in (header.first_lsn..).zip(format::records(payload)) {
+            if group.live.contains(&lsn) {
+                self.ready.push_back((Lsn(lsn), record.to_vec()));
+            }
+        }
+        Ok(())
+    }
+}
