@@ -1,0 +1,114 @@
+//! Several puts and deletes that happen together.
+
+use crate::error::{Error, Result};
+use crate::keyspace::Keyspace;
+use crate::record::{self, Change};
+use crate::store::commit::Ready;
+
+/// Puts and deletes, of any keyspaces of one store, that happen all at once or not at all; see
+/// [`Store::write`](crate::Store::write).
+///
+/// Of several changes of one key the last one counts. What it takes of memory is what it has in keys and
+/// values, once; all of it has to fit into a memtable.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    record: Vec<u8>,
+    places: Vec<u32>,
+    /// The store that its keyspaces are of.
+    store: Option<u64>,
+    failed: Option<Error>,
+}
+
+impl Batch {
+    /// A batch without changes.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Sets a key's value.
+    ///
+    /// A key or value that cannot be is an error when the batch is written.
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Batch {
+        let put = Change::Put { value: value.as_ref(), expires_s: None };
+        self.add(keyspace, key.as_ref(), &put)
+    }
+
+    /// Sets a key's value that is as good as deleted from a second since 1970 on.
+    pub fn put_until(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires_s: u64,
+    ) -> &mut Batch {
+        let put = Change::Put { value: value.as_ref(), expires_s: Some(expires_s) };
+        self.add(keyspace, key.as_ref(), &put)
+    }
+
+    /// Removes a key, if it is there.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Batch {
+        self.add(keyspace, key.as_ref(), &Change::Delete)
+    }
+
+    /// Changes so far.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.failed.is_none()
+    }
+
+    /// Takes all changes out of it, to be filled again.
+    pub fn clear(&mut self) {
+        self.record.clear();
+        self.places.clear();
+        (self.store, self.failed) = (None, None);
+    }
+
+    fn add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> &mut Batch {
+        if self.failed.is_none()
+            && let Err(error) = self.try_add(keyspace, key, change)
+        {
+            self.failed = Some(error);
+        }
+        self
+    }
+
+    fn try_add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> Result<()> {
+        record::check(key, change)?;
+        keyspace.check_store(*self.store.get_or_insert(keyspace.store_number()))?;
+        if self.record.is_empty() {
+            self.record.extend_from_slice(&record::header_bytes(0));
+        }
+        let (at, bytes) = (self.record.len(), record::entry_bytes(key, change));
+        let limit = u32::MAX as usize / 2;
+        if at + bytes > limit {
+            let kind = crate::error::ErrorKind::TooLarge { limit };
+            return Err(Error::new(kind, "a batch of more than 2 GiB"));
+        }
+        self.record.resize(at + bytes, 0);
+        record::put_entry(&mut self.record[at..], keyspace.id(), key, change);
+        self.places.push(at as u32);
+        Ok(())
+    }
+
+    /// The record of the log; `None` when there is nothing to write.
+    pub(crate) fn ready(&self, store: u64) -> Result<Option<Ready>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.places.is_empty() {
+            return Ok(None);
+        }
+        if self.store != Some(store) {
+            return Err(crate::keyspace::other_store());
+        }
+        let mut record: std::sync::Arc<[u8]> = std::sync::Arc::from(&self.record[..]);
+        if let Some(bytes) = std::sync::Arc::get_mut(&mut record) {
+            bytes[..record::HEADER_BYTES].copy_from_slice(&record::header_bytes(self.places.len() as u32));
+        }
+        Ok(Some(Ready { record, places: self.places.clone() }))
+    }
+}

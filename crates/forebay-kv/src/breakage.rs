@@ -1,0 +1,45 @@
+//! A store that is broken on purpose, so that the tests can be seen to catch what they are for.
+//!
+//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a
+//! whole, and the store of a real engine, whose tasks run on a shard, is never touched.
+
+use std::cell::Cell;
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Breakage {
+    /// The manifest names a table that was not made durable.
+    TableNotSynced,
+    /// Reads see what is not durable yet.
+    VisibleBeforeDurable,
+    /// The log gives up its records before the manifest names the tables that have them.
+    LogCutTooSoon,
+    /// A compaction drops deletions although something older lies below.
+    DeletionDroppedTooSoon,
+    /// A compaction removes the tables that it has read before the manifest names those that it wrote.
+    InputsRemovedTooSoon,
+}
+
+thread_local! {
+    static ON: Cell<Option<Breakage>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with this thread's simulated stores broken.
+pub fn with<T>(breakage: Breakage, f: impl FnOnce() -> T) -> T {
+    struct Mended(Option<Breakage>);
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            ON.set(self.0);
+        }
+    }
+    let _mended = Mended(ON.replace(Some(breakage)));
+    f()
+}
+
+impl Breakage {
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        ON.try_with(Cell::get).ok().flatten() == Some(self)
+    }
+}

@@ -1,0 +1,263 @@
+//! What tables share: the cache of their blocks, the budget for what is pinned, and the list of files to
+//! remove.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use forebay::Block;
+use quick_cache::sync::{Cache as Blocks, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use crate::value::HeldBytes;
+
+/// Memory of the cache's own for each block, in bytes, about.
+const OVERHEAD_BYTES: u64 = 160;
+/// Bytes for which the cache gets a part of its own, with its own lock.
+const PART_BYTES: u64 = 1 << 20;
+const PARTS_MAX: u64 = 32;
+
+/// The blocks in memory of all tables: those that are pinned, which only count here, and those that come
+/// and go.
+pub(crate) struct Cache {
+    blocks: Blocks<At, Block, ByMemory, Mix, DefaultLifecycle<At, Block>>,
+    /// The most bytes, of both kinds together.
+    bytes_max: u64,
+    pinned_bytes_max: u64,
+    pinned_bytes: Mutex<u64>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    held: Arc<HeldBytes>,
+    removals: Removals,
+}
+
+/// Whose block, and its first byte in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct At {
+    table: u32,
+    offset: u64,
+}
+
+/// What the cache is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CacheStats {
+    /// The most bytes, pinned ones included.
+    pub(crate) bytes_max: u64,
+    /// Pinned bytes: top levels and filters.
+    pub(crate) pinned_bytes: u64,
+    /// Bytes of blocks that come and go, with what the cache needs for them.
+    pub(crate) block_bytes: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+}
+
+/// Pinned bytes, until it is dropped.
+pub(crate) struct Pin {
+    cache: Arc<Cache>,
+    bytes: u64,
+}
+
+impl Cache {
+    /// A cache for `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
+    pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
+        let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
+        let mut options = OptionsBuilder::new();
+        options
+            .shards(parts as usize)
+            .estimated_items_capacity((bytes_max / 4096).max(1) as usize)
+            .weight_capacity(bytes_max);
+        let blocks = match options.build() {
+            Ok(options) => Blocks::with_options(options, ByMemory, Mix, DefaultLifecycle::default()),
+            // Cannot be: everything that must be set is set.
+            Err(_) => Blocks::with(1, bytes_max, ByMemory, Mix, DefaultLifecycle::default()),
+        };
+        Arc::new(Cache {
+            blocks,
+            bytes_max,
+            pinned_bytes_max: pinned_bytes_max.min(bytes_max),
+            pinned_bytes: Mutex::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            held: Arc::default(),
+            removals: Removals::default(),
+        })
+    }
+
+    /// The block of a table that begins at `offset`. What is in the cache was checked before.
+    pub(crate) fn get(&self, table: u32, offset: u64) -> Option<Block> {
+        let found = self.blocks.get(&At { table, offset });
+        let count = if found.is_some() { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// As [`get`](Self::get), for who only looks whether it is there.
+    pub(crate) fn peek(&self, table: u32, offset: u64) -> Option<Block> {
+        self.blocks.get(&At { table, offset })
+    }
+
+    /// Takes a block that was checked. One that keeps much more memory than it shows is left out.
+    pub(crate) fn insert(&self, table: u32, offset: u64, block: &Block) {
+        if block.pinned_bytes() <= 2 * block.len() {
+            self.blocks.insert(At { table, offset }, block.clone());
+        }
+    }
+
+    /// Leave to keep `bytes` in memory for long; the blocks that come and go get so much less.
+    pub(crate) fn pin(self: &Arc<Self>, bytes: u64) -> Option<Pin> {
+        self.take(bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), bytes })
+    }
+
+    /// As [`pin`](Self::pin), for what cannot be done without.
+    pub(crate) fn must_pin(self: &Arc<Self>, bytes: u64) -> Pin {
+        self.take(bytes, u64::MAX);
+        Pin { cache: self.clone(), bytes }
+    }
+
+    fn take(&self, bytes: u64, pinned_bytes_max: u64) -> bool {
+        let mut pinned = self.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match pinned.checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
+            Some(all) => {
+                *pinned = all;
+                self.blocks.set_capacity(self.bytes_max.saturating_sub(all));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// What the program holds of what tables and memtables gave out.
+    pub(crate) fn held(&self) -> &Arc<HeldBytes> {
+        &self.held
+    }
+
+    /// The files of retired tables.
+    pub(crate) fn removals(&self) -> &Removals {
+        &self.removals
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            bytes_max: self.bytes_max,
+            pinned_bytes: *self.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner),
+            block_bytes: self.blocks.weight(),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Pin {
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Leave for more; otherwise nothing changes.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        let is_given = self.cache.take(bytes, self.cache.pinned_bytes_max);
+        self.bytes += if is_given { bytes } else { 0 };
+        is_given
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let cache = &self.cache;
+        let mut pinned = cache.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *pinned = pinned.saturating_sub(self.bytes);
+        cache.blocks.set_capacity(cache.bytes_max.saturating_sub(*pinned));
+    }
+}
+
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pin").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// The files of retired tables that nobody uses any more: whoever drops a table last must not wait for the
+/// file system, so a task of the store empties this list.
+#[derive(Default)]
+pub(crate) struct Removals {
+    files: Mutex<Vec<PathBuf>>,
+    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Removals {
+    /// Takes all files that are on the list.
+    pub(crate) fn take(&self) -> Vec<PathBuf> {
+        std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What to call, on any thread, when a file comes onto the list. Only the first call counts.
+    pub(crate) fn on_push(&self, bell: impl Fn() + Send + Sync + 'static) {
+        // A second bell is nobody's.
+        let _ = self.bell.set(Box::new(bell));
+    }
+
+    pub(crate) fn push(&self, file: PathBuf) {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        if let Some(bell) = self.bell.get() {
+            bell();
+        }
+    }
+}
+
+/// Blocks weigh what they keep from other use.
+#[derive(Clone, Debug)]
+struct ByMemory;
+
+impl Weighter<At, Block> for ByMemory {
+    fn weight(&self, _: &At, block: &Block) -> u64 {
+        block.pinned_bytes() as u64 + OVERHEAD_BYTES
+    }
+}
+
+/// The same in every process, so that a simulated run repeats itself: keys here are numbers of the store's
+/// own.
+#[derive(Clone, Debug)]
+struct Mix;
+
+struct Mixer(u64);
+
+impl BuildHasher for Mix {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer(0)
+    }
+}
+
+impl Hash for At {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.offset ^ u64::from(self.table).rotate_left(40));
+    }
+}
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // The finalizer of MurmurHash3: every bit of the word changes half of the bits.
+        let mut x = self.0 ^ word;
+        x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+        self.0 = x ^ (x >> 33);
+    }
+}

@@ -1,0 +1,241 @@
+//! Checkpoints: a copy of a store that shares its tables' files.
+//!
+//! It is made under another name, with a mark inside that makes every open refuse it, and gets its name when
+//! all of it is durable: under that name it is whole or not there.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{Durability, Open};
+use forebay_wal::Wal;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Edit, How, Manifest};
+use crate::store::flush;
+use crate::store::open::{LOG, MANIFEST, MANIFEST_BYTES, random_id};
+use crate::store::shared::{Shared, table_path, tables_dir};
+use crate::value::Held;
+use crate::view::View;
+
+/// The file that marks a checkpoint in the making.
+pub(crate) const MARK: &str = "UNFINISHED";
+/// What is added to the name of a checkpoint in the making.
+const SUFFIX: &str = ".unfinished";
+/// Links that are under way at once: each has a flush of the directory, which the file system does together.
+const LINKS_MAX: usize = 16;
+/// Memory of the new manifest and log while they are written.
+const MEMORY: u64 = 1 << 20;
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const EXDEV: i32 = 18;
+const ENOTEMPTY: i32 = 39;
+
+/// Makes a checkpoint in `dir`; goes on to its end, whoever still waits for it.
+pub(crate) async fn checkpoint(shared: &Arc<Shared>, dir: &Path) -> Result<()> {
+    shared.check_writable()?;
+    let (owned, dir, task) = (shared.clone(), dir.to_path_buf(), shared.begin_task());
+    let (shard, class) = (shared.options.shard, shared.options.background);
+    let making = shared.engine.spawn_on_shard(shard, class, move || async move {
+        let _task = task;
+        Checkpoint::of(&owned, &dir)?.make().await
+    });
+    making.await?
+}
+
+/// What a directory says that holds the beginning of a checkpoint.
+pub(crate) fn unfinished(dir: &Path) -> Error {
+    let text = format!(
+        "this is a checkpoint that was never finished: remove the directory and make the checkpoint again \
+         (the file {MARK} in it says so)"
+    );
+    Error::at(ErrorKind::Unfinished, dir, text)
+}
+
+/// The directory that has this name in it.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+struct Checkpoint<'a> {
+    shared: &'a Arc<Shared>,
+    /// Its name at the end.
+    dir: &'a Path,
+    /// Its name until then.
+    making: PathBuf,
+}
+
+impl<'a> Checkpoint<'a> {
+    fn of(shared: &'a Arc<Shared>, dir: &'a Path) -> Result<Checkpoint<'a>> {
+        let refused = |text: &str| Err(Error::at(ErrorKind::InvalidInput, dir, text));
+        let Some(name) = dir.file_name() else {
+            return refused("a checkpoint needs the name of a new directory");
+        };
+        if dir.starts_with(&shared.dir) {
+            return refused("a checkpoint must lie outside of its store's directory");
+        }
+        let mut making = OsString::from(name);
+        making.push(SUFFIX);
+        Ok(Checkpoint { shared, dir, making: dir.with_file_name(making) })
+    }
+
+    async fn make(&self) -> Result<()> {
+        let engine = &self.shared.engine;
+        for (dir, is_making) in [(self.dir, false), (&*self.making, true)] {
+            match engine.metadata(dir).await {
+                Err(error) if error.raw_os_error() == Some(ENOENT) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) if is_making => {
+                    let text = "an earlier checkpoint to this name was not finished, or is under way: if none is, \
+                                remove this directory";
+                    return Err(Error::at(ErrorKind::Exists, dir, text));
+                }
+                Ok(_) => return Err(self.exists()),
+            }
+        }
+        self.check_file_system().await?;
+        let held = self.shared.budget.held / 2;
+        let _held = Held::new(Some(self.shared.cache.held()), MEMORY.min(held));
+        self.shared.check_held()?;
+        flush::everything(self.shared).await?;
+        // It keeps the tables' files. What is in no table yet was written after the flush began.
+        let view = self.shared.view();
+        engine.create_dir(&self.making).await?;
+        let made = match self.fill(&view).await {
+            Ok(()) => self.give_name().await,
+            Err(error) => Err(error),
+        };
+        if made.is_err() {
+            self.remove().await;
+        }
+        made
+    }
+
+    fn exists(&self) -> Error {
+        Error::at(ErrorKind::Exists, self.dir, "a checkpoint needs a new directory, and this name is taken")
+    }
+
+    fn other_file_system(&self) -> Error {
+        let text = format!(
+            "the store {} is on another file system, and a checkpoint links its files: choose a directory on \
+             the store's file system, and copy the checkpoint from there",
+            self.shared.dir.display()
+        );
+        Error::at(ErrorKind::InvalidInput, self.dir, text)
+    }
+
+    /// Found out before anything is written, as far as that can be.
+    async fn check_file_system(&self) -> Result<()> {
+        let engine = &self.shared.engine;
+        let parent = parent_of(self.dir);
+        let above = engine.metadata(parent).await.map_err(|error| match error.raw_os_error() {
+            Some(ENOENT) => {
+                Error::at(ErrorKind::NotFound, parent, "there is no such directory to make a checkpoint in")
+            }
+            _ => error.into(),
+        })?;
+        let tables = engine.metadata(tables_dir(&self.shared.dir)).await?;
+        if above.device() == tables.device() { Ok(()) } else { Err(self.other_file_system()) }
+    }
+
+    /// Writes everything, durably; then takes the mark away.
+    async fn fill(&self, view: &View) -> Result<()> {
+        let (engine, making) = (&self.shared.engine, &self.making);
+        let mark = making.join(MARK);
+        engine.open(&mark, Open::create_new().buffered()).await?.sync(Durability::All).await?;
+        // The mark is there before anything that could be taken for a store.
+        engine.sync_dir(making).await?;
+        engine.create_dir(tables_dir(making)).await?;
+        self.link_tables(view).await?;
+        self.write_manifest(view).await?;
+        engine.sync_dir(making).await?;
+        engine.remove_file(&mark).await?;
+        Ok(engine.sync_dir(making).await?)
+    }
+
+    async fn link_tables(&self, view: &View) -> Result<()> {
+        let tables: Vec<u32> = view.version.tables().map(|(_, table)| table.id()).collect();
+        for some in tables.chunks(LINKS_MAX) {
+            self.shared.check_writable()?;
+            let link = |id: &u32| {
+                let to = table_path(&self.making, *id);
+                self.shared.engine.hard_link(self.shared.table_path(*id), to)
+            };
+            // All begin now.
+            let links: Vec<_> = some.iter().map(link).collect();
+            for link in links {
+                link.await.map_err(|error| match error.raw_os_error() {
+                    Some(EXDEV) => self.other_file_system(),
+                    _ => error.into(),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A manifest that begins with these tables, and a log that begins with nothing.
+    async fn write_manifest(&self, view: &View) -> Result<()> {
+        let (shared, engine) = (self.shared, &self.shared.engine);
+        let store_id = random_id(engine, self.dir);
+        let (manifest, log) = (self.making.join(MANIFEST), self.making.join(LOG));
+        engine.create_dir(&manifest).await?;
+        engine.create_dir(&log).await?;
+        let how = How {
+            create: true,
+            store_id: Some(store_id),
+            segment_bytes: MANIFEST_BYTES,
+            shard: shared.options.shard,
+            class: forebay::shard::class(),
+        };
+        let levels: Vec<_> = view.version.keyspaces().collect();
+        let added: Vec<_> =
+            view.version.tables().map(|(level, table)| (level as u8, table.meta().clone())).collect();
+        let edit = Edit {
+            is_whole: true,
+            store_id,
+            // 1 at least: it says that the log is there.
+            next_table: added.iter().map(|(_, meta)| meta.id.saturating_add(1)).max().unwrap_or(1),
+            log_start: Some(1),
+            keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),
+            removed: Vec::new(),
+            added,
+        };
+        let begun = Manifest::open(engine, &manifest, how).await?;
+        let applied = begun.apply(&edit).await;
+        begun.close().await?;
+        applied?;
+        let options = forebay_wal::Options::new()
+            .segment_bytes(MANIFEST_BYTES)
+            .record_bytes_max(4096)
+            .pending_bytes_max(64 << 10)
+            .group_bytes_max(16 << 10)
+            .log_id(u128::from(store_id) << 8 | 2)
+            .class(forebay::shard::class())
+            .shard(shared.options.shard);
+        let (wal, _) = Wal::open(engine, &log, options).await?;
+        Ok(wal.close().await?)
+    }
+
+    async fn give_name(&self) -> Result<()> {
+        let renamed = self.shared.engine.rename(&self.making, self.dir).await;
+        renamed.map_err(|error| match error.raw_os_error() {
+            Some(EEXIST | ENOTEMPTY) => self.exists(),
+            _ => error.into(),
+        })
+    }
+
+    /// Removes what was made, as far as it can be: what stays says that it is unfinished.
+    async fn remove(&self) {
+        let engine = &self.shared.engine;
+        // A renaming that answers an error may have happened; then it is a whole store and stays.
+        for dir in [tables_dir(&self.making), self.making.join(MANIFEST), self.making.join(LOG)] {
+            let Ok(entries) = engine.read_dir(&dir).await else { continue };
+            for entry in entries {
+                let _ = engine.remove_file(dir.join(entry.name())).await;
+            }
+            let _ = engine.remove_dir(&dir).await;
+        }
+        let _ = engine.remove_file(self.making.join(MARK)).await;
+        let _ = engine.remove_dir(&self.making).await;
+    }
+}

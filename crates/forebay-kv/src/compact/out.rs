@@ -1,0 +1,119 @@
+//! Tables that are written one after the other, each as long as tables may be.
+
+use std::sync::Arc;
+
+use forebay::Class;
+
+use crate::error::Result;
+use crate::store::shared::Shared;
+use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
+
+/// The longest table.
+const TABLE_BYTES_MAX: u64 = 64 << 20;
+const TABLE_BYTES_MIN: u64 = 256 << 10;
+/// Memory of the writer is looked at once in so many entries.
+const LOOK: u64 = 64;
+
+/// Tables in the making. What was written is removed when this goes without [`keep`](Output::keep).
+pub(crate) struct Output {
+    shared: Arc<Shared>,
+    spec: TableSpec,
+    /// Bytes of a table, and of memory for its keys, after which the next begins.
+    bytes_max: u64,
+    memory_max: u64,
+    writer: Option<TableWriter>,
+    metas: Vec<TableMeta>,
+    /// The number of the table that is being made, from before its file exists.
+    making: Option<u32>,
+}
+
+impl Output {
+    /// Tables of a keyspace, written with about so many bytes of memory.
+    pub(crate) fn new(shared: &Arc<Shared>, keyspace: u32, class: Class, memory: u64) -> Output {
+        let depth = 2;
+        let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 256 << 10) as usize;
+        // The largest power of two that is not longer.
+        let buffer_bytes = 1 << buffer.ilog2();
+        let spec = TableSpec {
+            leaf_bytes: shared.options.leaf_bytes,
+            class,
+            shard: Some(shared.options.shard),
+            buffer_bytes,
+            depth: depth as usize,
+            ..TableSpec::new(0, keyspace)
+        };
+        Output {
+            shared: shared.clone(),
+            spec,
+            bytes_max: (shared.budget.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX),
+            memory_max: (depth + 1) * buffer_bytes as u64 + memory / 3,
+            writer: None,
+            metas: Vec::new(),
+            making: None,
+        }
+    }
+
+    /// Adds an entry, whose key is above all before it.
+    pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
+        if let Some(writer) = &self.writer
+            && (writer.bytes() >= self.bytes_max
+                || (writer.entries().is_multiple_of(LOOK) && writer.memory_bytes() > self.memory_max))
+        {
+            self.end().await?;
+        }
+        match &mut self.writer {
+            Some(writer) => writer.add(key, entry).await,
+            None => {
+                let spec = TableSpec { id: self.shared.next_table(), ..self.spec.clone() };
+                self.making = Some(spec.id);
+                let path = self.shared.table_path(spec.id);
+                // No file is made once the store is closed: somebody else may have it open.
+                let _task = self.shared.begin_task();
+                self.shared.check_open()?;
+                let created = TableWriter::create(&self.shared.engine, &path, spec).await?;
+                self.writer.insert(created).add(key, entry).await
+            }
+        }
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            self.metas.push(writer.finish().await?);
+            self.making = None;
+        }
+        Ok(())
+    }
+
+    /// Makes all tables durable.
+    pub(crate) async fn finish(&mut self) -> Result<&[TableMeta]> {
+        self.end().await?;
+        Ok(&self.metas)
+    }
+
+    /// The tables belong to somebody else from now on.
+    pub(crate) fn keep(&mut self) -> Vec<TableMeta> {
+        std::mem::take(&mut self.metas)
+    }
+
+    /// Removes everything, and waits for that.
+    pub(crate) async fn abandon(mut self) {
+        self.writer = None;
+        for id in self.ids() {
+            // Nothing names it. What stays is removed when the store is opened.
+            let _ = self.shared.engine.remove_file(self.shared.table_path(id)).await;
+        }
+    }
+
+    fn ids(&mut self) -> Vec<u32> {
+        let metas = self.metas.drain(..).map(|meta| meta.id);
+        metas.chain(self.making.take()).collect()
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        for id in self.ids() {
+            self.shared.cache.removals().push(self.shared.table_path(id));
+        }
+    }
+}

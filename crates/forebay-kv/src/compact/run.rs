@@ -1,0 +1,139 @@
+//! A compaction: reads its tables in order, writes the newest of each key to others, and exchanges them in
+//! one step.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::out::Output;
+use super::pick::Job;
+use crate::error::Result;
+use crate::manifest::Edit;
+use crate::manifest::version::LEVELS;
+use crate::merge::{Bounds, Merge, Run, Source};
+use crate::range::{is_over, limit};
+use crate::store::flush;
+use crate::store::shared::Shared;
+use crate::table::{CursorHow, Direction, Entry, EntryRef};
+
+/// Entries, and bytes of them, after which other tasks of the shard get their turn: less than 100 us of work.
+const SLICE_ENTRIES: usize = 64;
+const SLICE_BYTES: usize = 32 << 10;
+
+/// Runs a job. Answers whether it was done: a store that closes ends it, and nothing has changed.
+pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
+    if job.is_move() {
+        let added = job.upper.iter().map(|table| (job.target as u8, table.clone())).collect::<Vec<_>>();
+        let edit = Edit {
+            removed: job.upper.iter().map(|table| table.id()).collect(),
+            added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
+            ..Edit::default()
+        };
+        shared.edit(&edit, &added, |_| ()).await?;
+        shared.counters.moved.fetch_add(job.upper.len() as u64, Ordering::Relaxed);
+        return Ok(true);
+    }
+    let memory = shared.budget.tables / 2;
+    let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
+    let is_done = match merge(shared, job, memory / 2, &mut output).await {
+        Ok(is_whole) => is_whole,
+        Err(error) => {
+            output.abandon().await;
+            return Err(error);
+        }
+    };
+    if !is_done {
+        output.abandon().await;
+        return Ok(false);
+    }
+    let written = output.finish().await.map(<[_]>::to_vec);
+    let written = match written {
+        Ok(written) => written,
+        Err(error) => {
+            output.abandon().await;
+            return Err(error);
+        }
+    };
+    let mut added = Vec::with_capacity(written.len());
+    for meta in &written {
+        // The last level's filters are used only where they are in memory anyway.
+        match flush::open(shared, meta, job.target + 1 < LEVELS).await {
+            Ok(table) => added.push((job.target as u8, table)),
+            Err(error) => {
+                output.abandon().await;
+                return Err(error);
+            }
+        }
+    }
+    let edit = Edit {
+        next_table: written.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
+        removed: job.inputs().map(|table| table.id()).collect(),
+        added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
+        ..Edit::default()
+    };
+    if is_hasty() {
+        for table in job.inputs() {
+            let _ = shared.engine.remove_file(table.path()).await;
+        }
+    }
+    // Whether it comes to be or not, the manifest may name them.
+    drop(output.keep());
+    shared.edit(&edit, &added, |_| ()).await?;
+    let counters = &shared.counters;
+    let read: u64 = job.inputs().map(|table| table.meta().bytes).sum();
+    counters.compactions.fetch_add(1, Ordering::Relaxed);
+    counters.compaction_read.fetch_add(read, Ordering::Relaxed);
+    let bytes: u64 = written.iter().map(|meta| meta.bytes).sum();
+    counters.compaction_written.fetch_add(bytes, Ordering::Relaxed);
+    Ok(true)
+}
+
+/// Writes what stays. Answers whether it came to the end.
+async fn merge(shared: &Arc<Shared>, job: &Job, memory: u64, output: &mut Output) -> Result<bool> {
+    let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
+    let runs = if job.level == 0 { job.upper.len() } else { 1 } + usize::from(!job.lower.is_empty());
+    let how = limit(how, memory / runs as u64, u64::from(shared.options.leaf_bytes));
+    let bounds = Arc::new(Bounds::ALL);
+    let uppers = match job.level {
+        0 => job.upper.chunks(1),
+        _ => job.upper.chunks(job.upper.len().max(1)),
+    };
+    let runs = uppers.chain([&job.lower[..]]).map(|tables| Run::new(tables.iter(), &bounds, how));
+    let sources = runs.filter(|run| !run.is_empty()).map(|run| Source::Run(Box::new(run))).collect();
+    let mut merge = Merge::new(sources, Direction::Forward);
+    let now_s = shared.now_s();
+    let (mut entries, mut bytes) = (0, 0);
+    while merge.next().await? {
+        let key = merge.key();
+        let Some(entry) = merge.entry() else { continue };
+        entries += merge.versions();
+        let entry = match entry {
+            EntryRef::Value { bytes: value, expires_s } if !is_over(expires_s, now_s) => {
+                bytes += value.len();
+                Some(Entry::Value { bytes: value, expires_s })
+            }
+            // What has expired hides what is older as a deletion does.
+            _ => job.is_below(key).then_some(Entry::Deleted),
+        };
+        bytes += key.len();
+        if let Some(entry) = entry {
+            output.add(key, entry).await?;
+        }
+        if entries >= SLICE_ENTRIES || bytes >= SLICE_BYTES {
+            (entries, bytes) = (0, 0);
+            if shared.check_writable().is_err() {
+                return Ok(false);
+            }
+            forebay::shard::yield_now().await;
+        }
+    }
+    Ok(true)
+}
+
+/// Whether this store was broken on purpose and removes a compaction's inputs before the manifest names the
+/// outputs.
+fn is_hasty() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::InputsRemovedTooSoon.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
+}

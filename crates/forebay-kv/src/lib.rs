@@ -1,0 +1,49 @@
+//! A key-value store with a hard memory budget.
+//!
+//! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log. What a
+//! table's bytes look like is in the manual page `docs/kv-format.md`; `docs/kv.md` is the manual.
+
+mod batch;
+#[cfg(feature = "_breakage")]
+#[doc(hidden)]
+pub mod breakage;
+mod budget;
+mod cache;
+mod checkpoint;
+mod compact;
+mod error;
+mod keyspace;
+mod load;
+mod manifest;
+mod memtable;
+mod merge;
+mod node;
+mod options;
+mod range;
+mod record;
+mod snapshot;
+mod store;
+mod table;
+mod value;
+mod verify;
+mod view;
+
+pub use batch::Batch;
+pub use error::{Error, ErrorKind, Result};
+pub use keyspace::Keyspace;
+pub use load::BulkLoad;
+pub use options::Options;
+pub use range::Range;
+pub use snapshot::Snapshot;
+pub use store::{
+    Answer, Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Stats, Store, Swapped, Write,
+};
+pub use value::Value;
+pub use verify::{Verified, verify, verify_with};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/kv.md")]
+struct Manual;

@@ -1,0 +1,186 @@
+//! Which tables, keyspaces and log records a store consists of: a log of edits.
+//!
+//! It is a log of forebay's own kind, in `manifest/`. An edit is one record, or several in a row when it is
+//! long; what a record looks like stands in [`edit`]. From time to time the whole state is written down as an
+//! edit from nothing, and what lies before it is dropped.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay::{Class, Engine};
+use forebay_wal::{Lsn, Wal};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::turn::Turn;
+
+pub(crate) mod edit;
+mod frame;
+mod state;
+pub(crate) mod version;
+
+pub(crate) use edit::Edit;
+pub(crate) use state::State;
+
+/// Edits after which the whole state is written down.
+const EDITS_MAX: u64 = 256;
+
+/// The manifest of an open store.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    dir: PathBuf,
+    wal: Wal,
+    /// One edit after the other.
+    turn: Turn,
+    inner: Mutex<Inner>,
+}
+
+/// Puts a state together from the records of a manifest.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    joiner: frame::Joiner,
+    state: State,
+    /// Edits since the state was written down.
+    edits: u64,
+}
+
+impl Replay {
+    /// The next record.
+    pub(crate) fn add(&mut self, dir: &Path, lsn: Lsn, record: &[u8]) -> Result<()> {
+        let damaged = |what: &str| {
+            Error::at(ErrorKind::Corruption, dir, format!("record {lsn} of the manifest: {what}"))
+        };
+        let Some(edit) = self.joiner.add(record).map_err(|error| error.told(dir, lsn.0))? else {
+            return Ok(());
+        };
+        let edit = Edit::decode(edit).ok_or_else(|| damaged("an edit that makes no sense"))?;
+        if edit.is_whole {
+            (self.state, self.edits) = (State::default(), 0);
+        }
+        self.state.apply(&edit).map_err(damaged)?;
+        self.edits += 1;
+        Ok(())
+    }
+
+    pub(crate) fn into_state(self) -> State {
+        self.state
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    /// Edits since the state was written down.
+    edits: u64,
+}
+
+/// How a manifest is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) create: bool,
+    pub(crate) store_id: Option<u64>,
+    /// Of its log.
+    pub(crate) segment_bytes: u64,
+    pub(crate) shard: usize,
+    pub(crate) class: Class,
+}
+
+impl Manifest {
+    /// Opens the manifest in a directory, which exists; a new one is empty.
+    pub(crate) async fn open(engine: &Engine, dir: &Path, how: How) -> Result<Manifest> {
+        let options = forebay_wal::Options::new()
+            .segment_bytes(how.segment_bytes)
+            .group_bytes_max(frame::PART_BYTES * 2)
+            .pending_bytes_max(frame::PART_BYTES * 8)
+            .create(how.create)
+            .shard(how.shard)
+            .class(how.class);
+        let options = match how.store_id {
+            Some(id) => options.log_id(u128::from(id) << 8 | 1),
+            None => options,
+        };
+        let (wal, recovery) = Wal::open(engine, dir, options).await?;
+        let mut reader = wal.read_from(recovery.first);
+        let mut replay = Replay::default();
+        while let Some(record) = reader.next().await? {
+            replay.add(dir, record.lsn(), &record)?;
+        }
+        let inner = Inner { state: replay.state, edits: replay.edits };
+        Ok(Manifest { dir: dir.to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the store consists of, as far as that is durable.
+    pub(crate) fn state(&self) -> State {
+        self.lock().state.clone()
+    }
+
+    /// Looks at the state without a copy.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.lock().state)
+    }
+
+    /// Makes an edit durable. After an error it may be there or not once the store is opened again.
+    ///
+    /// # Errors
+    /// Those of the log; [`ErrorKind::Corruption`] for an edit that does not fit the state, which changes
+    /// nothing.
+    pub(crate) async fn apply(&self, edit: &Edit) -> Result<()> {
+        let _turn = self.turn.take().await;
+        let mut next = self.state();
+        next.apply(edit).map_err(|what| Error::new(ErrorKind::Corruption, format!("an edit: {what}")))?;
+        self.append(&edit.encode()).await?;
+        let edits = {
+            let mut inner = self.lock();
+            inner.state = next;
+            inner.edits += 1;
+            inner.edits
+        };
+        if edits >= EDITS_MAX {
+            self.write_down().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the whole state down and drops what lies before.
+    async fn write_down(&self) -> Result<()> {
+        let whole = self.state().to_edit().encode();
+        let first = self.append(&whole).await?;
+        self.wal.truncate_before(first).await?;
+        self.lock().edits = 0;
+        Ok(())
+    }
+
+    /// Appends one edit in as many records as it needs; answers the first one's number.
+    async fn append(&self, bytes: &[u8]) -> Result<Lsn> {
+        let mut first = None;
+        for part in frame::parts(bytes) {
+            let lsn = self.wal.append_unsynced(&part).await?;
+            first.get_or_insert(lsn);
+        }
+        self.wal.sync().await?;
+        Ok(first.unwrap_or_default())
+    }
+
+    /// Reads all of it again, and compares it with what is in memory.
+    pub(crate) async fn check(&self) -> Result<()> {
+        // Nothing is dropped meanwhile.
+        let _turn = self.turn.take().await;
+        let mut reader = self.wal.read_from(self.wal.first_lsn());
+        let mut replay = Replay::default();
+        while let Some(record) = reader.next().await? {
+            replay.add(&self.dir, record.lsn(), &record)?;
+        }
+        match replay.state == self.state() {
+            true => Ok(()),
+            false => Err(Error::at(ErrorKind::Corruption, &self.dir, "the manifest is not what it was")),
+        }
+    }
+
+    /// Ends it; nothing is lost either way.
+    pub(crate) async fn close(&self) -> Result<()> {
+        Ok(self.wal.close().await?)
+    }
+}

@@ -1,0 +1,180 @@
+//! A change of what a store consists of, and its bytes.
+//!
+//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given), store id u64, next table
+//! u32, the log's start u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed
+//! tables, each id u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries
+//! u64, deleted u64, expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of the largest key.
+
+use crate::table::TableMeta;
+
+/// A change: all of it happens or none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Edit {
+    /// It does not add to what was before; it is the state.
+    pub(crate) is_whole: bool,
+    /// Tells the store from others; only a whole one sets it.
+    pub(crate) store_id: u64,
+    /// Tables from this number on do not exist yet; 0 leaves it.
+    pub(crate) next_table: u32,
+    /// Records of the log before this one are in tables.
+    pub(crate) log_start: Option<u64>,
+    pub(crate) keyspaces: Vec<(u32, String)>,
+    pub(crate) removed: Vec<u32>,
+    /// Levels and tables.
+    pub(crate) added: Vec<(u8, TableMeta)>,
+}
+
+const WHOLE: u8 = 1;
+const LOG_START: u8 = 2;
+
+impl Edit {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let whole = if self.is_whole { WHOLE } else { 0 };
+        out.push(whole | if self.log_start.is_some() { LOG_START } else { 0 });
+        out.extend_from_slice(&self.store_id.to_le_bytes());
+        out.extend_from_slice(&self.next_table.to_le_bytes());
+        out.extend_from_slice(&self.log_start.unwrap_or(0).to_le_bytes());
+        out.extend_from_slice(&(self.keyspaces.len() as u32).to_le_bytes());
+        for (id, name) in &self.keyspaces {
+            out.extend_from_slice(&id.to_le_bytes());
+            // A keyspace's name is at most 255 bytes.
+            out.push(name.len() as u8);
+            out.extend_from_slice(name.as_bytes());
+        }
+        out.extend_from_slice(&(self.removed.len() as u32).to_le_bytes());
+        for id in &self.removed {
+            out.extend_from_slice(&id.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.added.len() as u32).to_le_bytes());
+        for (level, table) in &self.added {
+            out.push(*level);
+            out.extend_from_slice(&table.id.to_le_bytes());
+            out.extend_from_slice(&table.keyspace.to_le_bytes());
+            let (first_s, last_s) = table.expires_s;
+            for number in [table.bytes, table.entries, table.deleted, table.expiring, first_s, last_s] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            for key in [&table.smallest, &table.largest] {
+                // A key is at most 16 KiB.
+                out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+                out.extend_from_slice(key);
+            }
+        }
+        out
+    }
+
+    /// `None` when the bytes are no edit.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Edit> {
+        let mut input = Input(bytes);
+        let flags = input.u8()?;
+        let (store_id, next_table, log_start) = (input.u64()?, input.u32()?, input.u64()?);
+        let mut edit = Edit {
+            is_whole: flags & WHOLE != 0,
+            store_id,
+            next_table,
+            log_start: (flags & LOG_START != 0).then_some(log_start),
+            ..Edit::default()
+        };
+        for _ in 0..input.u32()? {
+            let (id, len) = (input.u32()?, input.u8()?);
+            let name = std::str::from_utf8(input.bytes(usize::from(len))?).ok()?;
+            edit.keyspaces.push((id, name.to_string()));
+        }
+        for _ in 0..input.u32()? {
+            edit.removed.push(input.u32()?);
+        }
+        for _ in 0..input.u32()? {
+            let level = input.u8()?;
+            let table = TableMeta {
+                id: input.u32()?,
+                keyspace: input.u32()?,
+                bytes: input.u64()?,
+                entries: input.u64()?,
+                deleted: input.u64()?,
+                expiring: input.u64()?,
+                expires_s: (input.u64()?, input.u64()?),
+                smallest: input.key()?,
+                largest: input.key()?,
+            };
+            edit.added.push((level, table));
+        }
+        let known = flags & !(WHOLE | LOG_START) == 0 && input.0.is_empty();
+        known.then_some(edit)
+    }
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn word<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.word::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.word().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.word().map(u64::from_le_bytes)
+    }
+
+    fn key(&mut self) -> Option<Box<[u8]>> {
+        let len = self.word().map(u16::from_le_bytes)?;
+        self.bytes(usize::from(len)).map(Box::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit() -> Edit {
+        let table = TableMeta {
+            id: 7,
+            keyspace: 2,
+            bytes: 1 << 40,
+            entries: 3,
+            deleted: 1,
+            expiring: 2,
+            expires_s: (70, 1 << 40),
+            smallest: Box::from(&b"a"[..]),
+            largest: Box::from(&b"zz"[..]),
+        };
+        Edit {
+            is_whole: true,
+            store_id: 99,
+            next_table: 8,
+            log_start: Some(12),
+            keyspaces: vec![(0, "default".to_string()), (2, "k".to_string())],
+            removed: vec![1, 2],
+            added: vec![(0, table.clone()), (6, table)],
+        }
+    }
+
+    #[test]
+    fn edits_come_back() {
+        for edit in [edit(), Edit::default()] {
+            assert_eq!(Edit::decode(&edit.encode()), Some(edit));
+        }
+    }
+
+    #[test]
+    fn cut_and_extended_edits_are_none() {
+        let bytes = edit().encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Edit::decode(&bytes[..len]), None, "cut at {len}");
+        }
+        assert_eq!(Edit::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! Edits cut into records, and put together again.
+//!
+//! A record is version u8 (1), flags u8 (bit 0: an edit begins here, bit 1: it ends here), and a part of the
+//! edit. An edit whose end is missing was under way when the program ended, and counts for nothing.
+
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind};
+
+/// The version that is written.
+const VERSION: u8 = 1;
+const BEGIN: u8 = 1;
+const END: u8 = 2;
+/// Bytes of an edit in one record.
+pub(super) const PART_BYTES: usize = 32 << 10;
+
+/// The records of an edit.
+pub(super) fn parts(edit: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let count = edit.len().div_ceil(PART_BYTES).max(1);
+    (0..count).map(move |index| {
+        let part = &edit[index * PART_BYTES..edit.len().min((index + 1) * PART_BYTES)];
+        let begin = if index == 0 { BEGIN } else { 0 };
+        let end = if index + 1 == count { END } else { 0 };
+        let mut record = Vec::with_capacity(part.len() + 2);
+        record.extend_from_slice(&[VERSION, begin | end]);
+        record.extend_from_slice(part);
+        record
+    })
+}
+
+/// What is wrong with a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Version(u8),
+    Nonsense,
+}
+
+impl Fault {
+    pub(super) fn told(self, dir: &Path, lsn: u64) -> Error {
+        match self {
+            Fault::Version(found) => Error::at(
+                ErrorKind::Version { found: u16::from(found) },
+                dir,
+                format!("the manifest has version {found}; this program knows {VERSION}"),
+            ),
+            Fault::Nonsense => {
+                let text = format!("record {lsn} of the manifest makes no sense");
+                Error::at(ErrorKind::Corruption, dir, text)
+            }
+        }
+    }
+}
+
+/// Puts edits together from their records, in order.
+#[derive(Debug, Default)]
+pub(super) struct Joiner {
+    edit: Vec<u8>,
+    is_open: bool,
+}
+
+impl Joiner {
+    /// The next record; answers an edit when it is whole.
+    pub(super) fn add(&mut self, record: &[u8]) -> Result<Option<&[u8]>, Fault> {
+        let (flags, part) = match record {
+            [VERSION, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
+            [] | [VERSION, ..] => return Err(Fault::Nonsense),
+            [version, ..] => return Err(Fault::Version(*version)),
+        };
+        if flags & BEGIN != 0 {
+            self.edit.clear();
+        } else if !self.is_open {
+            return Err(Fault::Nonsense);
+        }
+        self.edit.extend_from_slice(part);
+        self.is_open = flags & END == 0;
+        Ok((!self.is_open).then_some(&self.edit[..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_of_any_length_come_back_whole_or_not_at_all() {
+        for len in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
+            let edit: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let records: Vec<_> = parts(&edit).collect();
+            for whole in 0..=records.len() {
+                let mut joiner = Joiner::default();
+                let mut found = None;
+                for record in &records[..whole] {
+                    found = joiner.add(record).unwrap().map(<[u8]>::to_vec);
+                }
+                assert_eq!(found, (whole == records.len()).then(|| edit.clone()));
+                // What follows an edit without an end stands for itself.
+                let last = parts(b"next").next().unwrap();
+                assert_eq!(joiner.add(&last).unwrap(), Some(&b"next"[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn other_versions_and_nonsense_are_told_apart() {
+        let mut joiner = Joiner::default();
+        assert_eq!(joiner.add(&[2, 3]), Err(Fault::Version(2)));
+        assert_eq!(joiner.add(&[]), Err(Fault::Nonsense));
+        assert_eq!(joiner.add(&[1, END]), Err(Fault::Nonsense));
+    }
+}

@@ -1,0 +1,136 @@
+//! What all edits so far add up to.
+
+use std::collections::BTreeMap;
+
+use super::edit::Edit;
+use super::version::LEVELS;
+use crate::table::TableMeta;
+
+/// What a store consists of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct State {
+    /// Tells this store from others; 0 as long as there is none.
+    pub(crate) store_id: u64,
+    pub(crate) next_table: u32,
+    /// The first record of the log that is not in tables.
+    pub(crate) log_start: u64,
+    pub(crate) keyspaces: BTreeMap<u32, String>,
+    /// By table: its level and what is known of it.
+    pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
+}
+
+impl State {
+    /// Nothing was written yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.store_id == 0
+    }
+
+    /// Adds an edit. An error leaves a state that is of no use.
+    pub(crate) fn apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        if edit.is_whole {
+            *self = State { store_id: edit.store_id, ..State::default() };
+        }
+        if self.store_id == 0 {
+            return Err("it changes a store that was never begun");
+        }
+        for (id, name) in &edit.keyspaces {
+            let known = self.keyspaces.contains_key(id) || self.keyspaces.values().any(|known| known == name);
+            if known || name.is_empty() {
+                return Err("a keyspace that is there already");
+            }
+            self.keyspaces.insert(*id, name.clone());
+        }
+        for id in &edit.removed {
+            self.tables.remove(id).ok_or("it removes a table that is not there")?;
+        }
+        self.next_table = self.next_table.max(edit.next_table);
+        for (level, table) in &edit.added {
+            if usize::from(*level) >= LEVELS || !self.keyspaces.contains_key(&table.keyspace) {
+                return Err("a table of no level or keyspace");
+            }
+            if table.smallest > table.largest {
+                return Err("a table whose keys are in no order");
+            }
+            if self.tables.insert(table.id, (*level, table.clone())).is_some() {
+                return Err("it adds a table that is there already");
+            }
+            self.next_table = self.next_table.max(table.id.saturating_add(1));
+        }
+        if let Some(start) = edit.log_start {
+            if start < self.log_start {
+                return Err("the log's start goes back");
+            }
+            self.log_start = start;
+        }
+        Ok(())
+    }
+
+    /// The edit that makes this state of nothing.
+    pub(crate) fn to_edit(&self) -> Edit {
+        Edit {
+            is_whole: true,
+            store_id: self.store_id,
+            next_table: self.next_table,
+            log_start: Some(self.log_start),
+            keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.clone())).collect(),
+            removed: Vec::new(),
+            added: self.tables.values().cloned().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(id: u32, keyspace: u32) -> TableMeta {
+        TableMeta {
+            id,
+            keyspace,
+            bytes: 4096,
+            entries: 1,
+            deleted: 0,
+            expiring: 0,
+            expires_s: (0, 0),
+            smallest: Box::from(&b"a"[..]),
+            largest: Box::from(&b"b"[..]),
+        }
+    }
+
+    fn begun() -> State {
+        let mut state = State::default();
+        let keyspaces = vec![(0, "default".to_string())];
+        let edit = Edit { is_whole: true, store_id: 5, log_start: Some(1), keyspaces, ..Edit::default() };
+        state.apply(&edit).unwrap();
+        state
+    }
+
+    #[test]
+    fn a_state_is_its_own_edit() {
+        let mut state = begun();
+        let added = vec![(0, table(3, 0)), (1, table(4, 0))];
+        state.apply(&Edit { added, log_start: Some(9), ..Edit::default() }).unwrap();
+        state.apply(&Edit { removed: vec![3], added: vec![(2, table(9, 0))], ..Edit::default() }).unwrap();
+        assert_eq!((state.next_table, state.log_start, state.tables.len()), (10, 9, 2));
+        let mut again = State::default();
+        again.apply(&state.to_edit()).unwrap();
+        assert_eq!(again, state);
+    }
+
+    #[test]
+    fn edits_that_do_not_fit_are_refused() {
+        let edits = [
+            Edit { removed: vec![1], ..Edit::default() },
+            Edit { added: vec![(0, table(1, 4))], ..Edit::default() },
+            Edit { added: vec![(7, table(1, 0))], ..Edit::default() },
+            Edit { added: vec![(0, table(1, 0)), (1, table(1, 0))], ..Edit::default() },
+            Edit { keyspaces: vec![(1, "default".to_string())], ..Edit::default() },
+            Edit { keyspaces: vec![(0, "other".to_string())], ..Edit::default() },
+            Edit { log_start: Some(0), ..Edit::default() },
+        ];
+        for edit in edits {
+            assert!(begun().apply(&edit).is_err(), "{edit:?}");
+        }
+        assert!(State::default().apply(&Edit::default()).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! The tables of an open store, by keyspace and level.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::table::Table;
+
+/// Level 0, whose tables overlap, and six of one sorted run each.
+pub(crate) const LEVELS: usize = 7;
+
+/// The tables at some moment. Never changes; an edit makes a new one that shares what stays.
+#[derive(Clone, Default)]
+pub(crate) struct Version {
+    keyspaces: BTreeMap<u32, Arc<Levels>>,
+}
+
+/// The tables of one keyspace.
+#[derive(Clone)]
+pub(crate) struct Levels {
+    pub(crate) name: Arc<str>,
+    /// The first newest first; the others by key.
+    levels: [Vec<Arc<Table>>; LEVELS],
+}
+
+impl Levels {
+    pub(crate) fn new(name: &str) -> Levels {
+        Levels { name: Arc::from(name), levels: Default::default() }
+    }
+
+    /// The tables of a level: of level 0 the newest first, of others in the order of their keys.
+    pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
+        self.levels.get(level).map_or(&[], Vec::as_slice)
+    }
+
+    /// The table of a level above 0 that may hold this key.
+    pub(crate) fn table_at(&self, level: usize, key: &[u8]) -> Option<&Arc<Table>> {
+        let tables = self.level(level);
+        let index = tables.partition_point(|table| &*table.meta().largest < key);
+        tables.get(index).filter(|table| table.covers(key))
+    }
+
+    /// The tables that may hold this key with their levels, those first that hide the others.
+    pub(crate) fn candidates<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, &'a Arc<Table>)> {
+        let first = self.level(0).iter().filter(move |table| table.covers(key)).map(|table| (0, table));
+        let table_at = move |level| self.table_at(level, key).map(|table| (level, table));
+        first.chain((1..LEVELS).filter_map(table_at))
+    }
+
+    /// Whether any table might hold this key.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        self.candidates(key).next().is_some()
+    }
+
+    /// Bytes of the files of a level.
+    pub(crate) fn bytes(&self, level: usize) -> u64 {
+        self.level(level).iter().map(|table| table.meta().bytes).sum()
+    }
+
+    fn add(&mut self, level: usize, table: Arc<Table>) {
+        let Some(tables) = self.levels.get_mut(level) else { return };
+        let index = match level {
+            0 => tables.partition_point(|known| known.meta().id > table.meta().id),
+            _ => tables.partition_point(|known| known.meta().smallest < table.meta().smallest),
+        };
+        tables.insert(index, table);
+    }
+}
+
+impl Version {
+    /// A keyspace's tables.
+    pub(crate) fn keyspace(&self, id: u32) -> Option<&Arc<Levels>> {
+        self.keyspaces.get(&id)
+    }
+
+    /// All keyspaces, by number.
+    pub(crate) fn keyspaces(&self) -> impl Iterator<Item = (u32, &Arc<Levels>)> {
+        self.keyspaces.iter().map(|(id, levels)| (*id, levels))
+    }
+
+    pub(crate) fn keyspace_named(&self, name: &str) -> Option<u32> {
+        self.keyspaces().find(|(_, levels)| &*levels.name == name).map(|(id, _)| id)
+    }
+
+    /// All tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+        let levels = self.keyspaces.values();
+        levels.flat_map(|levels| {
+            (0..LEVELS).flat_map(move |level| levels.level(level).iter().map(move |table| (level, table)))
+        })
+    }
+
+    /// The same with another keyspace, or with one renamed.
+    pub(crate) fn with_keyspace(&self, id: u32, name: &str) -> Version {
+        let mut next = self.clone();
+        next.keyspaces.insert(id, Arc::new(Levels::new(name)));
+        next
+    }
+
+    /// The same without some tables and with others, each of which names its keyspace.
+    pub(crate) fn edited(&self, removed: &[u32], added: &[(u8, Arc<Table>)]) -> Version {
+        let mut next = self.clone();
+        for levels in next.keyspaces.values_mut() {
+            let is_removed = |table: &Arc<Table>| removed.contains(&table.meta().id);
+            if levels.levels.iter().flatten().any(is_removed) {
+                let levels = Arc::make_mut(levels);
+                levels.levels.iter_mut().for_each(|tables| tables.retain(|table| !is_removed(table)));
+            }
+        }
+        for (level, table) in added {
+            if let Some(levels) = next.keyspaces.get_mut(&table.meta().keyspace) {
+                Arc::make_mut(levels).add(usize::from(*level), table.clone());
+            }
+        }
+        next
+    }
+
+    /// The most tables that a keyspace has in level 0: what gets have to look through.
+    pub(crate) fn level0_max(&self) -> usize {
+        self.keyspaces.values().map(|levels| levels.level(0).len()).max().unwrap_or(0)
+    }
+}
+
+impl std::fmt::Debug for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tables = self.tables().map(|(level, table)| (level, table.meta().id));
+        f.debug_list().entries(tables).finish()
+    }
+}

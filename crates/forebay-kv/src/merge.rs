@@ -1,0 +1,330 @@
+//! Several sources of entries as one, in the order of the keys: of entries with the same key the newest.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::error::Result;
+use crate::memtable::{Found, Memtables};
+use crate::table::{Cursor, CursorHow, Direction, EntryRef, Table};
+
+mod bounds;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use bounds::Bounds;
+
+/// Entries that are taken out of a memtable at once, at first and later.
+const BATCH_MIN: usize = 8;
+const BATCH_MAX: usize = 128;
+
+/// Where entries come from, in order.
+pub(crate) enum Source {
+    Memory(Memory),
+    Run(Box<Run>),
+}
+
+/// The entries of a keyspace in a memtable, as they were at a record.
+pub(crate) struct Memory {
+    memtables: Arc<Memtables>,
+    keyspace: u32,
+    lsn: u64,
+    bounds: Bounds,
+    direction: Direction,
+    batch: VecDeque<Found>,
+    /// How many the next batch has; 0 when there are no more.
+    count: usize,
+}
+
+/// Tables one after the other, of which no two have a key in common.
+pub(crate) struct Run {
+    /// In the order in which they are gone through.
+    tables: VecDeque<Arc<Table>>,
+    how: CursorHow,
+    bounds: Arc<Bounds>,
+    cursor: Option<Cursor>,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        memtables: Arc<Memtables>,
+        keyspace: u32,
+        lsn: u64,
+        bounds: &Bounds,
+        direction: Direction,
+    ) -> Memory {
+        let (bounds, batch) = (bounds.clone(), VecDeque::new());
+        Memory { memtables, keyspace, lsn, bounds, direction, batch, count: BATCH_MIN }
+    }
+
+    fn advance(&mut self) -> bool {
+        let last = self.batch.pop_front();
+        if !self.batch.is_empty() || self.count == 0 {
+            return !self.batch.is_empty();
+        }
+        let backwards = self.direction == Direction::Backward;
+        if let Some(last) = last {
+            let bound = Bound::Excluded(last.key().to_vec());
+            let end = if backwards { &mut self.bounds.high } else { &mut self.bounds.low };
+            *end = bound;
+        }
+        let range = self.bounds.slices();
+        self.batch = self.memtables.batch(self.keyspace, range, backwards, self.lsn, self.count).into();
+        self.count = if self.batch.len() < self.count { 0 } else { BATCH_MAX };
+        !self.batch.is_empty()
+    }
+}
+
+impl Run {
+    /// A run of the tables that meet the bounds; `tables` are in the order of their keys.
+    pub(crate) fn new<'t>(
+        tables: impl DoubleEndedIterator<Item = &'t Arc<Table>>,
+        bounds: &Arc<Bounds>,
+        how: CursorHow,
+    ) -> Run {
+        let met = tables.filter(|table| bounds.meet(table)).cloned();
+        let tables = match how.direction {
+            Direction::Forward => met.collect(),
+            Direction::Backward => met.rev().collect(),
+        };
+        Run { tables, how, bounds: bounds.clone(), cursor: None }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.cursor.is_none()
+    }
+
+    async fn advance(&mut self) -> Result<bool> {
+        loop {
+            let Some(cursor) = &mut self.cursor else {
+                let Some(table) = self.tables.pop_front() else { return Ok(false) };
+                let mut cursor = table.cursor(self.how);
+                if let Some(key) = self.begin(&table) {
+                    cursor.seek(key).await?;
+                }
+                self.cursor = Some(cursor);
+                continue;
+            };
+            if !cursor.next_key().await? {
+                self.cursor = None;
+                continue;
+            }
+            let (above, below) =
+                (self.bounds.is_above_low(cursor.key()), self.bounds.is_below_high(cursor.key()));
+            let (is_begun, is_over) = match self.how.direction {
+                Direction::Forward => (above, !below),
+                Direction::Backward => (below, !above),
+            };
+            if is_over {
+                self.tables.clear();
+                self.cursor = None;
+                return Ok(false);
+            }
+            if is_begun {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The key to begin at within a table, if that is not its end.
+    fn begin(&self, table: &Table) -> Option<&[u8]> {
+        let (bound, is_within): (_, fn(&[u8], &Table) -> bool) = match self.how.direction {
+            Direction::Forward => (&self.bounds.low, |key, table| key > &table.meta().smallest[..]),
+            Direction::Backward => (&self.bounds.high, |key, table| key < &table.meta().largest[..]),
+        };
+        match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]).filter(|key| is_within(key, table)),
+            Bound::Unbounded => None,
+        }
+    }
+}
+
+impl Source {
+    async fn advance(&mut self) -> Result<bool> {
+        match self {
+            Source::Memory(memory) => Ok(memory.advance()),
+            Source::Run(run) => run.advance().await,
+        }
+    }
+
+    async fn load(&mut self) -> Result<()> {
+        match self {
+            Source::Run(run) => match &mut run.cursor {
+                Some(cursor) => cursor.load().await,
+                None => Ok(()),
+            },
+            Source::Memory(_) => Ok(()),
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        match self {
+            Source::Memory(memory) => memory.batch.front().map_or(&[], Found::key),
+            Source::Run(run) => run.cursor.as_ref().map_or(&[], Cursor::key),
+        }
+    }
+}
+
+/// Sources as one.
+pub(crate) struct Merge {
+    /// The newest first.
+    sources: Vec<Source>,
+    direction: Direction,
+    /// Those that are at an entry that was not given yet: a binary heap, the next entry's on top.
+    heap: Vec<usize>,
+    /// Those that are at the key that was given last, the newest first.
+    given: Vec<usize>,
+    is_begun: bool,
+}
+
+impl Merge {
+    /// A merge of sources, the newest first, each in this direction.
+    pub(crate) fn new(sources: Vec<Source>, direction: Direction) -> Merge {
+        Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false }
+    }
+
+    /// Goes to the next key; `false` behind the last. After an error, or when this future was dropped
+    /// unfinished, the merge is of no more use.
+    ///
+    /// # Errors
+    /// Those of tables' cursors.
+    pub(crate) async fn next(&mut self) -> Result<bool> {
+        if !self.is_begun {
+            self.is_begun = true;
+            self.begin().await?;
+        }
+        while let Some(index) = self.given.pop() {
+            if self.sources[index].advance().await? {
+                self.push(index);
+            }
+        }
+        let Some(first) = self.pop() else { return Ok(false) };
+        self.given.push(first);
+        while let Some(&next) = self.heap.first()
+            && self.sources[next].key() == self.sources[first].key()
+        {
+            self.pop();
+            self.given.push(next);
+        }
+        // Only now that it is clear whose value is wanted: long ones are read one at a time.
+        self.sources[first].load().await?;
+        Ok(true)
+    }
+
+    /// The key that it is at.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.at().map_or(&[], Source::key)
+    }
+
+    /// The newest entry of that key.
+    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+        match self.at()? {
+            Source::Run(run) => run.cursor.as_ref()?.entry(),
+            Source::Memory(memory) => memory.batch.front().map(|found| match found.entry.deleted {
+                true => EntryRef::Deleted,
+                false => EntryRef::Value { bytes: found.value(), expires_s: found.entry.expires_s },
+            }),
+        }
+    }
+
+    /// Where it is at: who has the newest entry.
+    pub(crate) fn at(&self) -> Option<&Source> {
+        self.sources.get(*self.given.first()?)
+    }
+
+    /// How many sources have an entry of the key that it is at.
+    pub(crate) fn versions(&self) -> usize {
+        self.given.len()
+    }
+
+    /// Brings all sources to their first entries, all at once: each may have to read.
+    async fn begin(&mut self) -> Result<()> {
+        let mut starting: Vec<_> =
+            self.sources.iter_mut().map(|source| Some(Box::pin(source.advance()))).collect();
+        let mut answers: Vec<Result<bool>> = starting.iter().map(|_| Ok(false)).collect();
+        poll_fn(|context| {
+            let mut is_over = true;
+            for (start, answer) in starting.iter_mut().zip(&mut answers) {
+                let Some(future) = start else { continue };
+                match future.as_mut().poll(context) {
+                    Poll::Ready(found) => {
+                        *answer = found;
+                        *start = None;
+                    }
+                    Poll::Pending => is_over = false,
+                }
+            }
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        drop(starting);
+        for (index, answer) in answers.into_iter().enumerate() {
+            if answer? {
+                self.push(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one source's entry comes before another's; of equal keys the newer one's.
+    fn is_before(&self, one: usize, other: usize) -> bool {
+        let order = self.sources[one].key().cmp(self.sources[other].key());
+        match (order, self.direction) {
+            (Ordering::Equal, _) => one < other,
+            (order, Direction::Forward) => order.is_lt(),
+            (order, Direction::Backward) => order.is_gt(),
+        }
+    }
+
+    fn push(&mut self, index: usize) {
+        let mut at = self.heap.len();
+        self.heap.push(index);
+        while at > 0 && self.is_before(self.heap[at], self.heap[(at - 1) / 2]) {
+            self.heap.swap(at, (at - 1) / 2);
+            at = (at - 1) / 2;
+        }
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        let last = self.heap.len().checked_sub(1)?;
+        self.heap.swap(0, last);
+        let first = self.heap.pop();
+        let mut at = 0;
+        loop {
+            let mut least = at;
+            for child in [2 * at + 1, 2 * at + 2] {
+                if child < self.heap.len() && self.is_before(self.heap[child], self.heap[least]) {
+                    least = child;
+                }
+            }
+            if least == at {
+                return first;
+            }
+            self.heap.swap(at, least);
+            at = least;
+        }
+    }
+}
+
+impl Memory {
+    /// The entry that it is at.
+    pub(crate) fn found(&self) -> Option<&Found> {
+        self.batch.front()
+    }
+}
+
+impl Run {
+    /// The cursor that it is at.
+    pub(crate) fn cursor(&self) -> Option<&Cursor> {
+        self.cursor.as_ref()
+    }
+}
+
+impl std::fmt::Debug for Merge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Merge").field("sources", &self.sources.len()).finish_non_exhaustive()
+    }
+}

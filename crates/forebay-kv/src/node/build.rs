@@ -1,0 +1,174 @@
+//! Building leaves and inner nodes.
+
+use super::read::{BLOB, DELETED, EXPIRES};
+use super::{BlobAt, Child, HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, seal};
+
+/// The records of the node to come, in order. Its memory is used again for the next node.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    /// Keys and values, one after the other.
+    bytes: Vec<u8>,
+    records: Vec<Pending>,
+    /// What all keys have in common, bytes.
+    prefix: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    key: u32,
+    value: u32,
+    end: u32,
+    tagged: bool,
+}
+
+/// What is to stand behind a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    Child(Child),
+    Deleted,
+    Inline { bytes: &'a [u8], expires_s: Option<u64> },
+    Blob { at: BlobAt, expires_s: Option<u64> },
+}
+
+impl Content<'_> {
+    /// Bytes that it takes in a node.
+    pub(crate) fn len(&self) -> usize {
+        let expiry = |expires_s: &Option<u64>| if expires_s.is_some() { 8 } else { 0 };
+        match self {
+            Content::Child(_) => 8,
+            Content::Deleted => 1,
+            Content::Inline { bytes, expires_s: None } => bytes.len(),
+            Content::Inline { bytes, expires_s } => 1 + expiry(expires_s) + bytes.len(),
+            Content::Blob { expires_s, .. } => 1 + expiry(expires_s) + 16,
+        }
+    }
+}
+
+impl Builder {
+    pub(crate) fn count(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The key that was added last; empty if there is none.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        self.records.last().map_or(&[], |last| self.key(last))
+    }
+
+    /// The key that was added first; empty if there is none.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        self.records.first().map_or(&[], |first| self.key(first))
+    }
+
+    /// Bytes of the node as it is.
+    pub(crate) fn len(&self) -> usize {
+        self.len_of(self.records.len(), self.prefix, self.bytes.len())
+    }
+
+    /// Bytes of the node with one more record.
+    pub(crate) fn len_with(&self, key: &[u8], content_len: usize) -> usize {
+        let prefix = if self.is_empty() { key.len() } else { common(&self.first_key()[..self.prefix], key) };
+        self.len_of(self.records.len() + 1, prefix, self.bytes.len() + key.len() + content_len)
+    }
+
+    /// Bytes of memory that are held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.records.capacity() * size_of::<Pending>()
+    }
+
+    /// Adds a record; its key is above those before. Whether it fits is the caller's to ask before.
+    pub(crate) fn push(&mut self, key: &[u8], content: Content<'_>) {
+        self.prefix = if self.is_empty() { key.len() } else { common(&self.first_key()[..self.prefix], key) };
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let value = self.bytes.len();
+        let tagged = !matches!(content, Content::Child(_) | Content::Inline { expires_s: None, .. });
+        match content {
+            Content::Child(child) => self.bytes.extend_from_slice(&child.encode().to_le_bytes()),
+            Content::Deleted => self.bytes.push(DELETED),
+            Content::Inline { bytes, expires_s } => {
+                self.tag(0, expires_s, tagged);
+                self.bytes.extend_from_slice(bytes);
+            }
+            Content::Blob { at, expires_s } => {
+                self.tag(BLOB, expires_s, tagged);
+                self.bytes.extend_from_slice(&at.offset.to_le_bytes());
+                self.bytes.extend_from_slice(&at.len.to_le_bytes());
+                self.bytes.extend_from_slice(&at.crc.to_le_bytes());
+            }
+        }
+        // A node's records have at most some 64 KiB.
+        let (key, value, end) = (begin as u32, value as u32, self.bytes.len() as u32);
+        self.records.push(Pending { key, value, end, tagged });
+    }
+
+    /// Writes the node into `node`, which is zero and has as many units as [`len`](Self::len) needs, and
+    /// begins the next. What does not fit is left out: `false` then.
+    pub(crate) fn finish(&mut self, node: &mut [u8], identity: Identity) -> bool {
+        let fits = self.len() <= node.len() && node.len() <= usize::from(NODE_UNITS_MAX) * UNIT;
+        if fits && !self.is_empty() {
+            self.lay_out(node);
+            seal(node, identity);
+        }
+        self.bytes.clear();
+        self.records.clear();
+        self.prefix = 0;
+        fits
+    }
+
+    fn lay_out(&self, node: &mut [u8]) {
+        let mut slot = HEADER_BYTES;
+        let mut at = HEADER_BYTES + SLOT_BYTES * self.records.len();
+        node[at..at + self.prefix].copy_from_slice(&self.first_key()[..self.prefix]);
+        at += self.prefix;
+        for record in &self.records {
+            let rest = &self.bytes[record.key as usize + self.prefix..record.end as usize];
+            let suffix = (record.value - record.key) as usize - self.prefix;
+            node[slot..slot + 2].copy_from_slice(&(at as u16).to_le_bytes());
+            let len = suffix as u16 | u16::from(record.tagged) << 15;
+            node[slot + 2..slot + 4].copy_from_slice(&len.to_le_bytes());
+            node[at..at + rest.len()].copy_from_slice(rest);
+            slot += SLOT_BYTES;
+            at += rest.len();
+        }
+        node[14..16].copy_from_slice(&(self.records.len() as u16).to_le_bytes());
+        node[16..18].copy_from_slice(&(at as u16).to_le_bytes());
+    }
+
+    fn tag(&mut self, bits: u8, expires_s: Option<u64>, tagged: bool) {
+        if tagged {
+            self.bytes.push(bits | if expires_s.is_some() { EXPIRES } else { 0 });
+        }
+        if let Some(time) = expires_s {
+            self.bytes.extend_from_slice(&time.to_le_bytes());
+        }
+    }
+
+    fn key(&self, record: &Pending) -> &[u8] {
+        self.bytes.get(record.key as usize..record.value as usize).unwrap_or_default()
+    }
+
+    fn len_of(&self, count: usize, prefix: usize, bytes: usize) -> usize {
+        HEADER_BYTES + SLOT_BYTES * count + prefix + bytes - prefix * count
+    }
+}
+
+/// How many bytes two strings begin with in common.
+pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
+    let mut at = 0;
+    for (a, b) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        if a != b {
+            break;
+        }
+        at += 8;
+    }
+    at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
+}
+
+/// The shortest key that is above `below` and not above `key`, which is above `below`.
+pub(crate) fn separator<'a>(below: &[u8], key: &'a [u8]) -> &'a [u8] {
+    &key[..(common(below, key) + 1).min(key.len())]
+}

@@ -1,0 +1,227 @@
+//! Reading leaves and inner nodes.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::{BlobAt, Child, HEADER_BYTES, KEY_BYTES_MAX, SLOT_BYTES, VALUE_BYTES_MAX, Wrong};
+
+/// Bits of a tagged value's first byte.
+pub(super) const DELETED: u8 = 1;
+pub(super) const BLOB: u8 = 2;
+pub(super) const EXPIRES: u8 = 4;
+
+const RECORD: Wrong = "a record's place cannot be right";
+const TAG: Wrong = "a record's tag cannot be right";
+
+/// A leaf or an inner node: a view of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    bytes: &'a [u8],
+    count: usize,
+    /// Where the first record begins.
+    first: usize,
+    end: usize,
+}
+
+/// What a leaf holds for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// From this second on the value is as good as deleted.
+    pub(crate) expires_s: Option<u64>,
+    pub(crate) payload: Payload,
+}
+
+/// See [`Entry`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    Deleted,
+    /// The value's bytes, in the node.
+    Inline(Range<usize>),
+    Blob(BlobAt),
+}
+
+/// Of one record: suffix, value, and whether the value is tagged.
+struct Record {
+    suffix: Range<usize>,
+    value: Range<usize>,
+    tagged: bool,
+}
+
+impl<'a> Node<'a> {
+    /// A node as it came from the device, if it is the right one and whole.
+    #[cfg(test)]
+    pub(crate) fn checked(bytes: &'a [u8], identity: super::Identity) -> Result<Node<'a>, Wrong> {
+        super::check(bytes, identity)?;
+        Node::of(bytes)
+    }
+
+    /// A node whose bytes were checked before.
+    #[inline]
+    pub(crate) fn of(bytes: &'a [u8]) -> Result<Node<'a>, Wrong> {
+        const WRONG: Wrong = "the node's header cannot be right";
+        if bytes.len() < HEADER_BYTES + SLOT_BYTES {
+            return Err(WRONG);
+        }
+        let (count, end) = (usize::from(u16_at(bytes, 14)), usize::from(u16_at(bytes, 16)));
+        let first = usize::from(u16_at(bytes, HEADER_BYTES));
+        if count == 0 || end > bytes.len() || first > end || first < HEADER_BYTES + SLOT_BYTES * count {
+            return Err(WRONG);
+        }
+        Ok(Node { bytes, count, first, end })
+    }
+
+    /// The number of records, at least 1.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What all keys begin with.
+    #[inline]
+    pub(crate) fn prefix(&self) -> &'a [u8] {
+        self.bytes.get(HEADER_BYTES + SLOT_BYTES * self.count..self.first).unwrap_or_default()
+    }
+
+    /// The rest of a key.
+    pub(crate) fn suffix(&self, index: usize) -> Result<&'a [u8], Wrong> {
+        let (begin, len, _) = self.slot(index)?;
+        self.bytes[..self.end].get(begin..begin + len).ok_or(RECORD)
+    }
+
+    /// Writes a key over what `key` holds.
+    pub(crate) fn key(&self, index: usize, key: &mut Vec<u8>) -> Result<(), Wrong> {
+        let suffix = self.suffix(index)?;
+        key.clear();
+        key.extend_from_slice(self.prefix());
+        key.extend_from_slice(suffix);
+        Ok(())
+    }
+
+    /// The record with this key, or where it would be.
+    pub(crate) fn search(&self, key: &[u8]) -> Result<Result<usize, usize>, Wrong> {
+        let prefix = self.prefix();
+        let rest = match key.get(..prefix.len()) {
+            Some(front) => match front.cmp(prefix) {
+                Ordering::Less => return Ok(Err(0)),
+                Ordering::Equal => &key[prefix.len()..],
+                Ordering::Greater => return Ok(Err(self.count)),
+            },
+            None if key < prefix => return Ok(Err(0)),
+            None => return Ok(Err(self.count)),
+        };
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.suffix(middle)?.cmp(rest) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(Ok(middle)),
+                Ordering::Greater => high = middle,
+            }
+        }
+        Ok(Err(low))
+    }
+
+    /// Of an inner node: the index of the child in which a key is, if it is anywhere.
+    pub(crate) fn search_child(&self, key: &[u8]) -> Result<usize, Wrong> {
+        Ok(match self.search(key)? {
+            Ok(index) => index,
+            // What is below the first separator is not in the table, or the parent's separator was shorter.
+            Err(index) => index.saturating_sub(1),
+        })
+    }
+
+    /// Of an inner node: a child.
+    pub(crate) fn child(&self, index: usize) -> Result<Child, Wrong> {
+        let record = self.record(index)?;
+        let word = self.bytes.get(record.value).and_then(|value| <&[u8; 8]>::try_from(value).ok());
+        let child = word.filter(|_| !record.tagged).and_then(|word| Child::decode(u64::from_le_bytes(*word)));
+        child.ok_or("a child's place cannot be right")
+    }
+
+    /// Of a leaf: what it holds for a key.
+    pub(crate) fn entry(&self, index: usize) -> Result<Entry, Wrong> {
+        let Record { value, tagged, .. } = self.record(index)?;
+        if !tagged {
+            return Ok(Entry { expires_s: None, payload: Payload::Inline(value) });
+        }
+        let (tag, mut rest) = self.bytes[value.clone()].split_first().ok_or(TAG)?;
+        if *tag == DELETED && rest.is_empty() {
+            return Ok(Entry { expires_s: None, payload: Payload::Deleted });
+        }
+        if tag & !(BLOB | EXPIRES) != 0 {
+            return Err(TAG);
+        }
+        let mut expires_s = None;
+        if tag & EXPIRES != 0 {
+            let (time, behind) = rest.split_first_chunk::<8>().ok_or(TAG)?;
+            (expires_s, rest) = (Some(u64::from_le_bytes(*time)), behind);
+        }
+        if tag & BLOB == 0 {
+            return Ok(Entry { expires_s, payload: Payload::Inline(value.end - rest.len()..value.end) });
+        }
+        let blob = match <&[u8; 16]>::try_from(rest) {
+            Ok(rest) => BlobAt { offset: u64_at(rest, 0), len: u32_at(rest, 8), crc: u32_at(rest, 12) },
+            Err(_) => return Err(TAG),
+        };
+        match blob.len as usize <= VALUE_BYTES_MAX && blob.offset < u64::MAX / 2 {
+            true => Ok(Entry { expires_s, payload: Payload::Blob(blob) }),
+            false => Err(TAG),
+        }
+    }
+
+    /// Are all records in place, without gaps, and in order?
+    pub(crate) fn check_records(&self) -> Result<(), Wrong> {
+        let mut last: Option<&[u8]> = None;
+        for index in 0..self.count {
+            let record = self.record(index)?;
+            let suffix = &self.bytes[record.suffix];
+            if last.is_some_and(|last| last >= suffix) {
+                return Err("the node's keys are not in order");
+            }
+            if self.prefix().len() + suffix.len() > KEY_BYTES_MAX {
+                return Err("a key is too long");
+            }
+            last = Some(suffix);
+        }
+        match self.bytes[self.end..].iter().all(|&byte| byte == 0) {
+            true => Ok(()),
+            false => Err("something stands behind the node's records"),
+        }
+    }
+
+    /// Begin and suffix length of a record, and whether its value is tagged.
+    #[inline]
+    fn slot(&self, index: usize) -> Result<(usize, usize, bool), Wrong> {
+        if index >= self.count {
+            return Err("a record that a node does not have");
+        }
+        let at = HEADER_BYTES + SLOT_BYTES * index;
+        let (begin, len) = (u16_at(self.bytes, at), u16_at(self.bytes, at + 2));
+        Ok((usize::from(begin), usize::from(len & 0x7FFF), len & 0x8000 != 0))
+    }
+
+    fn record(&self, index: usize) -> Result<Record, Wrong> {
+        let (begin, len, tagged) = self.slot(index)?;
+        let end = if index + 1 < self.count { self.slot(index + 1)?.0 } else { self.end };
+        let middle = begin + len;
+        match self.first <= begin && middle <= end && end <= self.end {
+            true => Ok(Record { suffix: begin..middle, value: middle..end, tagged }),
+            false => Err(RECORD),
+        }
+    }
+}
+
+#[inline]
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u16::from_le_bytes(*word))
+}
+
+#[inline]
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+#[inline]
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+}

@@ -1,0 +1,118 @@
+//! What a program may choose when it opens a store.
+
+use forebay::Class;
+
+/// The settings of a store.
+#[derive(Clone, Debug)]
+#[must_use = "give it to Store::open"]
+pub struct Options {
+    pub(crate) memory: u64,
+    pub(crate) memtable_bytes: Option<u64>,
+    pub(crate) log_segment_bytes: Option<u64>,
+    pub(crate) leaf_bytes: u32,
+    pub(crate) shard: usize,
+    pub(crate) class: Class,
+    pub(crate) background: Class,
+    pub(crate) create: bool,
+    pub(crate) store_id: Option<u64>,
+    pub(crate) clock: fn() -> u64,
+}
+
+impl Options {
+    /// The default settings.
+    pub fn new() -> Options {
+        Options {
+            memory: 256 << 20,
+            memtable_bytes: None,
+            log_segment_bytes: None,
+            leaf_bytes: 4096,
+            shard: 0,
+            class: Class::LOG,
+            background: Class::BACKGROUND,
+            create: true,
+            store_id: None,
+            clock: seconds_since_1970,
+        }
+    }
+
+    /// The most bytes of memory that the store holds at any time, everything included; at least
+    /// [`Options::MEMORY_MIN`]. How it is divided: [`Stats::memory`](crate::Stats). Default: 256 MiB.
+    pub fn memory(mut self, bytes: u64) -> Options {
+        self.memory = bytes;
+        self
+    }
+
+    /// The smallest budget that a store works with: 16 MiB.
+    pub const MEMORY_MIN: u64 = 16 << 20;
+
+    /// Bytes after which the memory of recent writes is sealed and written to tables, from 16 KiB up to a
+    /// third of its share of the budget, which bounds the longest record as well. Default: that third.
+    pub fn memtable_bytes(mut self, bytes: u64) -> Options {
+        self.memtable_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of one segment file of the log, a multiple of 4,096 from 64 KiB to 1 GiB. Default: about
+    /// [`memtable_bytes`](Options::memtable_bytes), from 1 to 64 MiB.
+    pub fn log_segment_bytes(mut self, bytes: u64) -> Options {
+        self.log_segment_bytes = Some(bytes);
+        self
+    }
+
+    /// The size that a table's leaves aim at: a multiple of 4,096 from 4 to 32 KiB. Default: 4 KiB.
+    pub fn leaf_bytes(mut self, bytes: u32) -> Options {
+        self.leaf_bytes = bytes;
+        self
+    }
+
+    /// The shard that owns the store's log. Flushes to tables and compaction run on the next one, if the
+    /// engine has several. Default: 0.
+    pub fn shard(mut self, shard: usize) -> Options {
+        self.shard = shard;
+        self
+    }
+
+    /// The class of flushes to tables, which writers may come to wait for, and of the manifest. Default:
+    /// [`Class::LOG`].
+    pub fn class(mut self, class: Class) -> Options {
+        self.class = class;
+        self
+    }
+
+    /// The class of what can wait: compaction, removal of files. Default: [`Class::BACKGROUND`].
+    pub fn background(mut self, class: Class) -> Options {
+        self.background = class;
+        self
+    }
+
+    /// Whether a directory without a store gets one, and is made where it does not exist. Default: yes.
+    pub fn create(mut self, create: bool) -> Options {
+        self.create = create;
+        self
+    }
+
+    /// The number that tells this store's logs from any other's. Default: random. Tests that must repeat
+    /// themselves set it.
+    pub fn store_id(mut self, id: u64) -> Options {
+        self.store_id = Some(id);
+        self
+    }
+
+    /// Where the time comes from that values expire by, in seconds since 1970. Default: the system. Tests
+    /// that must repeat themselves set it.
+    pub fn clock(mut self, clock: fn() -> u64) -> Options {
+        self.clock = clock;
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}
+
+fn seconds_since_1970() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_secs())
+}

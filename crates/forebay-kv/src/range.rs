@@ -1,0 +1,254 @@
+//! [`Range`]: the entries between two keys, in order.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::error::{Error, Result};
+use crate::manifest::version::LEVELS;
+use crate::merge::{Bounds, Memory, Merge, Run, Source};
+use crate::store::Handle;
+use crate::store::shared::Shared;
+use crate::store::wait::block_on;
+use crate::table::{CursorHow, Direction, EntryRef};
+use crate::value::{Held, Value};
+use crate::view::View;
+
+/// Entries that are fetched at once: first one, then more each time.
+const AHEAD_MAX: usize = 32;
+/// Bytes of values after which no more are fetched at once.
+const AHEAD_BYTES: u64 = 32 << 10;
+/// Bytes of reads that are in flight, or not used up, of one range.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// The entries between two keys in the order of the keys, as the store was when the range was made; see
+/// [`Keyspace::range`](crate::Keyspace::range). A stream: `next().await`, or [`next_wait`](Range::next_wait)
+/// on threads; with the feature `stream` also a `futures_core::Stream`.
+///
+/// It keeps the memtables and files of that moment, and the store open. Of memory it has, counted as held by
+/// the program from its first entry on: its read-ahead, which is at most a quarter of that share of the
+/// budget and 1 MiB, but one leaf for each table of level 0 and each level; and up to 32 entries with 32 KiB,
+/// or one, before they are given out. Values keep what they lie in as those of gets do.
+pub struct Range {
+    handle: Arc<Handle>,
+    wanted: Wanted,
+    stage: Stage,
+    fetched: VecDeque<Pair>,
+    count: usize,
+}
+
+/// What a range goes through.
+#[derive(Clone)]
+struct Wanted {
+    keyspace: u32,
+    view: Arc<View>,
+    lsn: u64,
+    bounds: Arc<Bounds>,
+    direction: Direction,
+    /// The seconds since 1970 when it was made.
+    now_s: u64,
+}
+
+/// A key and its value.
+type Pair = (Vec<u8>, Value);
+type Fetching = Pin<Box<dyn Future<Output = (Box<Work>, Result<Fetched>)> + Send>>;
+
+enum Stage {
+    Failed(Option<Error>),
+    Begun,
+    Idle(Box<Work>),
+    Fetching(Fetching),
+    Over,
+}
+
+/// What was fetched at once.
+struct Fetched {
+    entries: VecDeque<Pair>,
+    is_last: bool,
+}
+
+/// A range under way.
+struct Work {
+    merge: Merge,
+    shared: Arc<Shared>,
+    now_s: u64,
+    _held: Held,
+}
+
+impl Range {
+    pub(crate) fn new(
+        handle: &Arc<Handle>,
+        keyspace: u32,
+        bounds: Bounds,
+        at: Option<(Arc<View>, u64)>,
+    ) -> Range {
+        let (view, lsn) = at.unwrap_or_else(|| handle.shared.pin());
+        let (bounds, now_s) = (Arc::new(bounds), handle.shared.now_s());
+        let wanted = Wanted { keyspace, view, lsn, bounds, direction: Direction::Forward, now_s };
+        Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
+    }
+
+    /// A range whose first answer is an error.
+    pub(crate) fn failed(handle: &Arc<Handle>, error: Error) -> Range {
+        let mut range = Range::new(handle, 0, Bounds::ALL, None);
+        range.stage = Stage::Failed(Some(error));
+        range
+    }
+
+    /// The same entries from the last to the first. Called on a range that was begun, it begins at that end.
+    #[must_use = "it is the range that goes the other way"]
+    pub fn rev(mut self) -> Range {
+        self.wanted.direction = match self.wanted.direction {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
+        };
+        if !matches!(self.stage, Stage::Failed(_)) {
+            self.stage = Stage::Begun;
+        }
+        self.fetched.clear();
+        self.count = 1;
+        self
+    }
+
+    /// The next entry; `None` at the end. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`](crate::Keyspace::get). After an error the range is over.
+    pub async fn next(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
+        poll_fn(|context| self.poll_next_entry(context)).await
+    }
+
+    /// As [`next`](Range::next) on a plain thread.
+    ///
+    /// # Errors
+    /// As [`next`](Range::next); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's
+    /// thread and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where
+    /// `.await` is the way.
+    pub fn next_wait(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
+        let engine = self.handle.shared.engine.clone();
+        block_on(&engine, self.next())
+    }
+
+    fn poll_next_entry(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Pair>>> {
+        loop {
+            if let Some(entry) = self.fetched.pop_front() {
+                return Poll::Ready(Ok(Some(entry)));
+            }
+            let work = match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Failed(error) => return Poll::Ready(error.map_or(Ok(None), Err)),
+                Stage::Over => return Poll::Ready(Ok(None)),
+                Stage::Begun => Work::begin(&self.handle.shared, &self.wanted)?,
+                Stage::Idle(work) => work,
+                Stage::Fetching(mut fetching) => {
+                    let Poll::Ready((work, fetched)) = fetching.as_mut().poll(context) else {
+                        self.stage = Stage::Fetching(fetching);
+                        return Poll::Pending;
+                    };
+                    let fetched = fetched?;
+                    self.fetched = fetched.entries;
+                    if !fetched.is_last {
+                        self.stage = Stage::Idle(work);
+                    }
+                    continue;
+                }
+            };
+            self.handle.shared.check_open()?;
+            self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
+            self.count = (self.count * 4).min(AHEAD_MAX);
+        }
+    }
+}
+
+impl Work {
+    fn begin(shared: &Arc<Shared>, wanted: &Wanted) -> Result<Box<Work>> {
+        let Wanted { keyspace, view, lsn, bounds, direction, now_s } = wanted;
+        let mut how = CursorHow { class: forebay::shard::class(), ..CursorHow::range(*direction) };
+        let mut sources: Vec<Source> = view
+            .memtables()
+            .map(|memtables| {
+                Source::Memory(Memory::new(memtables.clone(), *keyspace, *lsn, bounds, *direction))
+            })
+            .collect();
+        let mut held = 0;
+        if let Some(levels) = view.version.keyspace(*keyspace) {
+            let level0 = levels.level(0).iter().filter(|table| bounds.meet(table));
+            let count =
+                level0.clone().count() + (1..LEVELS).filter(|level| !levels.level(*level).is_empty()).count();
+            let share = READ_BYTES_MAX.min(shared.budget.held / 4) / (count.max(1) as u64);
+            how = limit(how, share, u64::from(shared.options.leaf_bytes));
+            let runs = level0.map(std::slice::from_ref).chain((1..LEVELS).map(|level| levels.level(level)));
+            let runs = runs.map(|tables| Run::new(tables.iter(), bounds, how)).filter(|run| !run.is_empty());
+            sources.extend(runs.map(|run| Source::Run(Box::new(run))));
+            held = how.memory_bytes() * count as u64;
+        }
+        let held = Held::new(Some(shared.cache.held()), held);
+        let merge = Merge::new(sources, *direction);
+        Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, _held: held }))
+    }
+
+    /// Fetches up to `count` entries.
+    async fn fetch(mut self: Box<Work>, count: usize) -> (Box<Work>, Result<Fetched>) {
+        let fetched = self.entries(count).await;
+        (self, fetched)
+    }
+
+    async fn entries(&mut self, count: usize) -> Result<Fetched> {
+        self.shared.check_held()?;
+        let (mut entries, mut bytes) = (VecDeque::with_capacity(count), 0);
+        while entries.len() < count && bytes < AHEAD_BYTES {
+            if !self.merge.next().await? {
+                return Ok(Fetched { entries, is_last: true });
+            }
+            if let Some(value) = self.value() {
+                bytes += value.held_bytes();
+                entries.push_back((self.merge.key().to_vec(), value));
+            }
+            forebay::shard::yield_if_needed().await;
+        }
+        Ok(Fetched { entries, is_last: false })
+    }
+
+    /// The value that the merge is at, unless it is deleted or has expired.
+    fn value(&self) -> Option<Value> {
+        match self.merge.entry()? {
+            EntryRef::Deleted => return None,
+            EntryRef::Value { expires_s, .. } if is_over(expires_s, self.now_s) => return None,
+            EntryRef::Value { .. } => {}
+        }
+        match self.merge.at()? {
+            Source::Memory(memory) => self.shared.value_of(memory.found()?.clone()),
+            Source::Run(run) => run.cursor()?.value(),
+        }
+    }
+}
+
+/// Whether a value has expired.
+pub(crate) fn is_over(expires_s: Option<u64>, now_s: u64) -> bool {
+    expires_s.is_some_and(|expires_s| expires_s <= now_s)
+}
+
+/// A cursor's way of reading with so many bytes of memory, if a leaf is not longer.
+pub(crate) fn limit(how: CursorHow, bytes: u64, leaf_bytes: u64) -> CursorHow {
+    let reads_max = if bytes < 4 * leaf_bytes { 1 } else { how.reads_max };
+    let read = bytes / (u64::from(reads_max) + 1) / 4096 * 4096;
+    let read_bytes_max = read.clamp(leaf_bytes, u64::from(how.read_bytes_max).max(leaf_bytes)) as u32;
+    CursorHow { reads_max, read_bytes_max, ..how }
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Range {
+    type Item = Result<(Vec<u8>, Value)>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_next_entry(context).map(Result::transpose)
+    }
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").field("bounds", &self.wanted.bounds).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! One record of the store's log: the puts and deletes of one batch.
+//!
+//! Little endian: version u8 (1), reserved u8 (0), count u32; then for each entry keyspace u32, flags u8
+//! (bit 0: deleted, bit 1: expires), key length u16, value length u32, the expiry in seconds since 1970 (u64)
+//! where there is one, the key, the value. The log itself has checksums.
+//!
+//! A record is encoded once, into memory that the memtable then shares.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The version that is written.
+pub(crate) const VERSION: u8 = 1;
+/// Bytes before the first entry.
+pub(crate) const HEADER_BYTES: usize = 6;
+/// Bytes of an entry before its expiry or key.
+pub(crate) const ENTRY_BYTES: usize = 11;
+/// The longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 16 << 10;
+/// The longest value.
+pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
+
+const DELETED: u8 = 1;
+const EXPIRES: u8 = 2;
+
+/// What happens to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    Put { value: &'a [u8], expires_s: Option<u64> },
+    Delete,
+}
+
+/// An entry of a record, by places in the record's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) keyspace: u32,
+    pub(crate) deleted: bool,
+    pub(crate) expires_s: Option<u64>,
+    pub(crate) key: Range<u32>,
+    pub(crate) value: Range<u32>,
+}
+
+/// Checks a key and a value against the limits of the format.
+pub(crate) fn check(key: &[u8], change: &Change<'_>) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        let text = format!("a key of {} bytes; the most is {KEY_BYTES_MAX}", key.len());
+        return Err(Error::new(ErrorKind::KeyTooLong { limit: KEY_BYTES_MAX }, text));
+    }
+    if key.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "a key has at least one byte"));
+    }
+    if let Change::Put { value, .. } = change
+        && value.len() > VALUE_BYTES_MAX
+    {
+        let text = format!("a value of {} bytes; the most is {VALUE_BYTES_MAX}", value.len());
+        return Err(Error::new(ErrorKind::TooLarge { limit: VALUE_BYTES_MAX }, text));
+    }
+    Ok(())
+}
+
+/// Bytes of an entry in a record.
+pub(crate) fn entry_bytes(key: &[u8], change: &Change<'_>) -> usize {
+    let tail = match change {
+        Change::Put { value, expires_s } => value.len() + expires_s.map_or(0, |_| 8),
+        Change::Delete => 0,
+    };
+    ENTRY_BYTES + key.len() + tail
+}
+
+/// A record with one entry; key and value were [checked](check).
+pub(crate) fn single(keyspace: u32, key: &[u8], change: &Change<'_>) -> Arc<[u8]> {
+    let mut record = zeroed(HEADER_BYTES + entry_bytes(key, change));
+    if let Some(bytes) = Arc::get_mut(&mut record) {
+        let (header, entry) = bytes.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&header_bytes(1));
+        put_entry(entry, keyspace, key, change);
+    }
+    record
+}
+
+/// Zeros, in one allocation.
+fn zeroed(len: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len).collect()
+}
+
+/// The bytes before a record's entries.
+pub(crate) fn header_bytes(count: u32) -> [u8; HEADER_BYTES] {
+    let [a, b, c, d] = count.to_le_bytes();
+    [VERSION, 0, a, b, c, d]
+}
+
+/// Writes an entry to the beginning of `bytes`, which has room for it; answers how long it is.
+pub(crate) fn put_entry(bytes: &mut [u8], keyspace: u32, key: &[u8], change: &Change<'_>) -> usize {
+    let (flags, value, expires_s): (u8, &[u8], Option<u64>) = match *change {
+        Change::Put { value, expires_s } => (if expires_s.is_some() { EXPIRES } else { 0 }, value, expires_s),
+        Change::Delete => (DELETED, &[], None),
+    };
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    put(&keyspace.to_le_bytes());
+    put(&[flags]);
+    // Both lengths were checked.
+    put(&(key.len() as u16).to_le_bytes());
+    put(&(value.len() as u32).to_le_bytes());
+    if let Some(expires_s) = expires_s {
+        put(&expires_s.to_le_bytes());
+    }
+    put(key);
+    put(value);
+    at
+}
+
+fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+/// The entry that begins at this place, and where the next one does.
+pub(crate) fn entry_at(record: &[u8], at: usize) -> Option<(Entry, usize)> {
+    let keyspace = u32::from_le_bytes(word(record, at)?);
+    let [flags] = word::<1>(record, at + 4)?;
+    let key_len = usize::from(u16::from_le_bytes(word(record, at + 5)?));
+    let value_len = usize::try_from(u32::from_le_bytes(word(record, at + 7)?)).ok()?;
+    let expires = flags & EXPIRES != 0;
+    let expires_s = match expires {
+        true => Some(u64::from_le_bytes(word(record, at + ENTRY_BYTES)?)),
+        false => None,
+    };
+    let key_at = at + ENTRY_BYTES + if expires { 8 } else { 0 };
+    let (value_at, end) = (key_at + key_len, key_at + key_len + value_len);
+    if flags & !(DELETED | EXPIRES) != 0 || key_len == 0 || end > record.len() {
+        return None;
+    }
+    let place = |at: usize| u32::try_from(at).ok();
+    let entry = Entry {
+        keyspace,
+        deleted: flags & DELETED != 0,
+        expires_s,
+        key: place(key_at)?..place(value_at)?,
+        value: place(value_at)?..place(end)?,
+    };
+    Some((entry, end))
+}
+
+/// Checks a whole record; answers the places of its entries.
+pub(crate) fn parse(record: &[u8]) -> Result<Vec<u32>> {
+    let damaged = |at: usize| {
+        Err(Error::new(ErrorKind::Corruption, format!("a record of the log makes no sense at its byte {at}")))
+    };
+    let Some(&version) = record.first() else { return damaged(0) };
+    if version != VERSION {
+        let text = format!("a record of the log has version {version}; this program knows {VERSION}");
+        return Err(Error::new(ErrorKind::Version { found: u16::from(version) }, text));
+    }
+    let Some(count) = word(record, 2).map(u32::from_le_bytes) else { return damaged(2) };
+    let (mut at, mut places) = (HEADER_BYTES, Vec::new());
+    for _ in 0..count {
+        let Some((_, next)) = entry_at(record, at) else { return damaged(at) };
+        places.push(at as u32);
+        at = next;
+    }
+    if at != record.len() || count == 0 {
+        return damaged(at);
+    }
+    Ok(places)
+}
+
+/// The bytes at a place in a record.
+pub(crate) fn slice<'a>(record: &'a [u8], place: &Range<u32>) -> &'a [u8] {
+    record.get(place.start as usize..place.end as usize).unwrap_or(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let put = Change::Put { value: b"value", expires_s: Some(77) };
+        let record = single(3, b"key", &put);
+        assert_eq!(parse(&record).unwrap(), [HEADER_BYTES as u32]);
+        let (entry, end) = entry_at(&record, HEADER_BYTES).unwrap();
+        assert_eq!((end, entry.keyspace, entry.deleted, entry.expires_s), (record.len(), 3, false, Some(77)));
+        assert_eq!((slice(&record, &entry.key), slice(&record, &entry.value)), (&b"key"[..], &b"value"[..]));
+        let record = single(9, b"k", &Change::Delete);
+        let (entry, _) = entry_at(&record, HEADER_BYTES).unwrap();
+        assert!(entry.deleted && entry.value.is_empty());
+    }
+
+    #[test]
+    fn nonsense_is_an_error_wherever_it_is() {
+        let record = single(3, b"key", &Change::Put { value: b"value", expires_s: Some(1) });
+        for len in 0..record.len() {
+            assert!(parse(&record[..len]).is_err(), "cut at {len}");
+        }
+        for at in 0..record.len() {
+            for bit in 0..8 {
+                let mut bytes = record.to_vec();
+                bytes[at] ^= 1 << bit;
+                // No panic, and entries within the record.
+                for place in parse(&bytes).unwrap_or_default() {
+                    let (entry, end) = entry_at(&bytes, place as usize).unwrap();
+                    assert!(end <= bytes.len() && entry.value.end as usize <= end);
+                }
+            }
+        }
+        let mut other = record.to_vec();
+        other[0] = 7;
+        assert_eq!(*parse(&other).unwrap_err().kind(), ErrorKind::Version { found: 7 });
+    }
+
+    #[test]
+    fn keys_and_values_have_limits() {
+        let kind = |key: &[u8], change: &Change<'_>| check(key, change).unwrap_err().kind().clone();
+        assert_eq!(kind(b"", &Change::Delete), ErrorKind::InvalidInput);
+        let long = vec![0; KEY_BYTES_MAX + 1];
+        assert_eq!(kind(&long, &Change::Delete), ErrorKind::KeyTooLong { limit: KEY_BYTES_MAX });
+        check(&long[1..], &Change::Delete).unwrap();
+        let value = vec![0; VALUE_BYTES_MAX + 1];
+        let put = Change::Put { value: &value, expires_s: None };
+        assert_eq!(kind(b"k", &put), ErrorKind::TooLarge { limit: VALUE_BYTES_MAX });
+    }
+}

@@ -1,0 +1,98 @@
+//! [`Snapshot`]: a store as it was at one moment.
+
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use forebay_wal::Lsn;
+
+use crate::keyspace::{Keyspace, other_store};
+use crate::merge::Bounds;
+use crate::range::Range;
+use crate::store::Handle;
+use crate::store::get::{Get, MultiGet};
+use crate::view::View;
+
+/// A store as it was at one moment, with everything that was durable then; see
+/// [`Store::snapshot`](crate::Store::snapshot).
+///
+/// It keeps the memtables and the files of that moment. Memtables that only snapshots need count as held
+/// by the program.
+#[derive(Clone)]
+pub struct Snapshot {
+    handle: Arc<Handle>,
+    view: Arc<View>,
+    lsn: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn new(handle: Arc<Handle>, view: Arc<View>, lsn: u64) -> Snapshot {
+        Snapshot { handle, view, lsn }
+    }
+
+    /// The log's last record that it has.
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.lsn)
+    }
+
+    pub(crate) fn pinned(&self) -> (Arc<View>, u64) {
+        (self.view.clone(), self.lsn)
+    }
+
+    /// The value that a key had.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a keyspace of
+    /// another store.
+    pub fn get<'a>(&self, keyspace: &'a Keyspace, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Get<'a> {
+        match keyspace.store_number() == self.handle.number {
+            true => keyspace.get_at(key.as_ref(), Some(self.pinned())),
+            false => keyspace.get_failed(other_store()),
+        }
+    }
+
+    /// The values that several keys had, in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`get`](Snapshot::get); one that fails fails all.
+    pub fn multi_get<'a, K: AsRef<[u8]> + 'a>(
+        &self,
+        keyspace: &'a Keyspace,
+        keys: impl IntoIterator<Item = &'a K>,
+    ) -> MultiGet<'a> {
+        match keyspace.store_number() == self.handle.number {
+            true => keyspace.multi_get_at(keys, Some(self.pinned())),
+            false => keyspace.multi_get_failed(other_store()),
+        }
+    }
+
+    /// The entries that were between two keys, in order.
+    ///
+    /// A keyspace of another store is the range's first answer, an error.
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
+        self.range_of(keyspace, Bounds::of(&range))
+    }
+
+    /// The entries whose keys began so.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
+        self.range_of(keyspace, Bounds::prefix(prefix.as_ref()))
+    }
+
+    /// All entries that were in a keyspace.
+    pub fn iter(&self, keyspace: &Keyspace) -> Range {
+        self.range_of(keyspace, Bounds::ALL)
+    }
+
+    fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> Range {
+        match keyspace.store_number() == self.handle.number {
+            true => keyspace.range_at(bounds, Some(self.pinned())),
+            false => keyspace.range_failed(other_store()),
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("lsn", &self.lsn).finish_non_exhaustive()
+    }
+}

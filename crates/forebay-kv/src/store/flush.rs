@@ -1,0 +1,194 @@
+//! From memory to tables.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_wal::Lsn;
+
+use super::shared::Shared;
+use crate::error::Result;
+use crate::manifest::Edit;
+use crate::memtable::Memtables;
+use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
+
+/// Entries that are taken out of a memtable at once.
+const BATCH: usize = 32;
+
+/// Seals what is in memory and waits until it is in tables.
+pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
+    shared.check_writable()?;
+    let upto = seal(shared, |_| ());
+    flushed(shared, upto).await
+}
+
+/// Seals what is in memory; answers the last record of it. `also` runs in the same moment.
+fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
+    let mut commit = shared.lock();
+    let upto = shared.inserted();
+    shared.seal(&mut commit);
+    also(upto);
+    upto
+}
+
+/// While it lives nothing is flushed that was written after it was made.
+pub(crate) struct Hold<'a>(&'a Shared);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.flush_limit.store(u64::MAX, Ordering::Release);
+        self.0.work.tell();
+    }
+}
+
+/// Flushes what was written so far, and nothing else until the answer is dropped. Only one may be held.
+pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
+    shared.check_writable()?;
+    let hold = Hold(shared);
+    let upto = seal(shared, |upto| shared.flush_limit.store(upto, Ordering::Release));
+    flushed(shared, upto).await?;
+    Ok(hold)
+}
+
+/// Waits until a record is in tables.
+async fn flushed(shared: &Shared, upto: u64) -> Result<()> {
+    shared
+        .space
+        .until(|| match shared.check_writable() {
+            _ if shared.lock().flushed >= upto => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+            Ok(()) => None,
+        })
+        .await
+}
+
+/// Writes the oldest sealed memtables to tables of level 0, one for each keyspace, if there are any. Answers
+/// whether there were.
+///
+/// The order: the records are durable in the log; the tables are; the manifest names them and the record from
+/// which on the log is needed; the log gives up what came before.
+pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
+    let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
+    let last = memtables.last_lsn();
+    // A table must not have what the log may lose: the log would give its number away again.
+    if shared.wal.durable_lsn().0 < last {
+        shared.wal.sync().await?;
+    }
+    if is_cut_too_soon() {
+        shared.wal.truncate_before(Lsn(last + 1)).await?;
+    }
+    let mut metas: Vec<TableMeta> = Vec::new();
+    for keyspace in memtables.keyspaces() {
+        match write(shared, &memtables, keyspace).await {
+            Ok(meta) => metas.extend(meta),
+            Err(error) => {
+                // Nothing names them. What cannot be removed now is when the store is opened.
+                for meta in metas {
+                    let _ = shared.engine.remove_file(shared.table_path(meta.id)).await;
+                }
+                return Err(error);
+            }
+        }
+    }
+    let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
+    for meta in &metas {
+        tables.push((0, open(shared, meta, true).await?));
+    }
+    let edit = Edit {
+        log_start: Some(last + 1),
+        next_table: metas.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
+        added: metas.iter().map(|meta| (0, meta.clone())).collect(),
+        ..Edit::default()
+    };
+    shared
+        .edit(&edit, &tables, |commit| {
+            commit.sealed.pop_front();
+            commit.flushed = last;
+            memtables.hold();
+        })
+        .await?;
+    drop(memtables);
+    shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    shared.space.tell();
+    shared.wal.truncate_before(Lsn(last + 1)).await?;
+    Ok(true)
+}
+
+/// Opens a table that was just written.
+pub(crate) async fn open(shared: &Shared, meta: &TableMeta, pin_filter: bool) -> Result<Arc<Table>> {
+    let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
+    Table::open(&shared.engine, &shared.table_path(meta.id), meta, &shared.cache, how).await
+}
+
+/// Writes the newest version of each key of a keyspace. Deletions are left out where there is nothing that
+/// they delete; `None` if nothing is left.
+async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Result<Option<TableMeta>> {
+    // Nothing older is on its way: flushes come one after the other, and compaction keeps what a level has.
+    let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
+    let spec = TableSpec {
+        leaf_bytes: shared.options.leaf_bytes,
+        class: shared.options.class,
+        shard: Some(shared.background_shard()),
+        // Little at a time: the log's flushes wait for what is on its way to the device.
+        buffer_bytes: 64 << 10,
+        depth: 1,
+        ..TableSpec::new(shared.next_table(), keyspace)
+    };
+    let path = shared.table_path(spec.id);
+    let mut writer: Option<TableWriter> = None;
+    let mut last: Vec<u8> = Vec::new();
+    loop {
+        let from = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(&last[..]) };
+        let batch = memtables.batch(keyspace, (from, Bound::Unbounded), false, u64::MAX, BATCH);
+        for found in &batch {
+            let entry = match found.entry.deleted {
+                true if below.as_ref().is_none_or(|levels| !levels.covers(found.key())) => continue,
+                true => Entry::Deleted,
+                false => Entry::Value { bytes: found.value(), expires_s: found.entry.expires_s },
+            };
+            let added = match &mut writer {
+                Some(writer) => writer.add(found.key(), entry).await,
+                None => {
+                    let created = TableWriter::create(&shared.engine, &path, spec.clone()).await?;
+                    writer.insert(created).add(found.key(), entry).await
+                }
+            };
+            if let Err(error) = added {
+                if let Some(writer) = writer {
+                    // It is found by its name when the store is opened, if it stays.
+                    let _ = writer.abandon().await;
+                }
+                return Err(error);
+            }
+        }
+        match batch.last() {
+            Some(found) if batch.len() == BATCH => {
+                last.clear();
+                last.extend_from_slice(found.key());
+            }
+            _ => break,
+        }
+        forebay::shard::yield_if_needed().await;
+    }
+    match writer {
+        Some(writer) => match writer.finish().await {
+            Ok(meta) => {
+                shared.counters.flushed_bytes.fetch_add(meta.bytes, Ordering::Relaxed);
+                Ok(Some(meta))
+            }
+            Err(error) => {
+                let _ = shared.engine.remove_file(&path).await;
+                Err(error)
+            }
+        },
+        None => Ok(None),
+    }
+}
+
+/// Whether this store was broken on purpose and cuts its log before the manifest names the tables.
+fn is_cut_too_soon() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::LogCutTooSoon.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
+}

@@ -1,0 +1,315 @@
+//! Gets: memtables, then tables from the newest to the oldest. What memory answers is answered at once, on
+//! the caller's thread and without an allocation; the rest goes on as a future of its own.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::Guard;
+use bytes::Bytes;
+
+use super::commit::again;
+use super::shared::Shared;
+use super::wait::{Boxed, block_on};
+use crate::error::{Error, Result};
+use crate::manifest::version::{LEVELS, Levels};
+use crate::memtable;
+use crate::node::UNIT;
+use crate::table::{Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
+use crate::value::Value;
+use crate::view::View;
+
+/// What a get is told apart by.
+#[derive(Clone)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) keyspace: u32,
+    pub(crate) key: &'a [u8],
+    /// A moment to look at; now, if there is none.
+    pub(crate) pinned: Option<(Arc<View>, u64)>,
+}
+
+/// How far memory got.
+enum Looked {
+    Known(Option<Value>),
+    /// This needs reads; if the key is not there, the candidate with this number is next.
+    Reads(Lookup, usize),
+}
+
+/// How a get began.
+enum Begun<'a> {
+    Known(Option<Value>),
+    Reads(Boxed<'a, Option<Value>>),
+}
+
+/// The bytes of a memtable's entry, without a copy.
+struct Entry(memtable::Found);
+
+impl AsRef<[u8]> for Entry {
+    fn as_ref(&self) -> &[u8] {
+        self.0.value()
+    }
+}
+
+impl Shared {
+    /// A version that was found in a memtable as a value, if it is one.
+    pub(crate) fn value_of(&self, found: memtable::Found) -> Option<Value> {
+        let entry = &found.entry;
+        if entry.deleted || entry.expires_s.is_some_and(|expires_s| expires_s <= self.now_s()) {
+            return None;
+        }
+        let (bytes, record) = (found.value().len(), found.record.len());
+        // A small part of a long batch is copied and does not keep the rest.
+        Some(match bytes * 4 < record && bytes <= 4096 {
+            true => {
+                let copy = Bytes::copy_from_slice(found.value());
+                Value::of_bytes(copy, bytes as u64, self.cache.held())
+            }
+            false => Value::of_bytes(Bytes::from_owner(Entry(found)), record as u64, self.cache.held()),
+        })
+    }
+
+    /// How a table of this level is asked.
+    pub(crate) fn how(&self, levels: &Levels, level: usize, table: &Table) -> GetHow {
+        let is_last = (level + 1..LEVELS).all(|below| levels.level(below).is_empty());
+        GetHow {
+            // The clock is read only where it is looked at.
+            now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
+            filter: if is_last { FilterUse::InMemory } else { FilterUse::Read },
+            class: forebay::shard::class(),
+            fill: true,
+        }
+    }
+
+    /// What memory knows of a key at some moment.
+    fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<Looked> {
+        match view.in_memtables(keyspace, key, lsn) {
+            Some(found) => Ok(Looked::Known(self.value_of(found))),
+            None => self.look_in_tables(view, keyspace, key, 0),
+        }
+    }
+
+    /// What memory knows of a key in the tables from the candidate with the number `first` on.
+    fn look_in_tables(&self, view: &View, keyspace: u32, key: &[u8], first: usize) -> Result<Looked> {
+        let Some(levels) = view.version.keyspace(keyspace) else { return Ok(Looked::Known(None)) };
+        for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
+            match table.get_cached(key, self.how(levels, level, table))? {
+                Cached::Answer(Some(Found::Value(value))) => return Ok(Looked::Known(Some(value))),
+                Cached::Answer(Some(Found::Deleted)) => return Ok(Looked::Known(None)),
+                Cached::Answer(None) => {}
+                Cached::NeedsRead(lookup) => return Ok(Looked::Reads(lookup, number + 1)),
+            }
+        }
+        Ok(Looked::Known(None))
+    }
+
+    /// Answers from memory, or begins to read.
+    fn begin<'a>(self: &'a Arc<Self>, wanted: Wanted<'a>) -> Result<Begun<'a>> {
+        self.check_open()?;
+        let Wanted { keyspace, key, pinned } = wanted;
+        let (looked, view) = match pinned {
+            Some((view, lsn)) => (self.look(&view, lsn, keyspace, key)?, view),
+            None => {
+                // First the moment, then the view: a newer view has everything up to then.
+                let lsn = self.visible();
+                let view = self.loaded_view();
+                match self.look(&view, lsn, keyspace, key)? {
+                    Looked::Known(answer) => return Ok(Begun::Known(answer)),
+                    reads => (reads, Guard::into_inner(view)),
+                }
+            }
+        };
+        Ok(match looked {
+            Looked::Known(answer) => Begun::Known(answer),
+            Looked::Reads(lookup, next) => {
+                let read = async move { self.read(&view, keyspace, key, (lookup, next)).await };
+                Begun::Reads(Box::pin(read))
+            }
+        })
+    }
+
+    /// Bytes of blocks that a get has under way at most.
+    fn get_bytes(&self) -> u64 {
+        u64::from(self.options.leaf_bytes) + 2 * UNIT as u64
+    }
+
+    /// Reads tables, from where memory got to.
+    async fn read(
+        &self,
+        view: &View,
+        keyspace: u32,
+        key: &[u8],
+        at: (Lookup, usize),
+    ) -> Result<Option<Value>> {
+        self.check_held()?;
+        let _under_way = self.budget.begin_get(self.get_bytes()).await;
+        let (mut lookup, mut next) = at;
+        loop {
+            match lookup.walk(forebay::shard::class()).await? {
+                Some(Found::Value(value)) => return Ok(Some(value)),
+                Some(Found::Deleted) => return Ok(None),
+                None => {}
+            }
+            match self.look_in_tables(view, keyspace, key, next)? {
+                Looked::Known(answer) => return Ok(answer),
+                Looked::Reads(at, number) => (lookup, next) = (at, number),
+            }
+        }
+    }
+
+    /// The values of several keys at one moment, in their order.
+    async fn get_many(
+        &self,
+        keyspace: u32,
+        keys: &[&[u8]],
+        pinned: Option<(Arc<View>, u64)>,
+    ) -> Result<Vec<Option<Value>>> {
+        self.check_open()?;
+        let (view, lsn) = pinned.unwrap_or_else(|| self.pin());
+        let most = (self.budget.gets / self.get_bytes()).clamp(1, AT_ONCE) as usize;
+        let mut answers = vec![None; keys.len()];
+        let mut fresh = keys.iter().enumerate();
+        // Each with the key's place, and the candidate that is next.
+        let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
+        loop {
+            while lookups.len() < most
+                && let Some((place, key)) = fresh.next()
+            {
+                match self.look(&view, lsn, keyspace, key)? {
+                    Looked::Known(answer) => answers[place] = answer,
+                    Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
+                }
+            }
+            if lookups.is_empty() {
+                return Ok(answers);
+            }
+            self.check_held()?;
+            let bytes = self.get_bytes() * lookups.len() as u64;
+            let _under_way = self.budget.begin_get(bytes).await;
+            let class = forebay::shard::class();
+            for ((place, next), found) in walk_all(std::mem::take(&mut lookups), class).await? {
+                match found {
+                    Some(Found::Value(value)) => answers[place] = Some(value),
+                    Some(Found::Deleted) => {}
+                    None => match self.look_in_tables(&view, keyspace, keys[place], next)? {
+                        Looked::Known(answer) => answers[place] = answer,
+                        Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// The future of gets.
+#[must_use = "nothing is read unless this is awaited or waited for"]
+pub struct Get<'a> {
+    shared: &'a Arc<Shared>,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    Begun(Wanted<'a>),
+    Reading(Boxed<'a, Option<Value>>),
+    Failed(Error),
+    Over,
+}
+
+impl<'a> Get<'a> {
+    pub(crate) fn new(shared: &'a Arc<Shared>, wanted: Wanted<'a>) -> Get<'a> {
+        Get { shared, stage: Stage::Begun(wanted) }
+    }
+
+    pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> Get<'a> {
+        Get { shared, stage: Stage::Failed(error) }
+    }
+
+    /// Blocks the calling thread until the answer is there.
+    ///
+    /// # Errors
+    /// Those of the operation; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread
+    /// and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is
+    /// the way.
+    pub fn wait(self) -> Result<Option<Value>> {
+        block_on(&self.shared.engine, self)
+    }
+}
+
+impl Future for Get<'_> {
+    type Output = Result<Option<Value>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Begun(wanted) => match self.shared.begin(wanted)? {
+                    Begun::Known(answer) => return Poll::Ready(Ok(answer)),
+                    Begun::Reads(read) => self.stage = Stage::Reading(read),
+                },
+                Stage::Reading(mut read) => {
+                    let answer = read.as_mut().poll(context);
+                    if answer.is_pending() {
+                        self.stage = Stage::Reading(read);
+                    }
+                    return answer;
+                }
+                Stage::Failed(error) => return Poll::Ready(Err(error)),
+                Stage::Over => return Poll::Ready(Err(again())),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Get<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Get").finish_non_exhaustive()
+    }
+}
+
+/// Gets that are under way at once in a [`MultiGet`].
+const AT_ONCE: u64 = 128;
+
+/// The future of gets of several keys at one moment.
+#[must_use = "nothing is read unless this is awaited or waited for"]
+pub struct MultiGet<'a> {
+    shared: &'a Arc<Shared>,
+    answers: Boxed<'a, Vec<Option<Value>>>,
+}
+
+impl<'a> MultiGet<'a> {
+    pub(crate) fn new(
+        shared: &'a Arc<Shared>,
+        keyspace: u32,
+        keys: Vec<&'a [u8]>,
+        pinned: Option<(Arc<View>, u64)>,
+    ) -> MultiGet<'a> {
+        let answers = async move { shared.get_many(keyspace, &keys, pinned).await };
+        MultiGet { shared, answers: Box::pin(answers) }
+    }
+
+    pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> MultiGet<'a> {
+        MultiGet { shared, answers: Box::pin(std::future::ready(Err(error))) }
+    }
+
+    /// Blocks the calling thread until all answers are there.
+    ///
+    /// # Errors
+    /// As [`Get::wait`].
+    pub fn wait(self) -> Result<Vec<Option<Value>>> {
+        block_on(&self.shared.engine, self)
+    }
+}
+
+impl Future for MultiGet<'_> {
+    type Output = Result<Vec<Option<Value>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.answers.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for MultiGet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGet").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,350 @@
+//! Opening a store: its directory, its manifest, its tables, its log.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use forebay::Engine;
+use forebay::shard::JoinHandle;
+use forebay_wal::{Recovery, Wal};
+
+use super::commit::again;
+use super::recover;
+use super::shared::{Parts, Shared, tables_dir};
+use super::{DEFAULT, Store, tasks};
+use crate::budget::Budget;
+use crate::cache::Cache;
+use crate::checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::version::{LEVELS, Version};
+use crate::manifest::{Edit, How, Manifest};
+use crate::options::Options;
+use crate::table::{OpenHow, Table};
+
+pub(crate) const MANIFEST: &str = "manifest";
+pub(crate) const LOG: &str = "log";
+pub(crate) const TABLES: &str = "tables";
+/// The segments of the manifest's log, which are written through once.
+pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
+/// File systems put it into their root.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// The answer of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
+#[must_use = "dropping it closes the store again"]
+pub struct Opening {
+    task: std::result::Result<JoinHandle<Result<Store>>, Option<Error>>,
+}
+
+impl Opening {
+    pub(crate) fn new(engine: &Engine, dir: &Path, options: Options) -> Opening {
+        let budget = match Budget::new(&options).and_then(|budget| check(engine, &options).map(|()| budget)) {
+            Ok(budget) => budget,
+            Err(error) => return Opening { task: Err(Some(error)) },
+        };
+        let (handle, dir) = (engine.clone(), dir.to_path_buf());
+        let (shard, class) = (options.shard, options.class);
+        let task = engine.spawn_on_shard(shard, class, move || async move {
+            let scene = Scene { engine: handle, dir, options };
+            let shared = scene.open(budget).await?;
+            tasks::begin(&shared)?;
+            Ok(Store::new(shared))
+        });
+        Opening { task: Ok(task) }
+    }
+
+    /// Blocks the calling thread until the store is open.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and
+    /// [`ErrorKind::WaitInWorld`] in a simulated world, where `.await` is the way.
+    pub fn wait(self) -> Result<Store> {
+        match self.task {
+            Ok(task) => task.wait()?,
+            Err(error) => Err(error.unwrap_or_else(again)),
+        }
+    }
+}
+
+impl Future for Opening {
+    type Output = Result<Store>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.task {
+            Ok(task) => Pin::new(task).poll(context).map(|answer| answer?),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(again))),
+        }
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").finish_non_exhaustive()
+    }
+}
+
+fn check(engine: &Engine, options: &Options) -> Result<()> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::InvalidInput, text));
+    let leaf = options.leaf_bytes;
+    if !(4096..=32 << 10).contains(&leaf) || !leaf.is_multiple_of(4096) {
+        return refused("leaf_bytes must be a multiple of 4,096 from 4 to 32 KiB");
+    }
+    if options.shard >= engine.shard_count() {
+        return refused("the engine has no such shard");
+    }
+    let is_segment = |bytes: u64| (64 << 10..=1 << 30).contains(&bytes) && bytes.is_multiple_of(4096);
+    if options.log_segment_bytes.is_some_and(|bytes| !is_segment(bytes)) {
+        return refused("log_segment_bytes must be a multiple of 4,096 from 64 KiB to 1 GiB");
+    }
+    if options.store_id == Some(0) {
+        return refused("store_id must not be 0");
+    }
+    Ok(())
+}
+
+/// What an open has in hand.
+struct Scene {
+    engine: Engine,
+    dir: PathBuf,
+    options: Options,
+}
+
+/// What is in the directory.
+#[derive(Default)]
+struct There {
+    manifest: bool,
+    log: bool,
+    tables: bool,
+    strangers: Vec<String>,
+}
+
+impl Scene {
+    async fn open(self, budget: Budget) -> Result<Arc<Shared>> {
+        let there = self.look().await?;
+        let manifest = self.manifest(&there).await?;
+        match self.rest(budget, &manifest, &there).await {
+            Ok((cache, version, wal, recovery, budget)) => {
+                let Scene { engine, dir, options } = self;
+                let parts = Parts { engine, dir, options, budget, cache, wal, manifest, version };
+                let shared = Arc::new(Shared::new(parts));
+                match recover::recover(&shared, &recovery).await {
+                    Ok(()) => Ok(shared),
+                    Err(error) => {
+                        // So that the next open does not find them locked.
+                        let _ = shared.wal.close().await;
+                        let _ = shared.manifest.close().await;
+                        Err(error)
+                    }
+                }
+            }
+            Err(error) => {
+                let _ = manifest.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks at the directory, or makes it.
+    async fn look(&self) -> Result<There> {
+        let dir = &self.dir;
+        match self.engine.metadata(dir).await {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                let text = "a store needs a directory, and this is none";
+                return Err(Error::at(ErrorKind::InvalidInput, dir, text));
+            }
+            Err(error) if is_missing(&error) && self.options.create => {
+                self.engine.create_dir_all(dir).await?;
+            }
+            Err(error) if is_missing(&error) => return Err(self.none()),
+            Err(error) => return Err(error.into()),
+        }
+        let mut there = There::default();
+        for entry in self.engine.read_dir(dir).await? {
+            match entry.name().to_str() {
+                Some(MANIFEST) => there.manifest = true,
+                Some(LOG) => there.log = true,
+                Some(TABLES) => there.tables = true,
+                Some(LOST_AND_FOUND) => {}
+                Some(checkpoint::MARK) => return Err(checkpoint::unfinished(dir)),
+                _ => there.strangers.push(entry.name().to_string_lossy().into_owned()),
+            }
+        }
+        there.strangers.sort_unstable();
+        if !there.manifest {
+            if let Some(stranger) = there.strangers.first() {
+                let text = format!("the directory is not empty and holds no store, but {stranger:?}");
+                return Err(Error::at(ErrorKind::Foreign, dir, text));
+            }
+            if there.log || there.tables {
+                return Err(self.damaged("the manifest is gone; a log or tables are there"));
+            }
+            if !self.options.create {
+                return Err(self.none());
+            }
+        }
+        Ok(there)
+    }
+
+    fn none(&self) -> Error {
+        let text = "there is no store in this directory, and none was to be made";
+        Error::at(ErrorKind::NotFound, &self.dir, text)
+    }
+
+    fn damaged(&self, text: &str) -> Error {
+        Error::at(ErrorKind::Corruption, &self.dir, text)
+    }
+
+    /// Opens the manifest, or begins it.
+    async fn manifest(&self, there: &There) -> Result<Manifest> {
+        let dir = self.dir.join(MANIFEST);
+        let is_young = !there.log && !there.tables;
+        if !there.manifest {
+            self.engine.create_dir(&dir).await?;
+        }
+        let how = How {
+            // A manifest without a segment is a new one only as long as there is nothing else.
+            create: is_young && self.options.create,
+            store_id: self.options.store_id,
+            segment_bytes: self
+                .options
+                .log_segment_bytes
+                .map_or(MANIFEST_BYTES, |bytes| bytes.min(MANIFEST_BYTES)),
+            shard: self.options.shard,
+            class: self.options.class,
+        };
+        if !how.create && !self.has_segments(&dir).await? {
+            return Err(if is_young { self.none() } else { self.damaged("the manifest is empty") });
+        }
+        let manifest = Manifest::open(&self.engine, &dir, how).await?;
+        if manifest.with(|state| !state.is_empty()) {
+            return Ok(manifest);
+        }
+        let begun = match (is_young, self.options.create) {
+            (false, _) => Err(self.damaged("the manifest says nothing; a log or tables are there")),
+            (true, false) => Err(self.none()),
+            (true, true) => self.begin(&manifest).await,
+        };
+        match begun {
+            Ok(()) => Ok(manifest),
+            Err(error) => {
+                let _ = manifest.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn has_segments(&self, dir: &Path) -> Result<bool> {
+        let entries = self.engine.read_dir(dir).await?;
+        Ok(entries.iter().any(|entry| entry.name().to_str().is_some_and(|name| name.ends_with(".wal"))))
+    }
+
+    async fn begin(&self, manifest: &Manifest) -> Result<()> {
+        let edit = Edit {
+            is_whole: true,
+            store_id: self.options.store_id.unwrap_or_else(|| random_id(&self.engine, &self.dir)),
+            log_start: Some(1),
+            keyspaces: vec![(0, DEFAULT.to_string())],
+            ..Edit::default()
+        };
+        // The names first, the directory's own too: an attempt that fails before they are durable leaves an
+        // empty manifest, so the next comes here again. Without a manifest other names would be damage.
+        self.engine.sync_dir(&self.dir).await?;
+        if let Some(parent) = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.engine.sync_dir(parent).await?;
+        }
+        manifest.apply(&edit).await
+    }
+
+    /// Opens tables and log, of which nothing is changed unless all are as they must be.
+    async fn rest(
+        &self,
+        budget: Budget,
+        manifest: &Manifest,
+        there: &There,
+    ) -> Result<(Arc<Cache>, Version, Wal, Recovery, Budget)> {
+        let state = manifest.state();
+        // Tables have numbers from 1 on; 0 says that the log was not there yet.
+        let is_begun = state.next_table > 0;
+        let cache = Cache::new(budget.cache, budget.pinned_max());
+        let mut version = Version::default();
+        for (id, name) in &state.keyspaces {
+            version = version.with_keyspace(*id, name);
+        }
+        let mut tables = Vec::new();
+        for (level, meta) in state.tables.values() {
+            let path = super::shared::table_path(&self.dir, meta.id);
+            let pin_filter = usize::from(*level) + 1 < LEVELS;
+            let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
+            tables.push((*level, Table::open(&self.engine, &path, meta, &cache, how).await?));
+        }
+        version = version.edited(&[], &tables);
+        let log = self.dir.join(LOG);
+        if is_begun && !(there.log && self.has_segments(&log).await?) {
+            return Err(Error::at(ErrorKind::Corruption, &log, "the log is gone"));
+        }
+        if !there.log {
+            self.engine.create_dir(&log).await?;
+        }
+        if !there.tables {
+            self.engine.create_dir(tables_dir(&self.dir)).await?;
+        }
+        self.engine.sync_dir(&self.dir).await?;
+        let (wal, recovery) = Wal::open(&self.engine, &log, self.log_options(&budget, is_begun)).await?;
+        let (first, last, start) = (recovery.first.0, recovery.last.0, state.log_start);
+        let mut fault = None;
+        if first > start || start > last + 1 {
+            let text = format!(
+                "the log has records {first} to {last}, and the manifest wants those from {start} on: one of \
+                 them is not what it was"
+            );
+            fault = Some(Error::at(ErrorKind::Corruption, &log, text));
+        } else if !is_begun {
+            fault = manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await.err();
+        }
+        match fault {
+            None => Ok((cache, version, wal, recovery, budget)),
+            Some(error) => {
+                let _ = wal.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn log_options(&self, budget: &Budget, is_begun: bool) -> forebay_wal::Options {
+        let (pending, group) = budget.log_limits();
+        let usual = (budget.record as u64 + (64 << 10)).max(budget.memtable).next_power_of_two();
+        let segment = self.options.log_segment_bytes.unwrap_or(usual.clamp(1 << 20, 64 << 20));
+        let options = forebay_wal::Options::new()
+            .segment_bytes(segment)
+            .record_bytes_max(budget.record)
+            .pending_bytes_max(pending)
+            .group_bytes_max(group)
+            .create(!is_begun)
+            .shard(self.options.shard);
+        match self.options.store_id {
+            Some(id) => options.log_id(u128::from(id) << 8 | 2),
+            None => options,
+        }
+    }
+}
+
+fn is_missing(error: &forebay::Error) -> bool {
+    // ENOENT.
+    error.raw_os_error() == Some(2)
+}
+
+/// A number that no other store has. In a simulated world, whose runs must be equal, it comes from the
+/// directory's name.
+pub(crate) fn random_id(engine: &Engine, dir: &Path) -> u64 {
+    let id = match engine.driver() {
+        "sim" => xxhash_rust::xxh3::xxh3_64(dir.as_os_str().as_encoded_bytes()),
+        // The standard library's hashers have keys from the system's randomness.
+        _ => RandomState::new().build_hasher().finish(),
+    };
+    id.max(1)
+}

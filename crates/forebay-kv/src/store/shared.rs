@@ -1,0 +1,316 @@
+//! What all handles of a store and its tasks share.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::{ArcSwap, Guard};
+use forebay::Engine;
+use forebay_wal::Wal;
+
+use super::signal::Signal;
+use super::stats::Counters;
+use super::throttle::Throttle;
+use super::turn::Turn;
+use crate::budget::Budget;
+use crate::cache::{Cache, Pin};
+use crate::compact::{Compaction, pick};
+use crate::error::{Error, Result};
+use crate::manifest::version::Version;
+use crate::manifest::{Edit, Manifest};
+use crate::memtable::Memtables;
+use crate::options::Options;
+use crate::table::Table;
+use crate::view::View;
+
+mod life;
+
+/// The cache lends memory in such steps.
+const LOAN_BYTES: u64 = 1 << 20;
+
+/// The heart of an open store.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) budget: Budget,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) wal: Wal,
+    pub(crate) manifest: Manifest,
+    /// The commit section. Held for the copy of a record at most, never across an await.
+    commit: Mutex<Commit>,
+    /// What reads look at; changed in the commit section only.
+    view: ArcSwap<View>,
+    /// The newest record whose entries are in the active memtable.
+    pub(super) inserted: AtomicU64,
+    next_table: AtomicU32,
+    failed: Mutex<Option<Error>>,
+    is_failed: AtomicBool,
+    closing: AtomicBool,
+    ended: AtomicBool,
+    /// Background tasks that have to end before the logs are closed.
+    tasks: AtomicUsize,
+    /// What the cache lends to what the program holds.
+    lent: Mutex<Vec<Pin>>,
+    lent_bytes: AtomicU64,
+    pub(super) keyspace_turn: Turn,
+    pub(crate) throttle: Throttle,
+    pub(crate) compaction: Compaction,
+    /// Memtables with newer records are not flushed for now.
+    pub(crate) flush_limit: AtomicU64,
+    pub(crate) counters: Counters,
+    /// There is something to flush, or the store closes.
+    pub(crate) work: Signal,
+    /// Memory of memtables became free, or the store failed.
+    pub(crate) space: Signal,
+    /// The tables changed, or the store closes: compaction looks whether it has work.
+    pub(crate) changed: Signal,
+    pub(crate) end: Signal,
+}
+
+/// What only the commit section reads and writes.
+pub(crate) struct Commit {
+    pub(crate) active: Arc<Memtables>,
+    /// Oldest first; each holds what came before the next.
+    pub(crate) sealed: VecDeque<Arc<Memtables>>,
+    pub(crate) version: Arc<Version>,
+    /// The newest record that is in tables.
+    pub(crate) flushed: u64,
+    /// Bulk loads so far, which put newer values into tables.
+    pub(crate) loads: u64,
+}
+
+impl Commit {
+    pub(super) fn sealed_bytes(&self) -> u64 {
+        self.sealed.iter().map(|memtables| memtables.bytes()).sum()
+    }
+
+    fn view(&self) -> Arc<View> {
+        Arc::new(View {
+            active: self.active.clone(),
+            sealed: self.sealed.iter().rev().cloned().collect(),
+            version: self.version.clone(),
+        })
+    }
+}
+
+/// What recovery made of a directory.
+pub(crate) struct Parts {
+    pub(crate) engine: Engine,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) budget: Budget,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) wal: Wal,
+    pub(crate) manifest: Manifest,
+    pub(crate) version: Version,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Shared {
+        let Parts { engine, dir, options, budget, cache, wal, manifest, version } = parts;
+        let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
+        let commit = Commit {
+            active: Arc::new(Memtables::new(budget.snapshots().clone())),
+            sealed: VecDeque::new(),
+            version: Arc::new(version),
+            flushed: log_start.saturating_sub(1),
+            loads: 0,
+        };
+        Shared {
+            engine,
+            dir,
+            options,
+            budget,
+            cache,
+            wal,
+            manifest,
+            view: ArcSwap::new(commit.view()),
+            inserted: AtomicU64::new(commit.flushed),
+            commit: Mutex::new(commit),
+            next_table: AtomicU32::new(next_table.max(1)),
+            failed: Mutex::new(None),
+            is_failed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            tasks: AtomicUsize::new(0),
+            lent: Mutex::default(),
+            lent_bytes: AtomicU64::new(0),
+            keyspace_turn: Turn::default(),
+            throttle: Throttle::default(),
+            compaction: Compaction::default(),
+            flush_limit: AtomicU64::new(u64::MAX),
+            counters: Counters::default(),
+            work: Signal::default(),
+            space: Signal::default(),
+            changed: Signal::default(),
+            end: Signal::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Commit> {
+        self.commit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows readers what the commit section has now; called inside of it.
+    pub(super) fn show(&self, commit: &Commit) {
+        self.view.store(commit.view());
+    }
+
+    /// What a read looks at that is not tied to a moment.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// As [`view`](Self::view), without a count of references as long as it is not kept.
+    pub(super) fn loaded_view(&self) -> Guard<Arc<View>> {
+        self.view.load()
+    }
+
+    /// As [`view`](Self::view), without a count of references.
+    pub(crate) fn with_view<T>(&self, look: impl FnOnce(&View) -> T) -> T {
+        look(&self.view.load())
+    }
+
+    /// The newest record that reads may see: durable, and its entries are all in memory.
+    pub(crate) fn visible(&self) -> u64 {
+        let inserted = self.inserted.load(Ordering::Acquire);
+        if is_early() { inserted } else { inserted.min(self.wal.durable_lsn().0) }
+    }
+
+    /// The newest record whose entries are in memory, durable or not.
+    pub(crate) fn inserted(&self) -> u64 {
+        self.inserted.load(Ordering::Acquire)
+    }
+
+    /// A view and the moment that it is whole up to.
+    pub(crate) fn pin(&self) -> (Arc<View>, u64) {
+        // Nothing is sealed or replaced meanwhile, so the view has everything up to what is visible.
+        let _commit = self.lock();
+        (self.view(), self.visible())
+    }
+
+    /// What the program holds: values, and memtables that only snapshots need.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.cache.held().get() + self.budget.snapshots().load(Ordering::Relaxed)
+    }
+
+    /// An error when the program holds all that it may. Beyond its share it may hold what the cache can
+    /// spare, which gets so much less.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        let over = self.held_bytes().saturating_sub(self.budget.held);
+        if over == 0 && self.lent_bytes.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = over.div_ceil(LOAN_BYTES) as usize;
+        lent.truncate(wanted);
+        while lent.len() < wanted
+            && let Some(pin) = self.cache.pin(LOAN_BYTES)
+        {
+            lent.push(pin);
+        }
+        self.lent_bytes.store(lent.len() as u64 * LOAN_BYTES, Ordering::Relaxed);
+        if lent.len() < wanted { Err(self.budget.exhausted(self.held_bytes())) } else { Ok(()) }
+    }
+
+    /// The shard of flushes and compaction: another than the log's, if there is one, since what they do
+    /// between two waits would hold every group of the log up.
+    pub(crate) fn background_shard(&self) -> usize {
+        (self.options.shard + 1) % self.engine.shard_count().max(1)
+    }
+
+    /// Where a table's file is.
+    pub(crate) fn table_path(&self, id: u32) -> PathBuf {
+        table_path(&self.dir, id)
+    }
+
+    /// The number for a table that is about to be written; never given twice.
+    pub(crate) fn next_table(&self) -> u32 {
+        self.next_table.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// No table gets this number or one below.
+    pub(super) fn reserve_table(&self, id: u32) {
+        self.next_table.fetch_max(id.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now_s(&self) -> u64 {
+        (self.options.clock)()
+    }
+
+    /// What picking a compaction depends on besides the tables.
+    pub(crate) fn pick_how(&self) -> pick::How<'_> {
+        pick::How { budget: &self.budget, now_s: self.now_s() }
+    }
+
+    /// Makes a change of the tables durable, shows it to readers, and gives up the tables that it removes:
+    /// their files go when the last reader has. `added` are the opened tables that the edit adds; `also` may
+    /// change the commit section in the same moment.
+    pub(crate) async fn edit(
+        &self,
+        edit: &Edit,
+        added: &[(u8, Arc<Table>)],
+        also: impl FnOnce(&mut Commit),
+    ) -> Result<()> {
+        self.manifest.apply(edit).await?;
+        let mut retired: Vec<Arc<Table>> = Vec::new();
+        {
+            let mut commit = self.lock();
+            // What only changes its level stays.
+            let is_moved = |id: u32| edit.added.iter().any(|(_, meta)| meta.id == id);
+            let is_removed =
+                |table: &&Arc<Table>| edit.removed.contains(&table.id()) && !is_moved(table.id());
+            retired.extend(commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned());
+            let mut next = commit.version.edited(&edit.removed, added);
+            for (id, name) in &edit.keyspaces {
+                next = next.with_keyspace(*id, name);
+            }
+            commit.version = Arc::new(next);
+            also(&mut commit);
+            self.show(&commit);
+            self.compaction.note_edit();
+        }
+        retired.iter().for_each(|table| table.retire());
+        self.pace();
+        self.changed.tell();
+        Ok(())
+    }
+
+    /// Sets how much writers are slowed.
+    pub(super) fn pace(&self) {
+        let look =
+            |view: &View| (view.version.level0_max(), pick::pending_bytes(&view.version, &self.pick_how()));
+        let (level0, pending) = self.with_view(look);
+        self.throttle.set_pending_bytes(pending);
+        self.throttle.set_level0(level0);
+    }
+}
+
+/// The directory of the tables.
+pub(crate) fn tables_dir(dir: &Path) -> PathBuf {
+    dir.join("tables")
+}
+
+/// Where a table's file is.
+pub(crate) fn table_path(dir: &Path, id: u32) -> PathBuf {
+    tables_dir(dir).join(format!("{id:08}.fkv"))
+}
+
+/// The table whose file has this name.
+pub(crate) fn table_id(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".fkv")?;
+    let is_number = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // No other spelling of the same number.
+    digits.parse().ok().filter(|id| is_number && format!("{id:08}") == digits)
+}
+
+/// Whether this store was broken on purpose and shows what is not durable yet.
+fn is_early() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::VisibleBeforeDurable.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
+}

@@ -1,0 +1,89 @@
+//! How a store fails and ends, and its background tasks.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::Shared;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::signal::Signal;
+
+impl Shared {
+    /// The first failure of a write makes the store read-only.
+    pub(crate) fn fail(&self, error: &Error) -> Error {
+        let first = {
+            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.get_or_insert_with(|| error.read_only()).clone()
+        };
+        self.is_failed.store(true, Ordering::Release);
+        self.tell_all();
+        first
+    }
+
+    /// An error unless the store takes writes.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_failed.load(Ordering::Acquire)
+            && let Some(error) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Err(error.clone());
+        }
+        self.check_open()
+    }
+
+    /// An error once the store was closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closing.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Closed, "the store was closed")),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_failed(&self) -> Option<Error> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn begin_close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.tell_all();
+    }
+
+    pub(in crate::store) fn set_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.closing.store(true, Ordering::Release);
+        self.tell_all();
+    }
+
+    pub(in crate::store) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn tell_all(&self) {
+        [&self.work, &self.space, &self.changed, &self.end].into_iter().for_each(Signal::tell);
+        self.throttle.tell();
+    }
+
+    /// Counts a background task until the answer is dropped; closing waits for it. Such a task looks at
+    /// [`is_closing`](Self::is_closing) at least every few milliseconds.
+    pub(crate) fn begin_task(self: &Arc<Self>) -> Task {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+        Task(self.clone())
+    }
+
+    /// Waits until no background task is left.
+    pub(in crate::store) async fn tasks_end(&self) {
+        self.end.until(|| (self.tasks.load(Ordering::Acquire) == 0).then_some(())).await;
+    }
+}
+
+/// A background task, as long as it runs.
+pub(crate) struct Task(Arc<Shared>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.tasks.fetch_sub(1, Ordering::AcqRel);
+        self.0.end.tell();
+    }
+}

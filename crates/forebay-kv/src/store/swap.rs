@@ -1,0 +1,104 @@
+//! Compare and set.
+
+use std::sync::Arc;
+
+use super::commit::{Ready, Tried};
+use super::shared::{Commit, Shared};
+use crate::error::Result;
+use crate::memtable;
+use crate::table::Found;
+use crate::value::Value;
+use crate::view::View;
+
+/// What became of a [`compare_and_set`](crate::Keyspace::compare_and_set).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The value was the expected one, and is the new one now.
+    Done,
+    /// The value was another one, which is durable, and nothing was changed.
+    Not {
+        /// What it was; `None` if there was none.
+        current: Option<Value>,
+    },
+}
+
+/// What the newest version was when it was looked at, durable or not.
+struct Seen {
+    /// Its record; 0 if it is in a table or nowhere.
+    lsn: u64,
+    /// Every record up to here was looked at.
+    upto: u64,
+    /// Bulk loads that were there then.
+    loads: u64,
+    value: Option<Value>,
+}
+
+pub(crate) async fn compare_and_set(
+    shared: &Arc<Shared>,
+    keyspace: u32,
+    key: &[u8],
+    expected: Option<&[u8]>,
+    ready: Ready,
+) -> Result<Swapped> {
+    if !shared.throttle.delay().is_zero() {
+        shared.throttle.wait(|| shared.check_writable().is_err()).await;
+    }
+    loop {
+        let seen = look(shared, keyspace, key).await?;
+        if seen.value.as_deref() != expected {
+            // Nobody is told of what a crash could take back.
+            if seen.lsn > shared.wal.durable_lsn().0 {
+                shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
+            }
+            return Ok(Swapped::Not { current: seen.value });
+        }
+        let unchanged = |commit: &Commit| {
+            let found = newest(commit, keyspace, key);
+            match found {
+                Some(found) => found.lsn == seen.lsn,
+                // It may have come and gone into a table, or been loaded into one.
+                None => commit.flushed <= seen.upto && commit.loads == seen.loads,
+            }
+        };
+        match shared.try_commit(&ready, unchanged)? {
+            Tried::In(appended) => {
+                appended.await.map_err(|error| shared.log_error(error))?;
+                return Ok(Swapped::Done);
+            }
+            Tried::Refused => forebay::shard::yield_if_needed().await,
+            tried => shared.wait_for_room(&tried, ready.record.len()).await?,
+        }
+    }
+}
+
+fn newest(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<memtable::Found> {
+    let memtables = std::iter::once(&commit.active).chain(commit.sealed.iter().rev());
+    memtables.into_iter().find_map(|memtables| memtables.get(keyspace, key, u64::MAX))
+}
+
+async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
+    let (view, upto, loads): (Arc<View>, u64, u64) = {
+        let commit = shared.lock();
+        let upto = shared.inserted();
+        if let Some(found) = newest(&commit, keyspace, key) {
+            let lsn = found.lsn;
+            return Ok(Seen { lsn, upto, loads: commit.loads, value: shared.value_of(found) });
+        }
+        (shared.view(), upto, commit.loads)
+    };
+    let Some(levels) = view.version.keyspace(keyspace) else {
+        return Ok(Seen { lsn: 0, upto, loads, value: None });
+    };
+    let mut value = None;
+    for (level, table) in levels.candidates(key) {
+        match table.get(key, shared.how(levels, level, table)).await? {
+            Some(Found::Value(found)) => {
+                value = Some(found);
+                break;
+            }
+            Some(Found::Deleted) => break,
+            None => {}
+        }
+    }
+    Ok(Seen { lsn: 0, upto, loads, value })
+}

@@ -1,0 +1,149 @@
+//! The store's tasks: flush, compaction and the removal of files, beside the log's shard if there is another;
+//! the slowing of writers; and the store's end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::flush;
+use super::shared::Shared;
+use crate::compact;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::Edit;
+
+/// Starts the tasks on the shard whose thread this is.
+pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
+    let background = shared.background_shard();
+    // The store ends also if that shard is gone by now.
+    let ending = Ending(shared.clone());
+    drop(shared.engine.spawn_on_shard(background, shared.options.class, move || run(ending)));
+    let task = (shared.clone(), shared.begin_task());
+    drop(forebay::shard::spawn(async move {
+        task.0.throttle.run(|| task.0.is_closing()).await;
+    })?);
+    // What retires last may be a snapshot that outlives the store's tasks, so the bell must not keep them.
+    let rung = Arc::downgrade(shared);
+    shared.cache.removals().on_push(move || {
+        if let Some(shared) = rung.upgrade() {
+            shared.changed.tell();
+        }
+    });
+    shared.pace();
+    let (compactor, class) = (shared.clone(), shared.options.background);
+    let task = shared.begin_task();
+    drop(shared.engine.spawn_on_shard(background, class, move || async move {
+        let _task = task;
+        compact::run(&compactor).await;
+    }));
+    let (remover, class) = (shared.clone(), shared.options.background);
+    let task = shared.begin_task();
+    drop(shared.engine.spawn_on_shard(background, class, move || async move {
+        let _task = task;
+        removes(&remover).await;
+    }));
+    Ok(())
+}
+
+/// The store ends with its task, however that ends.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.set_ended();
+    }
+}
+
+/// Flushes until the store closes, then closes the logs.
+async fn run(ending: Ending) {
+    let shared = &ending.0;
+    loop {
+        let limit = || shared.flush_limit.load(Ordering::Acquire);
+        let is_oldest_due =
+            || shared.lock().sealed.front().is_some_and(|oldest| oldest.last_lsn() <= limit());
+        let has_sealed = || shared.check_writable().is_ok() && is_oldest_due();
+        let is_work = || shared.is_closing() || has_sealed();
+        shared.work.until(|| is_work().then_some(())).await;
+        if shared.is_closing() {
+            break;
+        }
+        if let Err(error) = flush::oldest(shared).await {
+            shared.fail(&error);
+        }
+    }
+    shared.tasks_end().await;
+    // What compaction gave up last.
+    remove(shared, shared.cache.removals().take()).await;
+    let closed = [shared.wal.close().await.err().map(Error::from), shared.manifest.close().await.err()];
+    if let Some(error) = closed.into_iter().flatten().next() {
+        shared.fail(&error);
+    }
+}
+
+/// Removes the files of tables that nobody needs any more.
+async fn removes(shared: &Arc<Shared>) {
+    loop {
+        let next = || {
+            let files = shared.cache.removals().take();
+            (!files.is_empty() || shared.is_closing()).then_some(files)
+        };
+        let files = shared.changed.until(next).await;
+        if files.is_empty() {
+            return;
+        }
+        remove(shared, files).await;
+    }
+}
+
+async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
+    for file in files {
+        // What stays is removed when the store is opened; nothing names it.
+        let _ = shared.engine.remove_file(&file).await;
+    }
+}
+
+/// Waits until the store has ended.
+pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
+    shared.end.until(|| shared.is_ended().then_some(())).await;
+    shared.has_failed().map_or(Ok(()), Err)
+}
+
+/// The number of a keyspace, which is made if there is none.
+pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
+    if let Some(id) = shared.with_view(|view| view.version.keyspace_named(name)) {
+        shared.check_open()?;
+        return Ok(id);
+    }
+    if name.is_empty() || name.len() > 255 {
+        return Err(Error::new(ErrorKind::InvalidInput, "a keyspace's name has 1 to 255 bytes"));
+    }
+    // A task of its own: an edit that was begun is finished, whoever still waits for it.
+    let (owned, name, task) = (shared.clone(), name.to_string(), shared.begin_task());
+    let making =
+        shared.engine.spawn_on_shard(shared.options.shard, shared.options.class, move || async move {
+            let _task = task;
+            make(&owned, &name, most).await
+        });
+    making.await?
+}
+
+async fn make(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
+    let _turn = shared.keyspace_turn.take().await;
+    shared.check_writable()?;
+    let known = shared.with_view(|view| {
+        let ids: Vec<u32> = view.version.keyspaces().map(|(id, _)| id).collect();
+        (view.version.keyspace_named(name), ids.len(), ids.last().map_or(0, |id| id + 1))
+    });
+    let id = match known {
+        (Some(id), ..) => return Ok(id),
+        (None, count, _) if count >= most => {
+            let text = format!("a store has {most} keyspaces at most");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        (None, _, id) => id,
+    };
+    let edit = Edit { keyspaces: vec![(id, name.to_string())], ..Edit::default() };
+    match shared.edit(&edit, &[], |_| ()).await {
+        Ok(()) => Ok(id),
+        Err(error) => Err(shared.fail(&error)),
+    }
+}

@@ -1,0 +1,119 @@
+//! Slows writers down while flushes or compaction are behind: a little for each, and never to a stop.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::signal::Signal;
+
+/// Tables of level 0 in a keyspace from which on writers are slowed.
+const LEVEL0_SLOW: usize = 8;
+/// Tables of level 0 at which they are slowed the most.
+const LEVEL0_SLOWEST: usize = 32;
+/// Bytes that wait for compaction from which on writers are slowed.
+const PENDING_SLOW: u64 = 256 << 20;
+/// Bytes that wait for compaction at which they are slowed the most.
+const PENDING_SLOWEST: u64 = 4 << 30;
+/// The longest delay of a put.
+const DELAY_MAX: Duration = Duration::from_millis(20);
+
+/// How much each put has to wait: grows with the square of how far behind compaction is.
+pub(crate) fn delay(level0: usize, pending_bytes: u64) -> Duration {
+    let behind = |value: u64, slow: u64, slowest: u64| {
+        let over = value.saturating_sub(slow).min(slowest - slow);
+        over as f64 / (slowest - slow) as f64
+    };
+    let level0 = behind(level0 as u64, LEVEL0_SLOW as u64, LEVEL0_SLOWEST as u64);
+    let pending = behind(pending_bytes, PENDING_SLOW, PENDING_SLOWEST);
+    let worst = level0.max(pending);
+    DELAY_MAX.mul_f64(worst * worst)
+}
+
+/// How far behind compaction is, and who waits because of it.
+///
+/// Executors differ in their clocks, so those who wait do not sleep: a task of the store does and wakes them.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    level0: AtomicUsize,
+    pending_bytes: AtomicU64,
+    /// Counts the ends of sleeps.
+    ticks: AtomicU64,
+    waiting: AtomicUsize,
+    /// Those who wait.
+    ticked: Signal,
+    /// The task that sleeps for them.
+    asked: Signal,
+}
+
+impl Throttle {
+    pub(crate) fn set_level0(&self, tables: usize) {
+        self.level0.store(tables, Ordering::Relaxed);
+        self.tell();
+    }
+
+    /// Bytes that compaction knows it has to rewrite.
+    pub(crate) fn set_pending_bytes(&self, bytes: u64) {
+        self.pending_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What each put has to wait now.
+    pub(crate) fn delay(&self) -> Duration {
+        delay(self.level0.load(Ordering::Relaxed), self.pending_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Waits as long as a put has to: until one whole sleep of the store's task has passed.
+    pub(crate) async fn wait(&self, mut is_over: impl FnMut() -> bool) {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waits = Waits(&self.waiting);
+        let now = self.ticks.load(Ordering::Acquire);
+        self.asked.tell();
+        let has_ended =
+            || self.ticks.load(Ordering::Acquire) > now + 1 || self.delay().is_zero() || is_over();
+        let mut has_ended = has_ended;
+        self.ticked.until(|| has_ended().then_some(())).await;
+    }
+
+    /// The task that sleeps, on the store's shard.
+    pub(crate) async fn run(&self, is_over: impl Fn() -> bool) {
+        loop {
+            let waits = || is_over() || self.waiting.load(Ordering::Acquire) > 0;
+            self.asked.until(|| waits().then_some(())).await;
+            // A put that comes while it sleeps waits for the rest and the next one: half more on average.
+            if is_over() || forebay::shard::sleep(self.delay().mul_f64(2.0 / 3.0)).await.is_err() {
+                return;
+            }
+            self.ticks.fetch_add(1, Ordering::AcqRel);
+            self.ticked.tell();
+        }
+    }
+
+    /// Everybody looks again.
+    pub(crate) fn tell(&self) {
+        self.asked.tell();
+        self.ticked.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_are_slowed_smoothly_and_never_for_long() {
+        assert_eq!(delay(LEVEL0_SLOW, PENDING_SLOW), Duration::ZERO);
+        let mut last = Duration::ZERO;
+        for level0 in LEVEL0_SLOW + 1..LEVEL0_SLOWEST + 9 {
+            let next = delay(level0, 0);
+            assert!(next >= last && next <= DELAY_MAX);
+            last = next;
+        }
+        assert_eq!(last, DELAY_MAX);
+        assert_eq!(delay(0, u64::MAX), DELAY_MAX);
+        assert!(delay(0, PENDING_SLOW + (1 << 20)) < Duration::from_micros(10));
+    }
+}

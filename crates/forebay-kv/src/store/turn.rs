@@ -1,0 +1,52 @@
+//! One at a time, across awaits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::signal::Signal;
+
+/// A lock that may be held across awaits. Few wait for it, so nobody has a place in a line.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    is_taken: AtomicBool,
+    free: Signal,
+}
+
+/// Gives the turn back when it goes.
+#[derive(Debug)]
+pub(crate) struct Taken<'a>(&'a Turn);
+
+impl Turn {
+    /// Waits until nobody else has it.
+    pub(crate) async fn take(&self) -> Taken<'_> {
+        self.free.until(|| (!self.is_taken.swap(true, Ordering::Acquire)).then(|| Taken(self))).await
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.is_taken.store(false, Ordering::Release);
+        self.0.free.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_has_it_and_the_next_is_woken() {
+        futures::executor::block_on(async {
+            let turn = Turn::default();
+            let first = turn.take().await;
+            let second = turn.take();
+            let mut second = std::pin::pin!(second);
+            // Each look of one who waited gave the turn back once, so that the next look took it.
+            for _ in 0..3 {
+                assert!(futures::poll!(&mut second).is_pending());
+            }
+            drop(first);
+            drop(second.await);
+            drop(turn.take().await);
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! Tables: immutable B+-trees, one file each, written once in key order.
+//!
+//! `docs/kv-format.md` has the drawing of the file.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay::{Block, Class, File};
+
+use crate::cache::{Cache, Pin};
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::{Child, FILTER, Identity, LEAF, UNIT};
+use crate::value::Value;
+
+mod ahead;
+mod cursor;
+mod footer;
+mod lookup;
+mod open;
+mod pinned;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod walk;
+mod write;
+
+pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef};
+use footer::Footer;
+pub(crate) use footer::{HeaderFound, read_header};
+pub(crate) use lookup::Lookup;
+pub(crate) use open::OpenHow;
+use pinned::Pinned;
+pub(crate) use walk::walk_all;
+pub(crate) use write::TableWriter;
+
+/// What a table holds for a key, to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry<'a> {
+    Value {
+        bytes: &'a [u8],
+        /// From this second since 1970 on the value is as good as deleted.
+        expires_s: Option<u64>,
+    },
+    Deleted,
+}
+
+/// How a table is written.
+#[derive(Clone, Debug)]
+pub(crate) struct TableSpec {
+    pub(crate) id: u32,
+    pub(crate) keyspace: u32,
+    /// 4 to 32 KiB, a multiple of 4 KiB.
+    pub(crate) leaf_bytes: u32,
+    /// Of the writes.
+    pub(crate) class: Class,
+    /// The home shard of the file; any if `None`.
+    pub(crate) shard: Option<usize>,
+    /// Bytes of one write: 64 KiB or more, a power of two. `depth` + 1 such buffers are held.
+    pub(crate) buffer_bytes: usize,
+    /// Writes in flight at most.
+    pub(crate) depth: usize,
+}
+
+impl TableSpec {
+    /// A table that is written in the background, with some 1 MiB of buffers.
+    pub(crate) fn new(id: u32, keyspace: u32) -> TableSpec {
+        TableSpec {
+            id,
+            keyspace,
+            leaf_bytes: UNIT as u32,
+            class: Class::BACKGROUND,
+            shard: None,
+            buffer_bytes: 256 << 10,
+            depth: 3,
+        }
+    }
+}
+
+/// What the manifest knows of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableMeta {
+    pub(crate) id: u32,
+    pub(crate) keyspace: u32,
+    /// The file's length.
+    pub(crate) bytes: u64,
+    /// All entries, tombstones included; at least 1.
+    pub(crate) entries: u64,
+    /// Tombstones.
+    pub(crate) deleted: u64,
+    /// Values that expire.
+    pub(crate) expiring: u64,
+    /// When the first and the last of them do, in seconds since 1970; 0 if there are none.
+    pub(crate) expires_s: (u64, u64),
+    pub(crate) smallest: Box<[u8]>,
+    pub(crate) largest: Box<[u8]>,
+}
+
+/// What a table holds for a key. A value that has expired is as good as deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Value(Value),
+    Deleted,
+}
+
+/// What [`Table::get_cached`] could tell.
+#[derive(Debug)]
+pub(crate) enum Cached {
+    Answer(Option<Found>),
+    /// Something must be read first, which this says and goes on from.
+    NeedsRead(Lookup),
+}
+
+/// How a key is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GetHow {
+    /// The seconds since 1970, now: values that expire by then are as good as deleted.
+    pub(crate) now_s: u64,
+    pub(crate) filter: FilterUse,
+    /// Of the reads.
+    pub(crate) class: Class,
+    /// Whether the blocks that are read go into the cache.
+    pub(crate) fill: bool,
+}
+
+/// Whether to ask a table's filter before its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilterUse {
+    /// Also if its partition must be read first: for tables that seldom have the key.
+    Read,
+    /// If its partition is in memory.
+    InMemory,
+}
+
+/// A table that can be read. Its file stays as long as anybody holds it.
+pub(crate) struct Table {
+    meta: TableMeta,
+    file: File,
+    footer: Footer,
+    pinned: Pinned,
+    /// The memory of all that is known of it.
+    _known: Pin,
+    cache: Arc<Cache>,
+    retired: AtomicBool,
+}
+
+impl Table {
+    pub(crate) fn meta(&self) -> &TableMeta {
+        &self.meta
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.meta.id
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Bytes that a leaf of this table has.
+    pub(crate) fn leaf_bytes(&self) -> u32 {
+        self.footer.leaf_bytes
+    }
+
+    /// Bytes of it that are pinned, and of what is known of it.
+    #[cfg(test)]
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.pinned.bytes() + self._known.bytes()
+    }
+
+    /// Can the key be in it, as far as its smallest and largest key tell?
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        *self.meta.smallest <= *key && key <= &*self.meta.largest
+    }
+
+    /// The file is to be removed when the last holder drops the table: nothing names it any more. It goes
+    /// onto [`Cache::removals`] then.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// What stands at `child` must be this.
+    fn identity(&self, child: Child, level: u8) -> Identity {
+        Identity { table: self.meta.id, position: child.position, level }
+    }
+
+    fn corrupt(&self, offset: u64, text: impl Into<String>) -> Error {
+        Error::corrupt(self.file.path(), offset, text)
+    }
+
+    /// The read's error, or that the table is shorter than it was.
+    fn read_error(&self, error: forebay::Error, offset: u64) -> Error {
+        match error.kind() {
+            forebay::ErrorKind::UnexpectedEof { .. } => self.too_short(offset),
+            _ => error.into(),
+        }
+    }
+
+    fn too_short(&self, offset: u64) -> Error {
+        self.corrupt(offset, "the table ends too soon: it was cut after it was written")
+    }
+
+    async fn read(&self, range: std::ops::Range<u64>, class: Class) -> Result<Block> {
+        let offset = range.start;
+        self.file.read(range).class(class).await.map_err(|error| self.read_error(error, offset))
+    }
+
+    /// Where a level's nodes are, in units.
+    fn area(&self, level: u8) -> Option<std::ops::Range<u64>> {
+        let footer = &self.footer;
+        match level {
+            LEAF => Some(1..footer.leaf_end.into()),
+            FILTER => {
+                let first = u64::from(footer.filter_first);
+                Some(first..first + u64::from(footer.filter_partitions))
+            }
+            level if u32::from(level) <= footer.levels => footer.level(level),
+            _ => None,
+        }
+    }
+
+    /// Can a node of this level stand there?
+    fn check_place(&self, child: Child, level: u8) -> Result<(), &'static str> {
+        let fits = self
+            .area(level)
+            .is_some_and(|area| area.start <= child.position.into() && child.end() <= area.end);
+        if fits { Ok(()) } else { Err("a child's place is outside of its level's part of the table") }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if *self.retired.get_mut() {
+            self.cache.removals().push(self.file.path().to_path_buf());
+        }
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("path", &self.file.path())
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A key that cannot be a key.
+fn check_key(key: &[u8]) -> Result<()> {
+    match key.len() {
+        0 => Err(Error::new(ErrorKind::InvalidInput, "the empty key cannot be used")),
+        1..=crate::node::KEY_BYTES_MAX => Ok(()),
+        len => {
+            let limit = crate::node::KEY_BYTES_MAX;
+            let text = format!("a key of {len} bytes; keys may have {limit} at most");
+            Err(Error::new(ErrorKind::KeyTooLong { limit }, text))
+        }
+    }
+}

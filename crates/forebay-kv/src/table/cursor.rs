@@ -1,0 +1,345 @@
+//! Going through a table in the order of its keys, forward or backward.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay::{Block, Class};
+
+use super::Table;
+use super::ahead::{Ahead, Around};
+use crate::error::{Error, Result};
+use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
+use crate::value::Value;
+
+mod far;
+mod path;
+
+use path::Path;
+
+/// Which way a cursor goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// How a cursor reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CursorHow {
+    pub(crate) direction: Direction,
+    /// Of the reads.
+    pub(crate) class: Class,
+    /// Whether blocks are looked for in the cache, and go into it if a read was for one leaf only.
+    pub(crate) cache: bool,
+    /// The most bytes of one read; one leaf, if that is longer.
+    pub(crate) read_bytes_max: u32,
+    /// Reads that are in flight or not used up, at most: with the leaf that the cursor is at, it holds one
+    /// more.
+    pub(crate) reads_max: u32,
+    /// Whether the first reads are short and each is twice as long as the one before it: for ranges, which
+    /// may end soon.
+    pub(crate) ramp: bool,
+}
+
+impl CursorHow {
+    /// For ranges.
+    pub(crate) fn range(direction: Direction) -> CursorHow {
+        let (read_bytes_max, reads_max) = (64 << 10, 2);
+        CursorHow { direction, class: Class::DEFAULT, cache: true, read_bytes_max, reads_max, ramp: true }
+    }
+
+    /// For reading all of a table once, in the background.
+    pub(crate) fn merge() -> CursorHow {
+        let (read_bytes_max, reads_max) = (256 << 10, 2);
+        let (direction, class) = (Direction::Forward, Class::BACKGROUND);
+        CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
+    }
+
+    /// Bytes of blocks that such a cursor holds at most, long leaves and long values aside.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        u64::from(self.read_bytes_max) * (u64::from(self.reads_max) + 1)
+    }
+}
+
+/// A place in a table: before the first entry, at an entry, or behind the last.
+pub(crate) struct Cursor {
+    table: Arc<Table>,
+    how: CursorHow,
+    /// `None` until something is asked for.
+    path: Option<Path>,
+    /// The leaf to read next, which was taken from the path already, with what is read before it.
+    upcoming: Option<(Child, Range<u64>)>,
+    ahead: Ahead,
+    /// Bytes of the next read.
+    window: u64,
+    /// Where to begin in the first leaf.
+    seek: Option<Vec<u8>>,
+    leaf: Option<Leaf>,
+    key: Vec<u8>,
+    current: Current,
+    failed: Option<Error>,
+}
+
+struct Leaf {
+    child: Child,
+    block: Block,
+    around: Around,
+    count: usize,
+    /// Entries that were passed, in the cursor's direction.
+    passed: usize,
+}
+
+enum Current {
+    None,
+    Deleted,
+    /// Not read yet.
+    Far(BlobAt, Option<u64>),
+    Value {
+        block: Block,
+        range: Range<usize>,
+        expires_s: Option<u64>,
+    },
+}
+
+/// What stands behind the key that a cursor is at. Whether it has expired is the caller's to judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryRef<'c> {
+    Value { bytes: &'c [u8], expires_s: Option<u64> },
+    Deleted,
+}
+
+impl Table {
+    /// A cursor before the first entry in its direction. Costs nothing until it is moved.
+    pub(crate) fn cursor(self: &Arc<Self>, how: CursorHow) -> Cursor {
+        Cursor {
+            table: self.clone(),
+            how,
+            path: None,
+            upcoming: None,
+            ahead: Ahead::new(self, how.class),
+            window: 0,
+            seek: None,
+            leaf: None,
+            key: Vec::new(),
+            current: Current::None,
+            failed: None,
+        }
+    }
+}
+
+impl Cursor {
+    /// Goes to where [`next`](Self::next) answers the first entry at or behind `key` in the cursor's
+    /// direction: at or above it forward, at or below it backward. May read inner nodes, no leaf.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset; the system's.
+    pub(crate) async fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.restart();
+        self.seek = Some(key.to_vec());
+        self.path = Some(Path::to(&self.table, &self.how, Some(key)).await?);
+        Ok(())
+    }
+
+    /// Goes to the next entry, and reads its value if that is a blob; `false` behind the last. When this
+    /// future is dropped unfinished the cursor has not moved.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset; the system's. Every further call answers the same, until a seek.
+    pub(crate) async fn next(&mut self) -> Result<bool> {
+        // A call before this one may have been dropped while it read the value.
+        let moved = matches!(self.current, Current::Far(..)) || self.next_key().await?;
+        self.load().await?;
+        Ok(moved)
+    }
+
+    /// As [`next`](Self::next), but a value that is not beside its leaf is read by [`load`](Self::load) only:
+    /// many cursors that wait for their turn do not each hold a long one.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn next_key(&mut self) -> Result<bool> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let moved = self.advance().await;
+        self.note(moved)
+    }
+
+    /// The key that it is at; empty if it is at none.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// What stands there; `None` before the first and behind the last entry.
+    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+        match &self.current {
+            Current::None | Current::Far(..) => None,
+            Current::Deleted => Some(EntryRef::Deleted),
+            Current::Value { block, range, expires_s } => {
+                let bytes = block.get(range.clone()).unwrap_or_default();
+                Some(EntryRef::Value { bytes, expires_s: *expires_s })
+            }
+        }
+    }
+
+    /// The value that it is at, to keep: copied only if it would keep four times its memory or more.
+    pub(crate) fn value(&self) -> Option<Value> {
+        match &self.current {
+            Current::Value { block, range, .. } => {
+                let block = block.slice(range.clone())?.detach();
+                Some(Value::of_block(block, self.table.cache.held()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The leaf that it is at: its place and its bytes, which were checked.
+    pub(super) fn leaf(&self) -> Option<(Child, &Block)> {
+        self.leaf.as_ref().map(|leaf| (leaf.child, &leaf.block))
+    }
+
+    /// Is it at the first or the last entry of its leaf?
+    pub(super) fn is_at_edge(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.passed == 1 || leaf.passed == leaf.count)
+    }
+
+    fn restart(&mut self) {
+        self.ahead.clear();
+        (self.path, self.upcoming, self.leaf, self.failed) = (None, None, None, None);
+        self.window = 0;
+        self.key.clear();
+        self.current = Current::None;
+    }
+
+    async fn advance(&mut self) -> Result<bool> {
+        loop {
+            if self.leaf.as_ref().is_some_and(|leaf| leaf.passed < leaf.count) {
+                return self.take();
+            }
+            if !self.next_leaf().await? {
+                self.key.clear();
+                self.current = Current::None;
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Takes the next entry of the leaf.
+    fn take(&mut self) -> Result<bool> {
+        let Some(leaf) = &mut self.leaf else { return Ok(false) };
+        let (table, offset) = (&self.table, leaf.child.offset());
+        let index = match self.how.direction {
+            Direction::Forward => leaf.passed,
+            Direction::Backward => leaf.count - 1 - leaf.passed,
+        };
+        let node = Node::of(&leaf.block).map_err(|wrong| table.corrupt(offset, wrong))?;
+        let entry = node.entry(index).map_err(|wrong| table.corrupt(offset, wrong))?;
+        let current = match entry.payload {
+            Payload::Deleted => Current::Deleted,
+            Payload::Inline(range) => {
+                Current::Value { block: leaf.block.clone(), range, expires_s: entry.expires_s }
+            }
+            Payload::Blob(blob) => {
+                table.check_blob_place(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
+                let range = blob.offset..blob.offset + u64::from(blob.len);
+                match leaf.around.part(range) {
+                    None => Current::Far(blob, entry.expires_s),
+                    Some(block) => {
+                        table.check_blob(blob, &block)?;
+                        Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
+                    }
+                }
+            }
+        };
+        node.key(index, &mut self.key).map_err(|wrong| table.corrupt(offset, wrong))?;
+        self.current = current;
+        leaf.passed += 1;
+        Ok(true)
+    }
+
+    async fn next_leaf(&mut self) -> Result<bool> {
+        self.plan().await?;
+        let Some(arrived) = self.ahead.next().await else {
+            self.leaf = None;
+            return Ok(false);
+        };
+        let arrived = arrived?;
+        let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
+        if !arrived.checked {
+            check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
+            if self.how.cache {
+                self.table.cache.insert(self.table.meta.id, arrived.child.offset(), &arrived.leaf);
+            }
+        }
+        let node = Node::of(&arrived.leaf).map_err(wrong)?;
+        let mut passed = 0;
+        if let Some(key) = self.seek.take() {
+            let found = node.search(&key).map_err(wrong)?;
+            passed = match (self.how.direction, found) {
+                (Direction::Forward, Ok(index) | Err(index)) => index,
+                (Direction::Backward, Ok(index)) => node.count() - 1 - index,
+                (Direction::Backward, Err(index)) => node.count() - index,
+            };
+        }
+        let (child, count, around) = (arrived.child, node.count(), arrived.around);
+        self.leaf = Some(Leaf { child, block: arrived.leaf, around, count, passed });
+        Ok(true)
+    }
+
+    /// Plans reads, as many as may be.
+    async fn plan(&mut self) -> Result<()> {
+        let first = self.window == 0;
+        let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
+        self.window = match (self.how.ramp, first) {
+            (false, _) => most,
+            (true, true) => leaf,
+            (true, false) => (self.window * 2).min(most),
+        };
+        let reads_max = if first && self.how.ramp { 1 } else { self.how.reads_max.max(1) as usize };
+        loop {
+            if self.upcoming.is_none() {
+                self.upcoming = self.next_child().await?;
+            }
+            let Some((child, range)) = &self.upcoming else { return Ok(()) };
+            if !self.ahead.join(range, *child, self.window) {
+                if self.ahead.chunks() >= reads_max {
+                    return Ok(());
+                }
+                let cached = match self.how.cache {
+                    true => self.table.cache.get(self.table.meta.id, child.offset()),
+                    false => None,
+                };
+                match cached {
+                    Some(leaf) => self.ahead.push_read(*child, leaf),
+                    None => self.ahead.push(range.clone(), *child),
+                }
+            }
+            self.upcoming = None;
+        }
+    }
+
+    /// The next leaf, with what is to be read before it: its blobs, unless they are too many.
+    async fn next_child(&mut self) -> Result<Option<(Child, Range<u64>)>> {
+        if self.path.is_none() {
+            self.path = Some(Path::to(&self.table, &self.how, None).await?);
+        }
+        let Some(path) = &mut self.path else { return Ok(None) };
+        if path.must_read(&self.table) {
+            self.ahead.begin().await;
+        }
+        let Some((child, begin)) = path.next(&self.table, &self.how).await? else { return Ok(None) };
+        let all = begin.min(child.offset())..child.range().end;
+        let fits = all.end - all.start <= u64::from(self.how.read_bytes_max);
+        Ok(Some((child, if fits { all } else { child.range() })))
+    }
+}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor")
+            .field("table", &self.table.meta.id)
+            .field("how", &self.how)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,27 @@
+//! Values that are read when it is clear that they are wanted.
+
+use super::{Current, Cursor};
+use crate::error::Result;
+
+impl Cursor {
+    /// Reads the value that it is at, if it was not read yet.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn load(&mut self) -> Result<()> {
+        let Current::Far(blob, expires_s) = self.current else { return Ok(()) };
+        let range = blob.offset..blob.offset + u64::from(blob.len);
+        let read = self.table.read(range, self.how.class).await;
+        let block = self.note(read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block)))?;
+        self.current = Current::Value { range: 0..block.len(), block, expires_s };
+        Ok(())
+    }
+
+    pub(super) fn note<T>(&mut self, answer: Result<T>) -> Result<T> {
+        if let Err(error) = &answer {
+            self.failed = Some(error.clone());
+            self.current = Current::None;
+        }
+        answer
+    }
+}

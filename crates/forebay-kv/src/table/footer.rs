@@ -1,0 +1,198 @@
+//! The first and the last unit of a table.
+
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::read::{u32_at, u64_at};
+use crate::node::{Child, FOOTER, HEADER, HEADER_BYTES, Identity, LEAF_BYTES, LEVELS_MAX, UNIT, check, seal};
+
+const MAGIC: [u8; 6] = *b"FBYKVT";
+/// The version that this crate writes, and the only one that it reads.
+const VERSION: u16 = 1;
+/// Where what a header or footer says begins, and where the version stands.
+const AT: usize = HEADER_BYTES;
+const VERSION_AT: usize = AT + MAGIC.len();
+const LEVELS_AT: usize = AT + 64;
+
+/// What the last unit of a table says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) table: u32,
+    pub(crate) keyspace: u32,
+    pub(crate) leaf_bytes: u32,
+    pub(crate) root: Child,
+    pub(crate) entries: u64,
+    pub(crate) deleted: u64,
+    pub(crate) expiring: u64,
+    /// The unit behind the last leaf.
+    pub(crate) leaf_end: u32,
+    pub(crate) filter_first: u32,
+    pub(crate) filter_partitions: u32,
+    /// Inner levels.
+    pub(crate) levels: u32,
+    /// Where each inner level begins.
+    pub(crate) level_first: [u32; LEVELS_MAX as usize],
+    /// The footer's own place: the table's last unit.
+    pub(crate) position: u32,
+}
+
+impl Footer {
+    /// The units of an inner level, 1 for the lowest.
+    pub(crate) fn level(&self, level: u8) -> Option<std::ops::Range<u64>> {
+        let index = usize::from(level).checked_sub(1)?;
+        if u32::from(level) > self.levels {
+            return None;
+        }
+        let end = match u32::from(level) == self.levels {
+            true => self.filter_first,
+            false => *self.level_first.get(index + 1)?,
+        };
+        Some((*self.level_first.get(index)?).into()..end.into())
+    }
+
+    /// The level of the root: 0 if it is a leaf.
+    pub(crate) fn root_level(&self) -> u8 {
+        self.levels as u8
+    }
+
+    /// Writes it into a unit of zeros.
+    pub(crate) fn write(&self, unit: &mut [u8]) {
+        if unit.len() < UNIT {
+            return;
+        }
+        begin(unit, self.keyspace, self.leaf_bytes);
+        let words = [self.root.encode(), self.entries, self.deleted, self.expiring];
+        for (index, word) in words.into_iter().enumerate() {
+            unit[AT + 16 + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        let words = [self.leaf_end, self.filter_first, self.filter_partitions, self.levels];
+        for (index, word) in words.into_iter().chain(self.level_first).enumerate() {
+            unit[AT + 48 + 4 * index..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        seal(unit, Identity { table: self.table, position: self.position, level: FOOTER });
+    }
+
+    /// Reads the last unit of a table of `bytes` bytes, and believes it only if all of it fits together.
+    ///
+    /// # Errors
+    /// `Corruption` and `Version`.
+    pub(crate) fn read(unit: &[u8], table: u32, bytes: u64, path: &Path) -> Result<Footer> {
+        let offset = bytes.saturating_sub(UNIT as u64);
+        let wrong = |text: &str| Error::corrupt(path, offset, format!("the table's footer: {text}"));
+        let position = u32::try_from(offset / UNIT as u64).map_err(|_| wrong("the table is too long"))?;
+        check(unit, Identity { table, position, level: FOOTER }).map_err(wrong)?;
+        let (keyspace, leaf_bytes) = front(unit, path)?;
+        let long = |index: usize| u64_at(unit, AT + 16 + 8 * index);
+        let word = |index: usize| u32_at(unit, AT + 48 + 4 * index);
+        let footer = Footer {
+            table,
+            keyspace,
+            leaf_bytes,
+            root: Child::decode(long(0)).ok_or_else(|| wrong("the root's place cannot be right"))?,
+            entries: long(1),
+            deleted: long(2),
+            expiring: long(3),
+            leaf_end: word(0),
+            filter_first: word(1),
+            filter_partitions: word(2),
+            levels: word(3),
+            level_first: std::array::from_fn(|index| u32_at(unit, LEVELS_AT + 4 * index)),
+            position,
+        };
+        match footer.fits_together() {
+            true => Ok(footer),
+            false => Err(wrong("its fields contradict each other")),
+        }
+    }
+
+    fn fits_together(&self) -> bool {
+        let levels = self.levels as usize;
+        if levels > self.level_first.len() || !LEAF_BYTES.contains(&self.leaf_bytes) {
+            return false;
+        }
+        let mut places = vec![1, self.leaf_end];
+        places.extend(&self.level_first[..levels]);
+        places.push(self.filter_first);
+        let root_area = match self.levels {
+            0 => 1..u64::from(self.leaf_end),
+            _ => self.level(self.root_level()).unwrap_or(0..0),
+        };
+        // One part after the other, none of them empty, without gaps; the root is all or the end of its part.
+        places.is_sorted()
+            && self.leaf_end > 1
+            && (levels == 0 || self.level_first[0] == self.leaf_end)
+            && (levels > 0 || self.filter_first == self.leaf_end)
+            && self.filter_partitions > 0
+            && self.filter_first.checked_add(self.filter_partitions) == Some(self.position)
+            && self.root.end() == root_area.end
+            && (levels == 0 || u64::from(self.root.position) == root_area.start)
+            && self.entries > 0
+            && self.deleted.checked_add(self.expiring).is_some_and(|some| some <= self.entries)
+    }
+}
+
+/// Writes a table's first unit into a unit of zeros.
+pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_bytes: u32) {
+    if unit.len() == UNIT {
+        begin(unit, keyspace, leaf_bytes);
+        seal(unit, Identity { table, position: 0, level: HEADER });
+    }
+}
+
+/// What the first unit of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderFound {
+    /// A table of ours, finished or not.
+    Ours { keyspace: u32, leaf_bytes: u32 },
+    /// A table of ours in another version.
+    Version(u16),
+    /// Nothing was written yet: no bytes, or zeros.
+    Empty,
+    /// Something else, or a damaged header.
+    Foreign,
+}
+
+/// Judges the first unit of a file, or what there is of it, that bears the name of `table`.
+pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
+    if unit.iter().all(|&byte| byte == 0) {
+        return HeaderFound::Empty;
+    }
+    if check(unit, Identity { table, position: 0, level: HEADER }).is_err() || !has_magic(unit) {
+        return HeaderFound::Foreign;
+    }
+    match version(unit) {
+        VERSION => HeaderFound::Ours { keyspace: u32_at(unit, AT + 8), leaf_bytes: u32_at(unit, AT + 12) },
+        other => HeaderFound::Version(other),
+    }
+}
+
+/// What header and footer begin with.
+fn begin(unit: &mut [u8], keyspace: u32, leaf_bytes: u32) {
+    unit[AT..VERSION_AT].copy_from_slice(&MAGIC);
+    unit[VERSION_AT..VERSION_AT + 2].copy_from_slice(&VERSION.to_le_bytes());
+    unit[AT + 8..AT + 12].copy_from_slice(&keyspace.to_le_bytes());
+    unit[AT + 12..AT + 16].copy_from_slice(&leaf_bytes.to_le_bytes());
+}
+
+/// Keyspace and leaf size of a footer whose checksum is right.
+fn front(unit: &[u8], path: &Path) -> Result<(u32, u32)> {
+    if !has_magic(unit) {
+        return Err(Error::at(ErrorKind::Foreign, path, "this is not a table"));
+    }
+    match version(unit) {
+        VERSION => Ok((u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
+        found => {
+            let text = format!("a table of version {found} of the format; this program reads {VERSION}");
+            Err(Error::at(ErrorKind::Version { found }, path, text))
+        }
+    }
+}
+
+fn has_magic(unit: &[u8]) -> bool {
+    unit.get(AT..VERSION_AT) == Some(&MAGIC)
+}
+
+fn version(unit: &[u8]) -> u16 {
+    let bytes = unit.get(VERSION_AT..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |bytes| u16::from_le_bytes(*bytes))
+}

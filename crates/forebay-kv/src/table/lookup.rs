@@ -1,0 +1,303 @@
+//! Finding a key: through what is in memory on the caller's thread, and from there read by read.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay::{Block, Step};
+
+use super::{Cached, FilterUse, Found, GetHow, Table};
+use crate::error::{Error, Result};
+use crate::node::filter::{self, Hash};
+use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
+use crate::value::Value;
+
+/// Blobs that are longer do not go into the cache, in bytes.
+const CACHED_BLOB_BYTES_MAX: usize = 64 << 10;
+
+/// A lookup that needs a read: what [`range`](Lookup::range) says is to be read and given to
+/// [`step`](Lookup::step), until that answers.
+pub(crate) struct Lookup {
+    table: Arc<Table>,
+    key: Key,
+    hash: Hash,
+    now_s: u64,
+    at: At,
+    fill: bool,
+}
+
+/// What is to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// The filter's partition at this unit.
+    Filter(u32),
+    Node(Child, u8),
+    Blob(BlobAt),
+}
+
+/// Where a lookup got to without reading.
+enum Progress {
+    Done(Option<Found>),
+    Needs(At),
+}
+
+/// The key that is looked up; short ones without memory of their own.
+enum Key {
+    Short(u8, [u8; Key::SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl Table {
+    /// Looks a key up; reads what is not in memory.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset; the system's.
+    pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
+        match self.get_cached(key, how)? {
+            Cached::Answer(found) => Ok(found),
+            Cached::NeedsRead(lookup) => lookup.walk(how.class).await,
+        }
+    }
+
+    /// Looks a key up as far as memory goes. Allocates nothing for an answer, and nothing for a key of up
+    /// to 38 bytes otherwise.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset.
+    pub(crate) fn get_cached(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Cached> {
+        if !self.covers(key) {
+            return Ok(Cached::Answer(None));
+        }
+        let hash = Hash::of(key);
+        let partition = self.footer.filter_first + hash.partition(self.footer.filter_partitions);
+        let at = match (self.filter_says(hash, partition), how.filter) {
+            (Some(false), _) => return Ok(Cached::Answer(None)),
+            (Some(true), _) | (None, FilterUse::InMemory) => self.root(),
+            (None, FilterUse::Read) => At::Filter(partition),
+        };
+        let progress = match at {
+            At::Filter(_) => Progress::Needs(at),
+            at => self.advance(key, how.now_s, at)?,
+        };
+        Ok(match progress {
+            Progress::Done(found) => Cached::Answer(found),
+            Progress::Needs(at) => Cached::NeedsRead(Lookup {
+                table: self.clone(),
+                key: Key::new(key),
+                hash,
+                now_s: how.now_s,
+                at,
+                fill: how.fill,
+            }),
+        })
+    }
+
+    fn root(&self) -> At {
+        At::Node(self.footer.root, self.footer.root_level())
+    }
+
+    /// What the filter knows of a key, if the partition at that unit is in memory.
+    fn filter_says(&self, hash: Hash, partition: u32) -> Option<bool> {
+        let partitions = self.footer.filter_partitions;
+        if let Some(bytes) = self.pinned.partition(partition) {
+            return Some(filter::contains(bytes, hash, partitions));
+        }
+        let block = self.cache.peek(self.meta.id, u64::from(partition) * UNIT as u64)?;
+        Some(filter::contains(&block, hash, partitions))
+    }
+
+    /// Goes on as far as memory has what is needed.
+    fn advance(&self, key: &[u8], now_s: u64, mut at: At) -> Result<Progress> {
+        loop {
+            at = match at {
+                At::Node(child, level) => {
+                    if let Some(bytes) = self.pinned.node(child, level) {
+                        let below = self.child_of(Node::of(bytes), key, level);
+                        below.map_err(|wrong| self.corrupt(child.offset(), wrong))?
+                    } else if let Some(block) = self.cache.get(self.meta.id, child.offset()) {
+                        match self.visit(&block, child, level, key, now_s)? {
+                            Progress::Needs(next) => next,
+                            done => return Ok(done),
+                        }
+                    } else {
+                        return Ok(Progress::Needs(at));
+                    }
+                }
+                At::Blob(blob) => {
+                    let block = self.cache.get(self.meta.id, blob.offset);
+                    return Ok(match block.filter(|block| block.len() == blob.len as usize) {
+                        Some(block) => Progress::Done(Some(self.value(block))),
+                        None => Progress::Needs(at),
+                    });
+                }
+                At::Filter(_) => return Ok(Progress::Needs(at)),
+            }
+        }
+    }
+
+    /// What a node that was checked says of a key.
+    fn visit(&self, block: &Block, child: Child, level: u8, key: &[u8], now_s: u64) -> Result<Progress> {
+        let wrong = |wrong| self.corrupt(child.offset(), wrong);
+        if !is(block, self.identity(child, level)) {
+            return Err(wrong("another node than this was kept in memory"));
+        }
+        let node = Node::of(block);
+        if level != LEAF {
+            return Ok(Progress::Needs(self.child_of(node, key, level).map_err(wrong)?));
+        }
+        let node = node.map_err(wrong)?;
+        let Ok(index) = node.search(key).map_err(wrong)? else { return Ok(Progress::Done(None)) };
+        let entry = node.entry(index).map_err(wrong)?;
+        if entry.expires_s.is_some_and(|time| time <= now_s) {
+            return Ok(Progress::Done(Some(Found::Deleted)));
+        }
+        Ok(match entry.payload {
+            Payload::Deleted => Progress::Done(Some(Found::Deleted)),
+            Payload::Inline(range) => {
+                let value = block.slice(range).ok_or_else(|| wrong("a value that is not in its node"))?;
+                Progress::Done(Some(self.value(value)))
+            }
+            Payload::Blob(blob) => {
+                self.check_blob_place(blob).map_err(wrong)?;
+                Progress::Needs(At::Blob(blob))
+            }
+        })
+    }
+
+    /// Where to go on from an inner node.
+    fn child_of(&self, node: Result<Node<'_>, Wrong>, key: &[u8], level: u8) -> Result<At, Wrong> {
+        let node = node?;
+        let child = node.child(node.search_child(key)?)?;
+        self.check_place(child, level - 1)?;
+        Ok(At::Node(child, level - 1))
+    }
+
+    fn value(&self, block: Block) -> Found {
+        Found::Value(Value::of_block(block, self.cache.held()))
+    }
+
+    pub(super) fn check_blob_place(&self, blob: BlobAt) -> Result<(), Wrong> {
+        let (begin, end) = (UNIT as u64, u64::from(self.footer.leaf_end) * UNIT as u64);
+        let fits = blob.offset >= begin && blob.offset + u64::from(blob.len) <= end;
+        if fits { Ok(()) } else { Err("a value's place is outside of the table") }
+    }
+
+    /// Is this the blob that stands there?
+    pub(super) fn check_blob(&self, blob: BlobAt, bytes: &[u8]) -> Result<()> {
+        match bytes.len() == blob.len as usize && checksum(bytes) == blob.crc {
+            true => Ok(()),
+            false => Err(self.corrupt(blob.offset, "a value's checksum is wrong")),
+        }
+    }
+}
+
+impl Lookup {
+    /// What must be read next.
+    pub(crate) fn range(&self) -> Range<u64> {
+        match self.at {
+            At::Filter(position) => {
+                let begin = u64::from(position) * UNIT as u64;
+                begin..begin + UNIT as u64
+            }
+            At::Node(child, _) => child.range(),
+            At::Blob(blob) => blob.offset..blob.offset + u64::from(blob.len),
+        }
+    }
+
+    /// The table that it reads.
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Takes what was read at `at`, and goes on as far as memory goes. Costs a checksum over the block, and
+    /// a search.
+    pub(super) fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Option<Found>, Error> {
+        let progress = match at == self.range() && block.len() as u64 == at.end - at.start {
+            true => self.take(block),
+            false => {
+                Err(self.table.corrupt(at.start, "another part of the table was read than was asked for"))
+            }
+        };
+        match progress {
+            Ok(Progress::Done(found)) => Step::Done(found),
+            Ok(Progress::Needs(at)) => {
+                self.at = at;
+                Step::Read(self.range())
+            }
+            Err(error) => Step::Fail(error),
+        }
+    }
+
+    fn take(&mut self, block: &Block) -> Result<Progress> {
+        let table = &self.table;
+        let next = match self.at {
+            At::Filter(position) => {
+                let child = Child { position, units: 1 };
+                check(block, table.identity(child, FILTER))
+                    .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
+                self.keep(child.offset(), block);
+                if !filter::contains(block, self.hash, table.footer.filter_partitions) {
+                    return Ok(Progress::Done(None));
+                }
+                table.root()
+            }
+            At::Node(child, level) => {
+                check(block, table.identity(child, level))
+                    .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
+                self.keep(child.offset(), block);
+                match table.visit(block, child, level, self.key.bytes(), self.now_s)? {
+                    Progress::Needs(next) => next,
+                    done => return Ok(done),
+                }
+            }
+            At::Blob(blob) => {
+                table.check_blob(blob, block)?;
+                if block.len() <= CACHED_BLOB_BYTES_MAX {
+                    self.keep(blob.offset, block);
+                }
+                return Ok(Progress::Done(Some(table.value(block.clone()))));
+            }
+        };
+        table.advance(self.key.bytes(), self.now_s, next)
+    }
+
+    fn keep(&self, offset: u64, block: &Block) {
+        if self.fill {
+            self.table.cache.insert(self.table.meta.id, offset, block);
+        }
+    }
+}
+
+impl fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookup")
+            .field("table", &self.table.meta.id)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Key {
+    const SHORT: usize = 38;
+
+    fn new(key: &[u8]) -> Key {
+        let mut short = [0; Key::SHORT];
+        match short.get_mut(..key.len()) {
+            Some(front) => {
+                front.copy_from_slice(key);
+                Key::Short(key.len() as u8, short)
+            }
+            None => Key::Long(key.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Key::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// The state of a lookup lives in a slot of the core's without memory of its own.
+const _: () = assert!(size_of::<Lookup>() <= 128);

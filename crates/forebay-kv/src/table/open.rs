@@ -1,0 +1,118 @@
+//! Opening a table.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use forebay::{Class, Engine, Open};
+
+use super::footer::Footer;
+use super::pinned::{Pinned, Reading};
+use super::{Table, TableMeta};
+use crate::cache::Cache;
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::UNIT;
+
+/// How a table is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenHow {
+    /// Of the reads.
+    pub(crate) class: Class,
+    /// The home shard of the file; any if `None`.
+    pub(crate) shard: Option<usize>,
+    /// Whether the filter is pinned, if there is room: for tables that seldom have a key that is looked up.
+    pub(crate) pin_filter: bool,
+}
+
+impl Default for OpenHow {
+    fn default() -> OpenHow {
+        OpenHow { class: Class::DEFAULT, shard: None, pin_filter: true }
+    }
+}
+
+impl Table {
+    /// Opens the table at `path` that the manifest describes as `meta`, and pins what the cache has room
+    /// for: the upper levels from the root down, the filter, then the lowest inner level.
+    ///
+    /// # Errors
+    /// `MissingTable` if it is not there or has another length; `Corruption`, `Version` and `Foreign`; the
+    /// system's.
+    pub(crate) async fn open(
+        engine: &Engine,
+        path: &Path,
+        meta: &TableMeta,
+        cache: &Arc<Cache>,
+        how: OpenHow,
+    ) -> Result<Arc<Table>> {
+        let mut open = Open::read();
+        if let Some(shard) = how.shard {
+            open = open.shard(shard);
+        }
+        let file = match engine.open(path, open).await {
+            Err(error) if error.raw_os_error() == Some(ENOENT) => {
+                return Err(Error::at(
+                    ErrorKind::MissingTable,
+                    path,
+                    "the manifest names this table; it is gone",
+                ));
+            }
+            other => other?,
+        };
+        let bytes = file.len().await?;
+        if bytes != meta.bytes || bytes % UNIT as u64 != 0 || bytes < 4 * UNIT as u64 {
+            let text = format!("this table has {bytes} bytes; the manifest says {}", meta.bytes);
+            return Err(Error::at(ErrorKind::MissingTable, path, text));
+        }
+        let unit = file.read(bytes - UNIT as u64..bytes).class(how.class).await?;
+        let footer = Footer::read(&unit, meta.id, bytes, path)?;
+        let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
+        if counts != (meta.keyspace, meta.entries, meta.deleted, meta.expiring) {
+            let text = "the table's footer and the manifest contradict each other";
+            return Err(Error::corrupt(path, bytes - UNIT as u64, text));
+        }
+        let known = cache.must_pin(known_bytes(meta));
+        let reading = Reading { file: &file, footer: &footer, class: how.class };
+        let pinned = pin(&reading, cache, how.pin_filter).await?;
+        Ok(Arc::new(Table {
+            meta: meta.clone(),
+            file,
+            footer,
+            pinned,
+            _known: known,
+            cache: cache.clone(),
+            retired: AtomicBool::new(false),
+        }))
+    }
+}
+
+/// Bytes of memory that an open table takes without its contents, in the manifest too: its keys in both, an
+/// open file, and what they are kept in.
+fn known_bytes(meta: &TableMeta) -> u64 {
+    2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048
+}
+
+/// What open(2) answers when there is no such file.
+const ENOENT: i32 = 2;
+
+async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<Pinned> {
+    let mut pinned = Pinned::default();
+    let root_level = reading.footer.root_level();
+    let level_bytes = |level| {
+        let area = reading.footer.level(level).unwrap_or(0..0);
+        (area.end - area.start) * UNIT as u64
+    };
+    for level in (2..=root_level).rev() {
+        let Some(pin) = cache.pin(level_bytes(level)) else { return Ok(pinned) };
+        pinned.add_level(reading, level, pin).await?;
+    }
+    let filter_bytes = u64::from(reading.footer.filter_partitions) * UNIT as u64;
+    if pin_filter && let Some(pin) = cache.pin(filter_bytes) {
+        pinned.add_filter(reading, pin).await?;
+    }
+    if root_level > 0
+        && let Some(pin) = cache.pin(level_bytes(1))
+    {
+        pinned.add_level(reading, 1, pin).await?;
+    }
+    Ok(pinned)
+}

@@ -1,0 +1,323 @@
+//! The parts of a table that stay in memory: levels from the top down, and the filter.
+
+use std::ops::Range;
+
+use forebay::{Block, Class, File, shard};
+
+use super::footer::Footer;
+use crate::cache::Pin;
+use crate::error::{Error, Result};
+use crate::node::{Child, FILTER, Identity, Node, UNIT, check};
+
+/// What of a table is always in memory, checked when it was read.
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    /// The inner levels, the lowest first; `None` for one that is not pinned.
+    levels: Vec<Option<Part>>,
+    filter: Option<Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    chunks: Vec<Chunk>,
+    _pin: Pin,
+}
+
+/// Whole nodes, in the I/O memory that they were read into: what is pinned takes its memory from where the
+/// blocks of the cache have theirs, so that one can grow where the other shrinks.
+#[derive(Debug)]
+struct Chunk {
+    /// Its first unit.
+    first: u32,
+    block: Block,
+}
+
+/// Units of a chunk, unless a single node has more. A power of two, as I/O memory comes in such sizes.
+const CHUNK_UNITS: u64 = 16;
+/// Bytes of one read, and how many are in flight, where all is read once.
+const READ_BYTES: usize = 64 << 10;
+const READS: usize = 4;
+/// Where a node says how many units it has.
+const UNITS_AT: usize = 13;
+
+impl Pinned {
+    /// A node of an inner level, if that is pinned.
+    #[inline]
+    pub(super) fn node(&self, child: Child, level: u8) -> Option<&[u8]> {
+        let part = self.levels.get(usize::from(level).checked_sub(1)?)?.as_ref()?;
+        part.node(child.position, child.len())
+    }
+
+    /// Whether this inner level is pinned.
+    pub(super) fn has_level(&self, level: usize) -> bool {
+        matches!(level.checked_sub(1).and_then(|index| self.levels.get(index)), Some(Some(_)))
+    }
+
+    /// A partition of the filter, by the unit at which it stands, if the filter is pinned.
+    #[inline]
+    pub(super) fn partition(&self, position: u32) -> Option<&[u8]> {
+        self.filter.as_ref()?.node(position, UNIT)
+    }
+
+    /// Bytes of memory that it takes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.levels.iter().flatten().chain(&self.filter).map(Part::bytes).sum()
+    }
+
+    /// Reads and pins an inner level, and checks its nodes. Nodes of many units may take more memory than
+    /// they are long: without leave for that the level is not pinned.
+    pub(super) async fn add_level(&mut self, how: &Reading<'_>, level: u8, pin: Pin) -> Result<()> {
+        let Some(area) = how.footer.level(level) else { return Ok(()) };
+        let Some(part) = how.read(area, level, pin).await? else { return Ok(()) };
+        self.levels.resize_with(self.levels.len().max(level.into()), || None);
+        if let Some(place) = self.levels.get_mut(usize::from(level) - 1) {
+            *place = Some(part);
+        }
+        Ok(())
+    }
+
+    /// Reads and pins the filter, and checks its partitions.
+    pub(super) async fn add_filter(&mut self, how: &Reading<'_>, pin: Pin) -> Result<()> {
+        let first = u64::from(how.footer.filter_first);
+        let area = first..first + u64::from(how.footer.filter_partitions);
+        self.filter = how.read(area, FILTER, pin).await?;
+        Ok(())
+    }
+}
+
+impl Part {
+    #[inline]
+    fn node(&self, position: u32, len: usize) -> Option<&[u8]> {
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= position);
+        let chunk = self.chunks.get(behind.checked_sub(1)?)?;
+        let begin = ((position - chunk.first) as usize).checked_mul(UNIT)?;
+        chunk.block.get(begin..begin.checked_add(len)?)
+    }
+
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.block.pinned_bytes() as u64).sum()
+    }
+}
+
+/// From where parts are read.
+pub(super) struct Reading<'t> {
+    pub(super) file: &'t File,
+    pub(super) footer: &'t Footer,
+    pub(super) class: Class,
+}
+
+impl Reading<'_> {
+    /// Reads and checks nodes that are to stay; `None` if there is no leave for the memory that they take.
+    async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
+        let mut chunks = Vec::new();
+        let (mut at, mut least) = (area.start, 1);
+        while at < area.end {
+            // The largest power of two that is left.
+            let units = 1 << CHUNK_UNITS.min(area.end - at).ilog2();
+            let units = least.max(units).min(area.end - at);
+            let bytes = at * UNIT as u64..(at + units) * UNIT as u64;
+            let block = self.file.read(bytes).class(self.class).await?;
+            let whole = whole_units(&block);
+            if whole == 0 && at + units < area.end {
+                // A single node that is longer.
+                least = units_of(&block, 0);
+                continue;
+            }
+            let whole = if whole == 0 { units } else { whole };
+            least = 1;
+            let nodes = block.get(..whole as usize * UNIT).unwrap_or(&block);
+            self.check_nodes(nodes, at as u32, level, |_| Ok(())).await?;
+            let waste = (block.pinned_bytes() as u64).saturating_sub(whole * UNIT as u64);
+            if waste > 0 && !pin.grow(waste) {
+                return Ok(None);
+            }
+            chunks.push(Chunk { first: at as u32, block });
+            at += whole;
+        }
+        Ok(Some(Part { chunks, _pin: pin }))
+    }
+
+    /// The bytes of some units.
+    pub(super) async fn bytes(&self, area: Range<u64>) -> Result<Box<[u8]>> {
+        let range = area.start * UNIT as u64..area.end * UNIT as u64;
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        let offset = range.start;
+        let mut scan =
+            self.file.scan().range(range).buffer(READ_BYTES).depth(READS).class(self.class).start();
+        while let Some(block) = scan.next().await? {
+            bytes.extend_from_slice(&block);
+        }
+        if bytes.len() != bytes.capacity() {
+            let end = offset + bytes.len() as u64;
+            return Err(Error::corrupt(self.file.path(), end, "the table ends too soon"));
+        }
+        Ok(bytes.into_boxed_slice())
+    }
+
+    /// Checks nodes of one level that stand one behind the other.
+    pub(super) async fn check_nodes(
+        &self,
+        bytes: &[u8],
+        first: u32,
+        level: u8,
+        mut also: impl FnMut(Node<'_>) -> Result<(), &'static str>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let position = first + (at / UNIT) as u32;
+            let len = units_of(bytes, at) as usize * UNIT;
+            let identity = Identity { table: self.footer.table, position, level };
+            let node = bytes.get(at..at + len).ok_or("the node's length cannot be right");
+            let checked = node.and_then(|node| {
+                check(node, identity)?;
+                if level == FILTER { Ok(()) } else { also(Node::of(node)?) }
+            });
+            checked.map_err(|wrong| {
+                Error::corrupt(self.file.path(), u64::from(position) * UNIT as u64, wrong)
+            })?;
+            at += len;
+            shard::yield_if_needed().await;
+        }
+        Ok(())
+    }
+}
+
+/// The units of the node that begins there, as it says itself.
+fn units_of(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at + UNITS_AT).map_or(1, |units| u64::from(*units).max(1))
+}
+
+/// The units of the nodes that are there from their beginning to their end.
+fn whole_units(bytes: &[u8]) -> u64 {
+    let (mut whole, all) = (0, (bytes.len() / UNIT) as u64);
+    while whole < all {
+        let units = units_of(bytes, whole as usize * UNIT);
+        if whole + units > all {
+            break;
+        }
+        whole += units;
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use forebay::{Config, Engine};
+
+    use crate::cache::Cache;
+    use crate::node::{FILTER, UNIT};
+    use crate::table::{
+        Cached, Entry, FilterUse, Found, GetHow, OpenHow, Table, TableMeta, TableSpec, TableWriter,
+    };
+
+    fn scene() -> (Engine, tempfile::TempDir) {
+        let exe = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(exe.parent().unwrap()).unwrap();
+        (Engine::start(Config::default().shards(1)).unwrap(), dir)
+    }
+
+    async fn write(engine: &Engine, path: &Path, keys: impl Iterator<Item = Vec<u8>>) -> TableMeta {
+        let mut writer = TableWriter::create(engine, path, TableSpec::new(1, 0)).await.unwrap();
+        for key in keys {
+            writer.add(&key, Entry::Value { bytes: &[7; 100], expires_s: None }).await.unwrap();
+        }
+        writer.finish().await.unwrap()
+    }
+
+    fn how(filter: FilterUse) -> GetHow {
+        GetHow { now_s: 0, filter, class: forebay::Class::DEFAULT, fill: true }
+    }
+
+    fn reads(engine: &Engine) -> u64 {
+        engine.stats().wait().unwrap().flows.iter().map(|flow| flow.reads).sum()
+    }
+
+    /// How many reads it takes to find that keys are not there.
+    async fn misses(engine: &Engine, table: &Arc<Table>, filter: FilterUse, keys: u32) -> u64 {
+        let before = reads(engine);
+        for number in 0..keys {
+            let key = (number * 50 + 1).to_be_bytes();
+            assert_eq!(table.get(&key, how(filter)).await.unwrap(), None);
+        }
+        reads(engine) - before
+    }
+
+    #[test]
+    fn a_filter_is_read_part_by_part_and_the_last_one_only_where_it_is_in_memory() {
+        futures::executor::block_on(async {
+            let ((engine, dir), keys) = (scene(), 20_000);
+            let path = dir.path().join("1.fkv");
+            let meta = write(&engine, &path, (0..keys).map(|key| (key * 2_u32).to_be_bytes().into())).await;
+            let open = async |cache: &Arc<Cache>| {
+                Table::open(&engine, &path, &meta, cache, OpenHow::default()).await.unwrap()
+            };
+            let (pinned, free) = (Cache::new(64 << 20, 64 << 20), Cache::new(64 << 20, 0));
+            let table = open(&pinned).await;
+            let wrong = misses(&engine, &table, FilterUse::Read, 400).await;
+            assert!(wrong < 16, "{wrong} reads for 400 keys that are not there, with a filter in memory");
+
+            // Nothing is pinned: what is read of the filter are the parts that are asked.
+            let table = open(&free).await;
+            let parts = u64::from(table.footer.filter_partitions);
+            assert!(parts >= 6, "{parts}");
+            let before = reads(&engine);
+            assert_eq!(table.get(&1_u32.to_be_bytes(), how(FilterUse::Read)).await.unwrap(), None);
+            assert!((1..=3).contains(&(reads(&engine) - before)));
+            let first = misses(&engine, &table, FilterUse::Read, 400).await;
+            assert!((parts - 1..parts + 24).contains(&first), "{first} reads, of {parts} parts and 16 nodes");
+            // Now they are in memory, and good for who would not have read them.
+            let wrong = misses(&engine, &table, FilterUse::InMemory, 400).await;
+            assert!(wrong < 16, "{wrong} reads with a filter in the cache");
+
+            // Who does not read the filter reads a leaf for each key, and no part of the filter.
+            let none = Cache::new(64 << 20, 0);
+            let table = open(&none).await;
+            let leaves = misses(&engine, &table, FilterUse::InMemory, 400).await;
+            assert!(leaves > 200, "{leaves} reads without a filter");
+            let area = table.area(FILTER).unwrap();
+            assert!(area.clone().all(|unit| none.peek(1, unit * UNIT as u64).is_none()));
+        });
+    }
+
+    #[test]
+    fn what_is_pinned_counts_with_the_memory_that_it_takes() {
+        futures::executor::block_on(async {
+            let (engine, dir) = scene();
+            // Inner nodes of one unit, of several, and of more than a chunk.
+            for (number, key_bytes) in [4, 3000, (16 << 10) - 4].into_iter().enumerate() {
+                let path = dir.path().join(format!("{number}.fkv"));
+                let key = |number: u32| {
+                    // They differ in the first bytes and in the last, so that separators are long.
+                    let mut key = vec![(number / 2) as u8; key_bytes];
+                    key[..4].copy_from_slice(&(number / 2).to_be_bytes());
+                    key.extend((number % 2).to_be_bytes());
+                    key
+                };
+                let meta = write(&engine, &path, (0..300).map(key)).await;
+                let cache = Cache::new(64 << 20, 64 << 20);
+                let table = Table::open(&engine, &path, &meta, &cache, OpenHow::default()).await.unwrap();
+                let known = cache.stats().pinned_bytes - table.pinned.bytes();
+                assert!(known >= (meta.smallest.len() + meta.largest.len()) as u64 * 2);
+                let before = reads(&engine);
+                for number in 0..300 {
+                    let found = match table.get_cached(&key(number), how(FilterUse::Read)).unwrap() {
+                        Cached::Answer(found) => found,
+                        Cached::NeedsRead(_) => table.get(&key(number), how(FilterUse::Read)).await.unwrap(),
+                    };
+                    assert!(matches!(found, Some(Found::Value(value)) if *value == [7; 100]));
+                }
+                let leaves = u64::from(table.footer.leaf_end);
+                assert!(reads(&engine) - before <= leaves, "only leaves are read");
+                let size = table.footer.level(1).map_or(0, |area| area.end - area.start) * UNIT as u64;
+                assert!(table.pinned.bytes() >= size);
+                drop(table);
+                assert_eq!(cache.stats().pinned_bytes, 0);
+            }
+        });
+    }
+}

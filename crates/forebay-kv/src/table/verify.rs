@@ -1,0 +1,207 @@
+//! Reading all of a table, and checking everything that can be checked.
+
+use std::sync::Arc;
+
+use forebay::{Class, shard};
+
+use super::cursor::{CursorHow, Direction};
+use super::footer::{HeaderFound, read_header};
+use super::pinned::Reading;
+use super::{EntryRef, Table};
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::filter::{self, Hash};
+use crate::node::{Child, FILTER, Node, Payload, UNIT, check};
+
+/// What was found in a table that is as it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verified {
+    /// Bytes read: all of the file.
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) deleted: u64,
+    pub(crate) expiring: u64,
+    /// Values that do not lie in their leaf.
+    pub(crate) blobs: u64,
+}
+
+/// What must come next in the file.
+struct Place {
+    /// The byte behind the last blob or leaf.
+    end: u64,
+    last: Vec<u8>,
+}
+
+impl Table {
+    /// Reads everything, past the cache: header, every leaf and every blob, every inner node, the filter.
+    /// Checks checksums and identities, the order of all keys, that each leaf is where the inner nodes say,
+    /// that nothing of the file is unaccounted for, that the filter knows every key, and the counts. Holds
+    /// the filter and one level of inner nodes in memory.
+    ///
+    /// # Errors
+    /// `Corruption` for the first thing that is wrong, with file and offset; the system's.
+    pub(crate) async fn verify(self: &Arc<Self>, class: Class) -> Result<Verified> {
+        let header = self.read(0..UNIT as u64, class).await?;
+        let footer = &self.footer;
+        match read_header(&header, self.meta.id) {
+            HeaderFound::Ours { keyspace, leaf_bytes }
+                if (keyspace, leaf_bytes) == (footer.keyspace, footer.leaf_bytes) => {}
+            _ => return Err(self.corrupt(0, "the table's header is damaged")),
+        }
+        let reading = Reading { file: &self.file, footer, class };
+        for level in 1..=footer.root_level() {
+            self.verify_level(&reading, level).await?;
+        }
+        let first = u64::from(footer.filter_first);
+        let area = first..first + u64::from(footer.filter_partitions);
+        let filter = reading.bytes(area).await?;
+        reading.check_nodes(&filter, footer.filter_first, FILTER, |_| Ok(())).await?;
+        let verified = self.verify_entries(class, &filter).await?;
+        if (verified.entries, verified.deleted, verified.expiring)
+            != (footer.entries, footer.deleted, footer.expiring)
+        {
+            return Err(
+                self.corrupt(u64::from(footer.position) * UNIT as u64, "the table's counts are wrong")
+            );
+        }
+        Ok(Verified { bytes: self.meta.bytes, ..verified })
+    }
+
+    /// Every node of an inner level is whole, in order, and the nodes below stand one behind the other.
+    async fn verify_level(&self, reading: &Reading<'_>, level: u8) -> Result<()> {
+        let Some(area) = self.footer.level(level) else { return Ok(()) };
+        let bytes = reading.bytes(area.clone()).await?;
+        let below = self.area(level - 1).unwrap_or(0..0);
+        let (mut next, mut last) = (below.start, None::<Vec<u8>>);
+        let mut key = Vec::new();
+        reading
+            .check_nodes(&bytes, area.start as u32, level, |node| {
+                node.check_records()?;
+                for index in 0..node.count() {
+                    let child = node.child(index)?;
+                    self.check_place(child, level - 1)?;
+                    // Between leaves there may be blobs.
+                    let in_place = match level {
+                        1 => next <= child.position.into(),
+                        _ => next == child.position.into(),
+                    };
+                    if !in_place {
+                        return Err("the nodes below are not where they should be");
+                    }
+                    next = child.end();
+                    node.key(index, &mut key)?;
+                    if last.as_ref().is_some_and(|last| *last >= key) {
+                        return Err("the separators of a level are not in order");
+                    }
+                    last.get_or_insert_default().clone_from(&key);
+                }
+                Ok(())
+            })
+            .await?;
+        match next == below.end {
+            true => Ok(()),
+            false => Err(self.corrupt(area.start * UNIT as u64, "the nodes below do not reach to their end")),
+        }
+    }
+
+    async fn verify_entries(self: &Arc<Self>, class: Class, filter: &[u8]) -> Result<Verified> {
+        let mut verified = Verified::default();
+        let how = CursorHow { class, direction: Direction::Forward, ..CursorHow::merge() };
+        let mut cursor = self.cursor(how);
+        let mut place = Place { end: UNIT as u64, last: Vec::new() };
+        let mut leaf = None;
+        while cursor.next().await? {
+            let Some((child, block)) = cursor.leaf() else { break };
+            let wrong = |text: &str| Err(self.corrupt(child.offset(), text));
+            let key = cursor.key();
+            if verified.entries > 0 && *key <= *place.last {
+                return wrong("the keys of the table are not in order");
+            }
+            if verified.entries == 0 && *key != *self.meta.smallest {
+                return wrong("the smallest key is not the one that the manifest names");
+            }
+            let hash = Hash::of(key);
+            let partitions = self.footer.filter_partitions;
+            let at = hash.partition(partitions) as usize * UNIT;
+            if !filter.get(at..at + UNIT).is_some_and(|part| filter::contains(part, hash, partitions)) {
+                return wrong("the filter does not know one of this leaf's keys");
+            }
+            if leaf != Some(child) {
+                leaf = Some(child);
+                verified.blobs += self.verify_leaf(child, block, &mut place)?;
+            }
+            if cursor.is_at_edge() {
+                self.verify_way(key, child, class).await?;
+            }
+            verified.entries += 1;
+            match cursor.entry() {
+                Some(EntryRef::Deleted) => verified.deleted += 1,
+                Some(EntryRef::Value { expires_s: Some(_), .. }) => verified.expiring += 1,
+                _ => {}
+            }
+            place.last.clear();
+            place.last.extend_from_slice(key);
+            shard::yield_if_needed().await;
+        }
+        if *place.last != *self.meta.largest {
+            let text = "the largest key is not the one that the manifest names";
+            return Err(Error::at(ErrorKind::Corruption, self.path(), text));
+        }
+        match place.end == u64::from(self.footer.leaf_end) * UNIT as u64 {
+            true => Ok(verified),
+            false => Err(self.corrupt(place.end, "something stands behind the last leaf")),
+        }
+    }
+
+    /// A leaf's records are in place, and its blobs fill what lies before it. Answers the number of blobs.
+    fn verify_leaf(&self, child: Child, block: &[u8], place: &mut Place) -> Result<u64> {
+        let wrong = |wrong| self.corrupt(child.offset(), wrong);
+        let node = Node::of(block).map_err(wrong)?;
+        node.check_records().map_err(wrong)?;
+        let mut blobs = 0;
+        for index in 0..node.count() {
+            if let Payload::Blob(blob) = node.entry(index).map_err(wrong)?.payload {
+                if blob.offset != place.end {
+                    return Err(wrong("a leaf's blobs do not follow each other"));
+                }
+                place.end += u64::from(blob.len);
+                blobs += 1;
+            }
+        }
+        if place.end.next_multiple_of(UNIT as u64) != child.offset() {
+            return Err(wrong("a part of the table belongs to nothing"));
+        }
+        place.end = child.range().end;
+        Ok(blobs)
+    }
+
+    /// The inner nodes lead from a key to its leaf.
+    async fn verify_way(&self, key: &[u8], leaf: Child, class: Class) -> Result<()> {
+        let (mut child, mut level) = (self.footer.root, self.footer.root_level());
+        while level > 0 {
+            let held;
+            let bytes = match self.pinned.node(child, level) {
+                Some(bytes) => bytes,
+                None => {
+                    held = match self.cache.get(self.meta.id, child.offset()) {
+                        Some(block) => block,
+                        None => {
+                            let block = self.read(child.range(), class).await?;
+                            check(&block, self.identity(child, level))
+                                .map_err(|wrong| self.corrupt(child.offset(), wrong))?;
+                            self.cache.insert(self.meta.id, child.offset(), &block);
+                            block
+                        }
+                    };
+                    &held[..]
+                }
+            };
+            let next = Node::of(bytes).and_then(|node| node.child(node.search_child(key)?));
+            child = next.map_err(|wrong| self.corrupt(child.offset(), wrong))?;
+            level -= 1;
+        }
+        match child == leaf {
+            true => Ok(()),
+            false => Err(self.corrupt(leaf.offset(), "the inner nodes lead to another leaf than this one")),
+        }
+    }
+}

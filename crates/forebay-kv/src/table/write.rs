@@ -1,0 +1,345 @@
+//! Writing a table, from its smallest key to its largest.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use forebay::{Durability, Engine, Open, shard};
+
+use super::footer::{Footer, write_header};
+use super::{Entry, TableMeta, TableSpec, check_key};
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::build::{Content, separator};
+use crate::node::filter::{self, Hash};
+use crate::node::{
+    BlobAt, Builder, Child, FILTER, INLINE_BYTES_MAX, Identity, LEAF, LEAF_BYTES, LEVELS_MAX, UNIT,
+    VALUE_BYTES_MAX, checksum, seal,
+};
+
+mod inner;
+mod out;
+
+use inner::Level;
+use out::Out;
+
+/// Writes a table. After an error, or when a future of it was dropped unfinished, the only thing to do is
+/// [`abandon`](TableWriter::abandon). Dropped otherwise it leaves an unfinished file.
+pub(crate) struct TableWriter {
+    spec: TableSpec,
+    engine: Engine,
+    path: PathBuf,
+    out: Out,
+    leaf: Builder,
+    /// Bytes that the leaf to come may have.
+    capacity: usize,
+    /// The separator before the leaf to come.
+    separator: Vec<u8>,
+    /// The last key of the last leaf.
+    last: Vec<u8>,
+    first_leaf: Option<Child>,
+    inner: Level,
+    hashes: Hashes,
+    smallest: Box<[u8]>,
+    deleted: u64,
+    expiring: u64,
+    expires_s: (u64, u64),
+}
+
+impl TableWriter {
+    /// Makes the file, which must not exist.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` for a leaf size that tables cannot have.
+    pub(crate) async fn create(engine: &Engine, path: &Path, spec: TableSpec) -> Result<TableWriter> {
+        if !LEAF_BYTES.contains(&spec.leaf_bytes) || !spec.leaf_bytes.is_multiple_of(UNIT as u32) {
+            let text =
+                format!("leaves of {} bytes; they may have 4 to 32 KiB, in steps of 4", spec.leaf_bytes);
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        let mut open = Open::create_new();
+        if let Some(shard) = spec.shard {
+            open = open.shard(shard);
+        }
+        let file = engine.open(path, open).await?;
+        let mut out = Out::new(engine, &file, &spec);
+        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes);
+        Ok(TableWriter {
+            engine: engine.clone(),
+            path: path.to_path_buf(),
+            out,
+            leaf: Builder::default(),
+            capacity: 0,
+            separator: Vec::new(),
+            last: Vec::new(),
+            first_leaf: None,
+            inner: Level::new(1),
+            hashes: Hashes::default(),
+            smallest: Box::default(),
+            deleted: 0,
+            expiring: 0,
+            expires_s: (0, 0),
+            spec,
+        })
+    }
+
+    /// Adds an entry; its key is above all before it. Waits only when as many writes are in flight as may be.
+    ///
+    /// # Errors
+    /// The system's, of a write of what was added before too; `InvalidInput` for an empty key or one that
+    /// is not above the last; `KeyTooLong`; `TooLarge`.
+    pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
+        check_key(key)?;
+        let last = if self.leaf.is_empty() { &*self.last } else { self.leaf.last_key() };
+        if key <= last {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "a table's keys must be added in ascending order",
+            ));
+        }
+        let (content, blob) = self.content(entry)?;
+        let mut needs = self.leaf.len_with(key, content.len());
+        if needs > self.capacity {
+            if !self.leaf.is_empty() {
+                self.close_leaf().await?;
+                needs = self.leaf.len_with(key, content.len());
+            }
+            self.capacity = needs.next_multiple_of(UNIT).max(self.spec.leaf_bytes as usize);
+        }
+        if self.leaf.is_empty() {
+            self.separator.clear();
+            match self.first_leaf {
+                Some(_) => self.separator.extend_from_slice(separator(&self.last, key)),
+                None => self.smallest = key.into(),
+            }
+        }
+        match blob {
+            Some((bytes, expires_s)) => {
+                let at = self.out.blob(bytes).await?;
+                self.leaf.push(key, Content::Blob { at, expires_s });
+            }
+            None => self.leaf.push(key, content),
+        }
+        self.hashes.push(Hash::of(key));
+        match entry {
+            Entry::Deleted => self.deleted += 1,
+            Entry::Value { expires_s: Some(at), .. } => {
+                let (first, last) = if self.expiring == 0 { (at, at) } else { self.expires_s };
+                self.expires_s = (first.min(at), last.max(at));
+                self.expiring += 1;
+            }
+            Entry::Value { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Bytes that the table would have if it was finished now, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let filter = u64::from(filter::partitions(self.hashes.len)) * UNIT as u64;
+        self.out.position() + (self.leaf.len() + self.inner.len()) as u64 + filter + UNIT as u64
+    }
+
+    /// Entries that were added.
+    pub(crate) fn entries(&self) -> u64 {
+        self.hashes.len
+    }
+
+    /// Bytes of memory that it holds: buffers, the leaf and the inner nodes to come, and 4 bytes a key for
+    /// the filter.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let keys = self.separator.capacity() + self.last.capacity() + self.smallest.len();
+        let nodes = self.leaf.memory_bytes() + self.inner.memory_bytes() + self.hashes.memory_bytes();
+        self.out.memory_bytes() + (keys + nodes) as u64
+    }
+
+    /// Writes the rest, and makes the file and its name durable.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` if nothing was added.
+    pub(crate) async fn finish(mut self) -> Result<TableMeta> {
+        if self.entries() == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "a table without entries"));
+        }
+        self.close_leaf().await?;
+        let leaf_end = self.out.unit()?;
+        let mut level_first = [0; LEVELS_MAX as usize];
+        let (root, levels) = self.write_inner(&mut level_first).await?;
+        let filter_first = self.out.unit()?;
+        let filter_partitions = self.write_filter().await?;
+        let footer = Footer {
+            table: self.spec.id,
+            keyspace: self.spec.keyspace,
+            leaf_bytes: self.spec.leaf_bytes,
+            root,
+            entries: self.entries(),
+            deleted: self.deleted,
+            expiring: self.expiring,
+            leaf_end,
+            filter_first,
+            filter_partitions,
+            levels,
+            level_first,
+            position: self.out.unit()?,
+        };
+        footer.write(self.out.node(UNIT).await?);
+        let bytes = self.out.finish(durability()).await?;
+        if let Some(dir) = self.path.parent() {
+            self.engine.sync_dir(dir).await?;
+        }
+        Ok(TableMeta {
+            id: self.spec.id,
+            keyspace: self.spec.keyspace,
+            bytes,
+            entries: footer.entries,
+            deleted: footer.deleted,
+            expiring: footer.expiring,
+            expires_s: self.expires_s,
+            smallest: self.smallest,
+            largest: self.last.into(),
+        })
+    }
+
+    /// Gives up, and removes the file.
+    ///
+    /// # Errors
+    /// The system's: the file is still there then.
+    pub(crate) async fn abandon(self) -> Result<()> {
+        let TableWriter { engine, path, out, .. } = self;
+        drop(out);
+        Ok(engine.remove_file(path).await?)
+    }
+
+    /// What stands in the leaf for an entry, and the value if it does not.
+    fn content<'a>(&self, entry: Entry<'a>) -> Result<(Content<'a>, Option<Blob<'a>>)> {
+        let Entry::Value { bytes, expires_s } = entry else { return Ok((Content::Deleted, None)) };
+        if bytes.len() > VALUE_BYTES_MAX {
+            let text = format!("a value of {} bytes; values may have {VALUE_BYTES_MAX} at most", bytes.len());
+            return Err(Error::new(ErrorKind::TooLarge { limit: VALUE_BYTES_MAX }, text));
+        }
+        if bytes.len() <= (self.spec.leaf_bytes as usize / 4).min(INLINE_BYTES_MAX) {
+            return Ok((Content::Inline { bytes, expires_s }, None));
+        }
+        // As long as the blob's place will be.
+        let at = BlobAt { offset: 0, len: 0, crc: 0 };
+        Ok((Content::Blob { at, expires_s }, Some((bytes, expires_s))))
+    }
+
+    async fn close_leaf(&mut self) -> Result<()> {
+        self.last.clear();
+        self.last.extend_from_slice(self.leaf.last_key());
+        self.out.pad();
+        let len = self.leaf.len().next_multiple_of(UNIT);
+        let position = self.out.unit()?;
+        let node = self.out.node(len).await?;
+        let identity = Identity { table: self.spec.id, position, level: LEAF };
+        if !self.leaf.finish(node, identity) {
+            return Err(Error::new(ErrorKind::InvalidInput, "a leaf with more than a node can have"));
+        }
+        let child = Child { position, units: (len / UNIT) as u8 };
+        self.first_leaf.get_or_insert(child);
+        self.inner.push(&self.separator, child, self.spec.id);
+        shard::yield_if_needed().await;
+        Ok(())
+    }
+
+    /// Writes the inner levels, and answers the root and how many levels there are.
+    async fn write_inner(&mut self, level_first: &mut [u32]) -> Result<(Child, u32)> {
+        let mut level = std::mem::replace(&mut self.inner, Level::new(1));
+        if let (1, Some(root)) = (level.children(), self.first_leaf) {
+            return Ok((root, 0));
+        }
+        for first in level_first.iter_mut() {
+            *first = self.out.unit()?;
+            let number = level.number();
+            let mut above = Level::new(number + 1);
+            let nodes = level.finish(self.spec.id);
+            let mut root = Child { position: *first, units: 1 };
+            for (separator, bytes) in nodes.iter() {
+                let position = self.out.unit()?;
+                let node = self.out.node(bytes.len()).await?;
+                node.copy_from_slice(bytes);
+                seal(node, Identity { table: self.spec.id, position, level: number });
+                root = Child { position, units: (bytes.len() / UNIT) as u8 };
+                above.push(separator, root, self.spec.id);
+                shard::yield_if_needed().await;
+            }
+            if nodes.len() == 1 {
+                return Ok((root, number.into()));
+            }
+            level = above;
+        }
+        Err(Error::new(ErrorKind::InvalidInput, "a table with more levels than tables can have"))
+    }
+
+    async fn write_filter(&mut self) -> Result<u32> {
+        let partitions = filter::partitions(self.hashes.len);
+        let mut filter = vec![0; partitions as usize * UNIT];
+        for part in &self.hashes.parts {
+            for &hash in part {
+                let at = hash.partition(partitions) as usize * UNIT;
+                filter::insert(&mut filter[at..at + UNIT], hash, partitions);
+            }
+            shard::yield_if_needed().await;
+        }
+        for partition in filter.chunks_exact(UNIT) {
+            let position = self.out.unit()?;
+            let node = self.out.node(UNIT).await?;
+            node.copy_from_slice(partition);
+            seal(node, Identity { table: self.spec.id, position, level: FILTER });
+            shard::yield_if_needed().await;
+        }
+        Ok(partitions)
+    }
+}
+
+impl fmt::Debug for TableWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableWriter")
+            .field("path", &self.path)
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A value that is written before its leaf, and when it expires.
+type Blob<'a> = (&'a [u8], Option<u64>);
+
+/// The keys' hashes, in pieces so that growing copies nothing.
+#[derive(Debug, Default)]
+struct Hashes {
+    parts: Vec<Vec<Hash>>,
+    len: u64,
+}
+
+impl Hashes {
+    const PART: usize = 2048;
+
+    fn push(&mut self, hash: Hash) {
+        match self.parts.last_mut() {
+            Some(part) if part.len() < Self::PART => part.push(hash),
+            _ => {
+                let mut part = Vec::with_capacity(Self::PART);
+                part.push(hash);
+                self.parts.push(part);
+            }
+        }
+        self.len += 1;
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.parts.len() * Self::PART * size_of::<Hash>()
+    }
+}
+
+/// A blob's checksum and place.
+fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
+    // Values have 16 MiB at most.
+    BlobAt { offset, len: bytes.len() as u32, crc: checksum(bytes) }
+}
+
+/// Data, unless this store was broken on purpose and names tables that are not durable.
+fn durability() -> Durability {
+    #[cfg(feature = "_breakage")]
+    if crate::breakage::Breakage::TableNotSynced.is_on() {
+        return Durability::None;
+    }
+    Durability::Data
+}

@@ -1,0 +1,100 @@
+//! The table's bytes on their way to the file: nodes are built where the device takes them from.
+
+use forebay::{Append, BlockMut, Durability, Engine, File};
+
+use super::blob_at;
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::{BlobAt, NODE_UNITS_MAX, UNIT};
+use crate::table::TableSpec;
+
+/// The least bytes of a buffer: a node must fit.
+const BUFFER_BYTES_MIN: usize = (NODE_UNITS_MAX as usize * UNIT).next_power_of_two();
+
+/// Buffers that are filled in place and written one after the other.
+pub(super) struct Out {
+    engine: Engine,
+    append: Append,
+    /// The buffer that is being filled: zeros behind what is filled.
+    buffer: BlockMut,
+    filled: usize,
+    buffer_bytes: usize,
+}
+
+impl Out {
+    pub(super) fn new(engine: &Engine, file: &File, spec: &TableSpec) -> Out {
+        let buffer_bytes = spec.buffer_bytes.max(BUFFER_BYTES_MIN).next_multiple_of(UNIT);
+        let append = file.append().buffer(buffer_bytes).depth(spec.depth).class(spec.class).start();
+        Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes }
+    }
+
+    /// Where the next byte goes in the file.
+    pub(super) fn position(&self) -> u64 {
+        self.append.position() + self.filled as u64
+    }
+
+    /// The same in units.
+    pub(super) fn unit(&self) -> Result<u32> {
+        u32::try_from(self.position() / UNIT as u64)
+            .map_err(|_| Error::new(ErrorKind::TooLarge { limit: usize::MAX }, "a table has 16 TiB at most"))
+    }
+
+    /// `len` bytes of zeros, whole units, to build a node in.
+    pub(super) async fn node(&mut self, len: usize) -> Result<&mut [u8]> {
+        if self.buffer.len() - self.filled < len {
+            self.turn().await?;
+        }
+        let begin = self.filled;
+        self.filled += len;
+        self.buffer
+            .get_mut(begin..begin + len)
+            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "a node that is longer than a buffer"))
+    }
+
+    /// Writes a blob where the next byte goes.
+    pub(super) async fn blob(&mut self, bytes: &[u8]) -> Result<BlobAt> {
+        let at = blob_at(self.position(), bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.filled == self.buffer.len() {
+                self.turn().await?;
+            }
+            let (part, behind) = rest.split_at(rest.len().min(self.buffer.len() - self.filled));
+            self.buffer[self.filled..self.filled + part.len()].copy_from_slice(part);
+            self.filled += part.len();
+            rest = behind;
+            forebay::shard::yield_if_needed().await;
+        }
+        Ok(at)
+    }
+
+    /// Zeros up to the next unit.
+    pub(super) fn pad(&mut self) {
+        self.filled = self.filled.next_multiple_of(UNIT);
+    }
+
+    /// Everything is in the file, and durable; answers the file's length.
+    pub(super) async fn finish(mut self, durability: Durability) -> Result<u64> {
+        self.flush().await?;
+        self.append.sync(durability).await?;
+        Ok(self.append.close().await?)
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.append.held_bytes() + self.buffer.capacity() as u64
+    }
+
+    async fn turn(&mut self) -> Result<()> {
+        self.flush().await?;
+        self.buffer = self.engine.block(self.buffer_bytes)?;
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.truncate(std::mem::take(&mut self.filled));
+        if !buffer.is_empty() {
+            self.append.write_block(buffer.freeze()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! The steps of verifying.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use forebay::{Class, Engine, FileKind};
+use forebay_wal::inspect::{self, Records};
+use forebay_wal::{Lsn, Recovery};
+
+use super::Verified;
+use crate::cache::Cache;
+use crate::checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Replay, State};
+use crate::record;
+use crate::store::open::{LOG, MANIFEST, TABLES};
+use crate::store::shared::{Shared, table_id, table_path, tables_dir};
+use crate::table::{CursorHow, OpenHow, Table};
+use crate::value::Held;
+
+/// What open(2) and stat(2) answer when there is no such file.
+const ENOENT: i32 = 2;
+
+/// A store that is being verified.
+pub(super) struct Verifying<P> {
+    pub(super) engine: Engine,
+    /// Gone when nobody waits for the answer.
+    pub(super) watch: Weak<()>,
+    pub(super) found: Verified,
+    pub(super) progress: P,
+}
+
+impl<P: FnMut(u64, u64)> Verifying<P> {
+    pub(super) async fn closed_store(mut self, dir: &Path) -> Result<Verified> {
+        if !self.look(dir).await? {
+            return Ok(self.found);
+        }
+        // Kept to the end with its lock, which every open asks for first.
+        let mut manifest = match self.records(&dir.join(MANIFEST)).await {
+            Ok(Some(manifest)) => manifest,
+            Ok(None) => return Ok(self.found),
+            Err(error) if *error.kind() == ErrorKind::NotFound && self.has_log(dir).await => {
+                let text = "the manifest is empty; a log is there";
+                self.judge(Error::at(ErrorKind::Corruption, dir, text))?;
+                return Ok(self.found);
+            }
+            Err(error) => return Err(in_use(error, dir)),
+        };
+        let mut replay = Replay::default();
+        while let Some((lsn, record)) = manifest.next().await? {
+            if let Err(error) = replay.add(&dir.join(MANIFEST), lsn, &record) {
+                self.judge(error)?;
+                return Ok(self.found);
+            }
+        }
+        let state = replay.into_state();
+        if state.is_empty() {
+            let text = "the manifest names nothing: there is no store yet, or it was lost";
+            return Err(Error::at(ErrorKind::NotFound, dir, text));
+        }
+        self.tables(dir, &state).await?;
+        self.levels(dir, &state);
+        self.leftovers(dir, &state).await?;
+        // Tables have numbers from 1 on; 0 says that the log was not there yet.
+        if state.next_table > 0 {
+            self.log(&dir.join(LOG), &state).await.map_err(|error| in_use(error, dir))?;
+        }
+        drop(manifest);
+        Ok(self.found)
+    }
+
+    pub(super) async fn open_store(mut self, shared: &Arc<Shared>) -> Result<Verified> {
+        let memory = CursorHow::merge().memory_bytes() + (256 << 10);
+        let _held = Held::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
+        shared.check_held()?;
+        if let Err(error) = shared.manifest.check().await {
+            self.judge(error)?;
+        }
+        let (view, lsn) = shared.pin();
+        for (_, table) in view.version.tables() {
+            shared.check_open()?;
+            self.table(table, shared.options.background).await?;
+        }
+        drop(view);
+        let mut reader = shared.wal.read_from(shared.wal.first_lsn());
+        while reader.position() <= Lsn(lsn) {
+            shared.check_open()?;
+            match reader.next().await {
+                Ok(Some(found)) => {
+                    self.found.records += 1;
+                    if let Err(error) = record::parse(&found) {
+                        let text = format!("record {}: {error}", found.lsn());
+                        self.judge(Error::at(error.kind().clone(), &shared.dir.join(LOG), text))?;
+                    }
+                }
+                Ok(None) => break,
+                // It was given up meanwhile: it is in tables.
+                Err(error) if matches!(error.kind(), forebay_wal::ErrorKind::OutOfRange { .. }) => {
+                    reader = shared.wal.read_from(shared.wal.first_lsn());
+                }
+                Err(error) => {
+                    self.judge(error.into())?;
+                    break;
+                }
+            }
+            self.pause().await?;
+        }
+        Ok(self.found)
+    }
+
+    /// Takes what is wrong with the store as a finding; what is wrong with anything else ends it.
+    fn judge(&mut self, error: Error) -> Result<()> {
+        match error.kind() {
+            ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Io | ErrorKind::Foreign => {
+                self.found.findings.push(error);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Lets others go on; an error when nobody waits for the answer any more.
+    async fn pause(&self) -> Result<()> {
+        forebay::shard::yield_if_needed().await;
+        match self.watch.strong_count() {
+            0 => Err(Error::new(ErrorKind::Closed, "nobody waits for this answer any more")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is a store, or what is left of one.
+    async fn look(&mut self, dir: &Path) -> Result<bool> {
+        match self.engine.metadata(dir).await {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                let text = "a store is a directory, and this is none";
+                return Err(Error::at(ErrorKind::InvalidInput, dir, text));
+            }
+            Err(error) if error.raw_os_error() == Some(ENOENT) => {
+                return Err(Error::at(ErrorKind::NotFound, dir, "there is no such directory"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let entries = self.engine.read_dir(dir).await?;
+        let has = |name: &str| entries.iter().any(|entry| entry.name() == name);
+        if has(checkpoint::MARK) {
+            return Err(checkpoint::unfinished(dir));
+        }
+        match has(MANIFEST) {
+            true => Ok(true),
+            false if has(LOG) || has(TABLES) => {
+                let text = "the manifest is gone; a log or tables are there";
+                self.judge(Error::at(ErrorKind::Corruption, dir, text)).map(|()| false)
+            }
+            false => Err(Error::at(ErrorKind::NotFound, dir, "there is no store in this directory")),
+        }
+    }
+
+    async fn has_log(&self, dir: &Path) -> bool {
+        self.engine.metadata(dir.join(LOG)).await.is_ok()
+    }
+
+    /// The records of a log that is whole but for what an open would cut off; otherwise findings. An error if
+    /// there is none.
+    async fn records(&mut self, dir: &Path) -> Result<Option<Records>> {
+        match self.engine.metadata(dir).await {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(ENOENT) => return Err(none(dir)),
+            Err(error) => return Err(error.into()),
+        }
+        let records = match inspect::records(&self.engine, dir).await {
+            Ok(records) => records,
+            Err(error) if *error.kind() == forebay_wal::ErrorKind::InvalidInput => return Err(none(dir)),
+            Err(error) => return self.judge(error.into()).map(|()| None),
+        };
+        let report = records.report();
+        if let inspect::Verdict::Damaged(error) | inspect::Verdict::Refused(error) = &report.verdict {
+            return self.judge(error.clone().into()).map(|()| None);
+        }
+        let mut findings = Vec::new();
+        for (file, bytes) in report.unreadable() {
+            findings.push(Error::corrupt(file, bytes.start, "the drive cannot read this"));
+        }
+        if let Some(recovery) = &report.recovery {
+            self.found.cut |= recovery.cut.is_some();
+            for damage in &recovery.damage {
+                let text = "damaged, but no record is lost by it";
+                findings.push(Error::corrupt(&damage.file, damage.offset, text));
+            }
+            for lost in &recovery.lost {
+                let text = format!("records {} to {} are lost", lost.first, lost.last);
+                findings.push(Error::corrupt(&lost.file, lost.offset, text));
+            }
+        }
+        self.found.findings.append(&mut findings);
+        Ok(Some(records))
+    }
+
+    async fn tables(&mut self, dir: &Path, state: &State) -> Result<()> {
+        // Nothing is pinned: each table is read once, and blocks of it seldom more often.
+        let cache = Cache::new(4 << 20, 0);
+        let total: u64 = state.tables.values().map(|(_, meta)| meta.bytes).sum();
+        (self.progress)(0, total);
+        for (_, meta) in state.tables.values() {
+            let path = table_path(dir, meta.id);
+            let how = OpenHow { pin_filter: false, ..OpenHow::default() };
+            match Table::open(&self.engine, &path, meta, &cache, how).await {
+                Ok(table) => self.table(&table, Class::DEFAULT).await?,
+                Err(error) => {
+                    (self.found.tables, self.found.table_bytes) =
+                        (self.found.tables + 1, self.found.table_bytes + meta.bytes);
+                    self.judge(error)?;
+                }
+            }
+            (self.progress)(self.found.table_bytes, total);
+        }
+        Ok(())
+    }
+
+    async fn table(&mut self, table: &Arc<Table>, class: Class) -> Result<()> {
+        self.found.tables += 1;
+        self.found.table_bytes += table.meta().bytes;
+        match table.verify(class).await {
+            Ok(verified) => {
+                self.found.entries += verified.entries;
+                self.found.deleted += verified.deleted;
+                self.found.expiring += verified.expiring;
+                self.found.blobs += verified.blobs;
+            }
+            Err(error) => self.judge(error)?,
+        }
+        self.pause().await
+    }
+
+    /// Below the first level tables do not overlap.
+    fn levels(&mut self, dir: &Path, state: &State) {
+        let lower = state.tables.values().filter(|(level, _)| *level > 0);
+        let mut tables: Vec<_> = lower.map(|(level, meta)| (meta.keyspace, *level, meta)).collect();
+        tables.sort_by(|one, other| {
+            (one.0, one.1, &one.2.smallest).cmp(&(other.0, other.1, &other.2.smallest))
+        });
+        for pair in tables.windows(2) {
+            let [one, other] = pair else { continue };
+            if (one.0, one.1) == (other.0, other.1) && one.2.largest >= other.2.smallest {
+                let text = format!("tables {} and {} of level {} overlap", one.2.id, other.2.id, one.1);
+                self.found.findings.push(Error::at(ErrorKind::Corruption, &dir.join(MANIFEST), text));
+            }
+        }
+    }
+
+    async fn leftovers(&mut self, dir: &Path, state: &State) -> Result<()> {
+        let tables = tables_dir(dir);
+        let entries = match self.engine.read_dir(&tables).await {
+            Ok(entries) => entries,
+            // Each of its tables is a finding already.
+            Err(error) if error.raw_os_error() == Some(ENOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let known: BTreeSet<u32> = state.tables.keys().copied().collect();
+        let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
+        let leftovers = files.filter(|entry| {
+            let id = entry.name().to_str().and_then(table_id);
+            id.is_some_and(|id| !known.contains(&id))
+        });
+        self.found.leftovers = leftovers.map(|entry| tables.join(entry.name())).collect();
+        Ok(())
+    }
+
+    async fn log(&mut self, dir: &Path, state: &State) -> Result<()> {
+        let mut records = match self.records(dir).await {
+            Ok(Some(records)) => records,
+            Ok(None) => return Ok(()),
+            Err(error) if *error.kind() == ErrorKind::NotFound => {
+                return self.judge(Error::at(ErrorKind::Corruption, dir, "the log is gone"));
+            }
+            Err(error) => return Err(error),
+        };
+        let start = state.log_start;
+        if let Some(Recovery { first, last, .. }) = &records.report().recovery
+            && (first.0 > start || start > last.0 + 1)
+        {
+            let text = format!(
+                "the log has records {first} to {last}, and the manifest wants those from {start} on"
+            );
+            self.found.findings.push(Error::at(ErrorKind::Corruption, dir, text));
+        }
+        while let Some((lsn, bytes)) = records.next().await? {
+            // What is before that is in tables.
+            if lsn.0 < start {
+                continue;
+            }
+            self.found.records += 1;
+            if let Err(error) = parses(&bytes, state) {
+                let text = format!("record {lsn}: {error}");
+                self.judge(Error::at(error.kind().clone(), dir, text))?;
+            }
+            self.pause().await?;
+        }
+        Ok(())
+    }
+}
+
+/// A record makes sense, and is of keyspaces that there are.
+fn parses(bytes: &[u8], state: &State) -> Result<()> {
+    for place in record::parse(bytes)? {
+        let entry = record::entry_at(bytes, place as usize);
+        let keyspace = entry.map_or(u32::MAX, |(entry, _)| entry.keyspace);
+        if !state.keyspaces.contains_key(&keyspace) {
+            let text = format!("it is of keyspace {keyspace}, which there is none");
+            return Err(Error::new(ErrorKind::Corruption, text));
+        }
+    }
+    Ok(())
+}
+
+fn none(dir: &Path) -> Error {
+    Error::at(ErrorKind::NotFound, dir, "there is no log in this directory")
+}
+
+fn in_use(error: Error, dir: &Path) -> Error {
+    match error.kind() {
+        ErrorKind::Locked => {
+            let text = "somebody has this store open: close it first, or verify it there";
+            Error::at(ErrorKind::Locked, dir, text)
+        }
+        _ => error,
+    }
+}

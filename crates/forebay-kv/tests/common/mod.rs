@@ -1,0 +1,70 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test crate uses a part of it")]
+
+use forebay::{Config, Engine};
+use forebay_kv::{Options, Store};
+
+/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+pub(crate) fn dir() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("forebay-kv-test-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a directory")
+}
+
+pub(crate) fn engine() -> Engine {
+    Engine::start(Config::default().shards(2)).expect("an engine")
+}
+
+/// Both drivers that a machine has.
+pub(crate) fn engines() -> Vec<Engine> {
+    let drivers = [forebay::DriverChoice::Auto, forebay::DriverChoice::Threads];
+    let start = |driver| Engine::start(Config::default().shards(2).driver(driver)).expect("an engine");
+    drivers.into_iter().map(start).collect()
+}
+
+/// A small budget and memtables, so that a test's store soon has tables.
+pub(crate) fn options() -> Options {
+    Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(256 << 10)
+}
+
+pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {
+    Store::open(engine, dir.path(), options()).wait().expect("the store opens")
+}
+
+/// A number that looks like none of those around it.
+pub(crate) fn random(seed: u64) -> u64 {
+    let mut x = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// A key that says which it is.
+pub(crate) fn key(number: u64) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+/// A value that says which it is; its length differs from others'.
+pub(crate) fn value(number: u64) -> Vec<u8> {
+    let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    word.iter().copied().cycle().take(8 + (number % 900) as usize).collect()
+}
+
+/// All files below a directory with their contents, without those of the logs, which note that they were
+/// opened.
+pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => dirs.push(path),
+                false if path.extension().is_some_and(|end| end == "wal" || end == "lock") => {}
+                false => drop(found.insert(path.clone(), std::fs::read(&path).expect("a file"))),
+            }
+        }
+    }
+    found
+}

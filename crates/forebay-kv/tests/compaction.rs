@@ -1,0 +1,293 @@
+//! Compaction keeps the store small and quick, and nobody notices it but by that.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{dir, engine, files, key, open, options, random, value};
+use forebay_kv::{Batch, ErrorKind, Keyspace, Stats, Store};
+
+/// Bytes of all tables.
+fn bytes(stats: &Stats) -> u64 {
+    stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.bytes).sum()
+}
+
+fn tables(stats: &Stats) -> usize {
+    stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.tables).sum()
+}
+
+/// Files of tables in the store's directory.
+fn table_files(dir: &tempfile::TempDir) -> usize {
+    std::fs::read_dir(dir.path().join("tables")).unwrap().count()
+}
+
+/// Writes values for keys, some in one batch; a value is told by its key and the round.
+fn write(store: &Store, keyspace: &Keyspace, keys: impl Iterator<Item = u64>, round: u64, len: usize) {
+    let keys: Vec<u64> = keys.collect();
+    for some in keys.chunks(25) {
+        let mut batch = Batch::new();
+        for &number in some {
+            batch.put(keyspace, key(number), long(number, round, len));
+        }
+        store.write(&batch).wait().unwrap();
+    }
+}
+
+fn long(number: u64, round: u64, len: usize) -> Vec<u8> {
+    let word = random(number ^ round << 32).to_le_bytes();
+    word.iter().copied().cycle().take(len).collect()
+}
+
+/// Tables are removed in the background.
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn overwritten_stores_stay_small_and_deletes_give_space_back() {
+    const KEYS: u64 = 8000;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+    for round in 0..3 {
+        let keys: Vec<u64> = (0..KEYS)
+            .map(|index| if round == 0 { index * 5 % KEYS } else { random(index + round * KEYS) % KEYS })
+            .collect();
+        newest.extend(keys.iter().map(|key| (*key, round)));
+        write(&store, &keyspace, keys.into_iter(), round, 1000);
+    }
+    store.flush().wait().unwrap();
+    store.settle().wait().unwrap();
+    let stats = store.stats();
+    // What everything takes when it is written once, in order.
+    let other = common::dir();
+    let fresh = open(&engine, &other);
+    let entries = newest.iter().map(|(number, round)| (key(*number), long(*number, *round, 1000)));
+    fresh.default_keyspace().bulk_load(entries).wait().unwrap();
+    let amplification = bytes(&stats) as f64 / bytes(&fresh.stats()) as f64;
+    println!("space {amplification:.3}, written {:.2}, {:?}", stats.write_amplification(), levels(&stats));
+    assert!(amplification <= 1.15, "{amplification}, {stats:?}");
+    assert!(stats.keyspaces[0].levels[0].tables < 4 && stats.pending_bytes == 0, "{stats:?}");
+    assert!(stats.write_amplification() < 12.0, "{stats:?}");
+    for (number, round) in newest.iter().step_by(7) {
+        let found = keyspace.get(&key(*number)).wait().unwrap();
+        assert_eq!(found.as_deref(), Some(&long(*number, *round, 1000)[..]), "{number}");
+    }
+    // Deletes, of nine in ten and then of all.
+    let before = bytes(&stats);
+    for (part, limit) in [(9, before / 5), (10, 0)] {
+        for first in (0..KEYS).step_by(100) {
+            let mut batch = Batch::new();
+            for number in (first..first + 100).filter(|number| number % 10 < part) {
+                batch.delete(&keyspace, key(number));
+            }
+            store.write(&batch).wait().unwrap();
+        }
+        store.flush().wait().unwrap();
+        store.settle().wait().unwrap();
+        let stats = store.stats();
+        assert!(bytes(&stats) <= limit, "{} of {before} bytes are left: {:?}", bytes(&stats), levels(&stats));
+        until(|| table_files(&dir) == tables(&stats));
+    }
+    assert!(keyspace.iter().next_wait().unwrap().is_none());
+    store.close().wait().unwrap();
+    let store = open(&engine, &dir);
+    assert_eq!((store.stats().orphans, bytes(&store.stats())), (0, 0));
+}
+
+fn levels(stats: &Stats) -> Vec<(usize, u64)> {
+    stats.keyspaces[0].levels.iter().map(|level| (level.tables, level.bytes)).collect()
+}
+
+/// Keys that only ever grow are written once: tables that overlap nothing change their level and nothing
+/// else.
+#[test]
+fn what_overlaps_nothing_is_not_written_again() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    write(&store, &keyspace, 0..3000, 0, 500);
+    store.flush().wait().unwrap();
+    store.compact().wait().unwrap();
+    let stats = store.stats();
+    assert!(stats.moved > 5 && stats.compaction_written_bytes == 0, "{stats:?}");
+    assert_eq!(stats.write_amplification(), 1.0);
+    let is_last_only = stats.keyspaces[0].levels.iter().take(6).all(|level| level.tables == 0);
+    assert!(is_last_only && stats.keyspaces[0].levels[6].entries == 3000, "{stats:?}");
+    for number in 0..3000 {
+        let found = keyspace.get(&key(number)).wait().unwrap();
+        assert_eq!(found.as_deref(), Some(&long(number, 0, 500)[..]));
+    }
+    store.close().wait().unwrap();
+    open(&engine, &dir).close().wait().unwrap();
+}
+
+#[test]
+fn compacting_a_range_leaves_others_and_drops_what_has_expired() {
+    static NOW: AtomicU64 = AtomicU64::new(1000);
+    let (engine, dir) = (engine(), dir());
+    let options = options().clock(|| NOW.load(Ordering::Relaxed));
+    let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+    let (keyspace, other) = (store.default_keyspace(), store.keyspace("other").wait().unwrap());
+    for first in (0..2000).step_by(50) {
+        let mut batch = Batch::new();
+        for number in first..first + 50 {
+            batch.put_until(&keyspace, key(number), vec![1; 300], 1100).put(&other, key(number), "stays");
+        }
+        store.write(&batch).wait().unwrap();
+    }
+    store.compact().wait().unwrap();
+    let entries = |place: usize| -> u64 {
+        store.stats().keyspaces[place].levels.iter().map(|level| level.entries).sum()
+    };
+    assert_eq!((entries(0), entries(1)), (2000, 2000));
+    keyspace.compact(key(0)..).wait().unwrap();
+    store.settle().wait().unwrap();
+    let before = store.stats().compactions;
+    NOW.store(1100, Ordering::Relaxed);
+    assert!(keyspace.iter().next_wait().unwrap().is_none());
+    keyspace.compact(key(0)..key(500)).wait().unwrap();
+    assert!(entries(0) <= 1500, "{}", entries(0));
+    // What has expired goes by itself, and what stays is not written again.
+    store.settle().wait().unwrap();
+    assert_eq!((entries(0), entries(1)), (0, 2000));
+    let stats = store.stats();
+    assert!(stats.compactions > before && stats.keyspaces[1].levels[6].entries == 2000, "{stats:?}");
+}
+
+/// Snapshots and ranges keep the tables of their time, and nobody keeps them any longer.
+#[test]
+fn tables_go_when_their_last_reader_does() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    write(&store, &keyspace, 0..1000, 0, 200);
+    store.compact().wait().unwrap();
+    let (snapshot, mut range) = (store.snapshot(), keyspace.iter());
+    range.next_wait().unwrap();
+    for round in 1..4 {
+        write(&store, &keyspace, 0..1000, round, 200);
+        store.compact().wait().unwrap();
+    }
+    assert!(table_files(&dir) > tables(&store.stats()), "{:?}", store.stats());
+    for number in 0..1000 {
+        let found = snapshot.get(&keyspace, &key(number)).wait().unwrap();
+        assert_eq!(found.as_deref(), Some(&long(number, 0, 200)[..]));
+    }
+    for number in 1..1000 {
+        let (found, old) = range.next_wait().unwrap().unwrap();
+        assert!(found == key(number) && *old == long(number, 0, 200));
+    }
+    drop((snapshot, range));
+    until(|| table_files(&dir) == tables(&store.stats()));
+}
+
+/// Threads write, read and go through ranges while compaction has as much to do as it can get.
+#[test]
+fn gets_and_writes_go_on_beside_compaction() {
+    let (engine, dir) = (engine(), dir());
+    let store = Store::open(&engine, dir.path(), options().memtable_bytes(32 << 10)).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    write(&store, &keyspace, 0..600, 0, 300);
+    let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..12 {
+                write(&store, &keyspace, (0..600).map(|index| index * 7 % 600), round, 300);
+                rounds.store(round, Ordering::Release);
+            }
+            over.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                keyspace.compact(key(100)..=key(400)).wait().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for seed in 0.. {
+                if over.load(Ordering::Acquire) {
+                    break;
+                }
+                let (number, least) = (random(seed) % 600, rounds.load(Ordering::Acquire));
+                let found = keyspace.get(&key(number)).wait().unwrap().expect("a value");
+                let round = (least..=least + 2).find(|round| *found == long(number, *round, 300));
+                assert!(round.is_some(), "{number} at {least}");
+                if seed % 50 == 0 {
+                    let mut range = keyspace.iter();
+                    for number in 0..600 {
+                        let (found, _) = range.next_wait().unwrap().unwrap();
+                        assert_eq!(found, key(number));
+                    }
+                    assert!(range.next_wait().unwrap().is_none());
+                }
+            }
+        });
+    });
+    let stats = store.stats();
+    assert!(stats.compactions > 3 && stats.failed.is_none(), "{stats:?}");
+    assert!(stats.memory.memtables <= stats.memory.memtables_max, "{stats:?}");
+}
+
+/// A store that is closed while it compacts loses nothing, and leaves nothing behind.
+#[test]
+fn closing_ends_a_compaction_without_harm() {
+    let (engine, dir) = (engine(), dir());
+    for round in 0..6 {
+        let store = open(&engine, &dir);
+        let keyspace = store.default_keyspace();
+        write(&store, &keyspace, 0..1200, round, 300);
+        // It is under way when the store closes, or not yet.
+        let _ = futures::executor::block_on(async {
+            let compacting = std::pin::pin!(store.compact());
+            futures::poll!(compacting)
+        });
+        store.close().wait().unwrap();
+        let answer = store.compact().wait();
+        assert_eq!(*answer.unwrap_err().kind(), ErrorKind::Closed);
+        let store = open(&engine, &dir);
+        for number in (0..1200).step_by(11) {
+            let found = store.default_keyspace().get(&key(number)).wait().unwrap();
+            assert_eq!(found.as_deref(), Some(&long(number, round, 300)[..]));
+        }
+        let stats = store.stats();
+        until(|| table_files(&dir) == tables(&store.stats()));
+        assert!(stats.failed.is_none() && stats.orphans == 0, "{stats:?}");
+        store.close().wait().unwrap();
+    }
+}
+
+/// A table that compaction cannot read makes the store read-only, and the error says which; reads of others
+/// go on.
+#[test]
+fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    write(&store, &keyspace, 0..100, 0, 400);
+    store.flush().wait().unwrap();
+    store.close().wait().unwrap();
+    let tables = files(dir.path());
+    let (path, mut damaged) = tables.into_iter().next_back().unwrap();
+    damaged[4096 + 700] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    keyspace.put(key(0), value(0)).wait().unwrap();
+    keyspace.put(key(500), value(500)).wait().unwrap();
+    let before = files(dir.path());
+    let error = store.compact().wait().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::ReadOnly, "{error}");
+    assert_eq!((error.path(), error.offset()), (Some(&*path), Some(4096)), "{error:?}");
+    assert_eq!(*keyspace.put("a", "b").wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+    for number in [0, 500] {
+        assert_eq!(keyspace.get(&key(number)).wait().unwrap().as_deref(), Some(&value(number)[..]));
+    }
+    // The flush's table is new; what compaction began is gone, and the damaged one is as it was.
+    let after = files(dir.path());
+    assert_eq!(after.get(&path), Some(&damaged));
+    assert_eq!(after.len(), before.len() + 1);
+}

@@ -1,0 +1,102 @@
+//! Values that expire: no read gives one from its second on, wherever it lies.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{dir, engine, options, value};
+use forebay_kv::{Keyspace, Snapshot, Store};
+
+static NOW_S: AtomicU64 = AtomicU64::new(1000);
+
+fn now_s() -> u64 {
+    NOW_S.load(Ordering::Relaxed)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:03}").into_bytes()
+}
+
+/// Every tenth does not lie in its leaf.
+fn bytes(number: u64) -> Vec<u8> {
+    if number.is_multiple_of(10) { vec![number as u8; 9_000] } else { value(number) }
+}
+
+/// Key n expires in second 1000 + n; all ways to read agree on what is there at `now`.
+fn check(keyspace: &Keyspace, snapshot: &Snapshot, now: u64) {
+    NOW_S.store(now, Ordering::Relaxed);
+    let expected = |number: u64| (1000 + number > now).then(|| bytes(number));
+    let keys: Vec<_> = (0..100).map(key).collect();
+    let many = keyspace.multi_get(&keys).wait().unwrap();
+    let before = snapshot.multi_get(keyspace, &keys).wait().unwrap();
+    for number in 0..100 {
+        let (at, wanted) = (number as usize, expected(number));
+        assert_eq!(
+            keyspace.get(&keys[at]).wait().unwrap().as_deref(),
+            wanted.as_deref(),
+            "{number} at {now}"
+        );
+        assert_eq!(snapshot.get(keyspace, &keys[at]).wait().unwrap().as_deref(), wanted.as_deref());
+        assert_eq!((many[at].as_deref(), before[at].as_deref()), (wanted.as_deref(), wanted.as_deref()));
+    }
+    let there: Vec<_> = (0..100).filter_map(|number| Some((key(number), expected(number)?))).collect();
+    for (backward, mut range) in [
+        (false, keyspace.iter()),
+        (true, keyspace.prefix("key").rev()),
+        (false, snapshot.iter(keyspace)),
+        (true, snapshot.range(keyspace, key(0)..=key(99)).rev()),
+    ] {
+        let mut found = Vec::new();
+        while let Some((key, value)) = range.next_wait().unwrap() {
+            found.push((key, value.to_vec()));
+        }
+        if backward {
+            found.reverse();
+        }
+        assert!(found == there, "a range at {now}: {} entries, not {}", found.len(), there.len());
+    }
+}
+
+#[test]
+fn no_read_gives_an_expired_value() {
+    let (engine, dir) = (engine(), dir());
+    let open = || Store::open(&engine, dir.path(), options().clock(now_s)).wait().unwrap();
+    let store = open();
+    let keyspace = store.default_keyspace();
+    // Older values without an end, in a table: an expired value must not let them be seen again.
+    for number in 0..100 {
+        keyspace.put(key(number), "of old").wait().unwrap();
+    }
+    store.compact().wait().unwrap();
+    for number in 0..100 {
+        keyspace.put_until(key(number), bytes(number), 1000 + number).wait().unwrap();
+    }
+    let snapshot = store.snapshot();
+    check(&keyspace, &snapshot, 1000);
+    check(&keyspace, &snapshot, 1020);
+    NOW_S.store(1021, Ordering::Relaxed);
+    store.flush().wait().unwrap();
+    check(&keyspace, &snapshot, 1021);
+    check(&keyspace, &snapshot, 1040);
+    store.compact().wait().unwrap();
+    check(&keyspace, &snapshot, 1041);
+    check(&keyspace, &snapshot, 1060);
+    // An expired value is none to compare with.
+    let swapped = |number: u64, expected: Option<&[u8]>| {
+        let swap = keyspace.compare_and_set(&key(number), expected, Some(b"new")).wait().unwrap();
+        matches!(swap, forebay_kv::Swapped::Done)
+    };
+    assert!(!swapped(59, Some(&bytes(59))) && !swapped(61, None));
+    let left = store.stats().keyspaces[0].levels.iter().map(|level| level.entries).sum::<u64>();
+    assert!(left < 80, "{left} entries are left of 60 that have not expired");
+    drop(snapshot);
+    store.close().wait().unwrap();
+
+    let store = open();
+    let keyspace = store.default_keyspace();
+    check(&keyspace, &store.snapshot(), 1070);
+    // Time that goes back shows what is still there, and nothing that was dropped as something else.
+    check(&keyspace, &store.snapshot(), 1099);
+    check(&keyspace, &store.snapshot(), 5000);
+    store.close().wait().unwrap();
+}

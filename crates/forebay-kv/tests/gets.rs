@@ -1,0 +1,134 @@
+//! What gets cost: those that memory answers, those that read, and several at once.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{dir, engine, key, open, random, value};
+use forebay_kv::{Keyspace, Store};
+
+struct Counting;
+
+thread_local! {
+    /// `None`: this thread is not watched.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
+}
+
+// SAFETY: everything is passed on to the system's allocator unchanged; counting touches a plain thread-local.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Keys that are looked up; there are twice as many entries, with keys that nobody looks up in between.
+const KEYS: u64 = 3000;
+
+/// A store with its keys in tables and nothing in memory but what opening pins.
+fn store(engine: &forebay::Engine, dir: &tempfile::TempDir) -> (Store, Keyspace) {
+    let store = open(engine, dir);
+    let entries = (0..2 * KEYS).map(|number| (key(number), value(number)));
+    store.default_keyspace().bulk_load(entries).wait().unwrap();
+    store.close().wait().unwrap();
+    let store = open(engine, dir);
+    let keyspace = store.default_keyspace();
+    (store, keyspace)
+}
+
+#[test]
+fn a_get_whose_leaf_is_cached_stays_on_its_thread_and_allocates_nothing() {
+    let (engine, dir) = (engine(), dir());
+    let (store, keyspace) = store(&engine, &dir);
+    let (first, absent) = (key(40), b"key 000040 and a half");
+    assert_eq!(&*keyspace.get(&first).wait().unwrap().unwrap(), value(40));
+    // The thread's own things are made with the first of these.
+    assert!(keyspace.get(absent).wait().unwrap().is_none());
+    drop(keyspace.get(&first).wait().unwrap());
+    let before = engine.stats().wait().unwrap().walks;
+    COUNT.set(Some(0));
+    for _ in 0..100 {
+        let found = keyspace.get(&first).wait();
+        assert!(matches!(found, Ok(Some(_))));
+        assert!(matches!(keyspace.get(absent).wait(), Ok(None)));
+    }
+    let allocations = COUNT.replace(None);
+    let after = engine.stats().wait().unwrap().walks;
+    assert_eq!(allocations, Some(0));
+    assert_eq!(after.walks, before.walks);
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn a_get_that_reads_is_one_walk_with_one_wake_and_no_box() {
+    let (engine, dir) = (engine(), dir());
+    let (store, keyspace) = store(&engine, &dir);
+    // A blob is a hop more of the same walk.
+    keyspace.bulk_load([(b"large".to_vec(), vec![7; 40_000])]).wait().unwrap();
+    let before = engine.stats().wait().unwrap().walks;
+    assert_eq!(&*keyspace.get(&key(1000)).wait().unwrap().unwrap(), value(1000));
+    let one = engine.stats().wait().unwrap().walks;
+    assert_eq!((one.walks - before.walks, one.wakes - before.wakes), (1, 1), "{one:?}");
+    assert_eq!(&*keyspace.get(b"large").wait().unwrap().unwrap(), [7; 40_000]);
+    let two = engine.stats().wait().unwrap().walks;
+    assert_eq!((two.walks - one.walks, two.wakes - one.wakes), (1, 1), "{two:?}");
+    assert!(two.hops - one.hops >= 2, "{two:?}");
+    assert_eq!(two.boxed_states, 0);
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
+    let (engine, dir) = (engine(), dir());
+    let (store, keyspace) = store(&engine, &dir);
+    // Newer versions of some keys in tables of level 0, of others in memory; some are deleted.
+    let mut expected: Vec<Option<Vec<u8>>> = (0..2 * KEYS).map(|number| Some(value(number))).collect();
+    for number in (0..2 * KEYS).step_by(7) {
+        let is_deleted = number % 3 == 0;
+        expected[number as usize] = (!is_deleted).then(|| value(number + 1));
+        match is_deleted {
+            true => keyspace.delete(key(number)).wait().unwrap(),
+            false => keyspace.put(key(number), value(number + 1)).wait().unwrap(),
+        }
+        if number == KEYS / 7 * 7 {
+            store.flush().wait().unwrap();
+        }
+    }
+    let snapshot = store.snapshot();
+    // Again and again the same one, and many that are not there.
+    let numbers: Vec<u64> = (0..KEYS).map(|seed| random(seed) % (3 * KEYS)).chain([5; 40]).collect();
+    let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
+    let wanted: Vec<Option<&[u8]>> =
+        numbers.iter().map(|number| expected.get(*number as usize)?.as_deref()).collect();
+    for number in 0..50 {
+        keyspace.put(key(number), b"after the snapshot").wait().unwrap();
+    }
+    let before = engine.stats().wait().unwrap().walks;
+    // In pieces, so that what is kept stays within its share of the budget.
+    for (keys, wanted) in keys.chunks(100).zip(wanted.chunks(100)) {
+        let found = snapshot.multi_get(&keyspace, keys).wait().unwrap();
+        assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), wanted);
+    }
+    let after = engine.stats().wait().unwrap().walks;
+    assert!(after.walks > before.walks);
+    // Tables are many here, and most of what they have is soon in memory.
+    let (walks, wakes) = (after.walks - before.walks, after.wakes - before.wakes);
+    assert!(wakes * 4 < walks * 3, "{wakes} wakes of {walks} walks");
+    assert!(keyspace.multi_get::<Vec<u8>>(&[]).wait().unwrap().is_empty());
+    drop(snapshot);
+    store.close().wait().unwrap();
+}

@@ -1,0 +1,197 @@
+//! The store as the simulated programs see it: one place that knows how its calls are spelt, and what keys
+//! and values look like.
+
+use std::time::Duration;
+
+use forebay::Engine;
+use forebay::sim;
+use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Result, Snapshot, Store, Value};
+
+use crate::model::{At, KEYS, SPACES, State};
+
+/// Where the store lies.
+pub(crate) const DIR: &str = "/disk/kv";
+
+/// How a world's stores are opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) memtable_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) leaf_bytes: u32,
+    pub(crate) shard: usize,
+}
+
+/// A number that looks like none of those around it.
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut x = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+impl Shape {
+    pub(crate) fn of(seed: u64) -> Shape {
+        let draw = |salt: u64, n: u64| mix(seed ^ (salt << 32)) % n;
+        Shape {
+            memtable_bytes: [16 << 10, 16 << 10, 24 << 10, 64 << 10][draw(1, 4) as usize],
+            segment_bytes: [64 << 10, 64 << 10, 128 << 10][draw(2, 3) as usize],
+            leaf_bytes: [4096, 4096, 8192][draw(3, 3) as usize],
+            shard: draw(4, 2) as usize,
+        }
+    }
+
+    fn options(self) -> Options {
+        Options::new()
+            .memory(Options::MEMORY_MIN)
+            .memtable_bytes(self.memtable_bytes)
+            .log_segment_bytes(self.segment_bytes)
+            .leaf_bytes(self.leaf_bytes)
+            .shard(self.shard)
+            .store_id(0x0f0e_0b0a_0401)
+            .clock(|| 1_000_000)
+    }
+}
+
+/// A key; some are long, many begin alike.
+pub(crate) fn key(writer: u8, at: At) -> Vec<u8> {
+    let mut key = format!("writer {writer} key {}", at.1).into_bytes();
+    if at.1 % 4 == 3 {
+        key.extend([b'.'; 300]);
+    }
+    key
+}
+
+/// The bytes of a value: its number, and what follows from it.
+pub(crate) fn bytes(value: u64) -> Vec<u8> {
+    let len = match mix(value) % 16 {
+        0 => 8,
+        1 => 3000 + mix(value) as usize % 6000,
+        _ => 8 + mix(value) as usize % 1200,
+    };
+    let words = (0..).flat_map(|index| mix(value ^ index << 40).to_le_bytes());
+    value.to_le_bytes().into_iter().chain(words).take(len).collect()
+}
+
+/// The number of a value that was read, if it is one.
+pub(crate) fn number(found: &[u8]) -> Result<u64, String> {
+    let word = found.first_chunk().ok_or_else(|| format!("a value of {} bytes was read", found.len()))?;
+    let value = u64::from_le_bytes(*word);
+    match bytes(value) == found {
+        true => Ok(value),
+        false => Err(format!("{} bytes were read that are no value that was ever written", found.len())),
+    }
+}
+
+/// An open store with its keyspaces.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) store: Store,
+    spaces: Vec<Keyspace>,
+}
+
+impl Open {
+    pub(crate) async fn open(engine: &Engine, shape: Shape) -> Result<Open> {
+        let store = Store::open(engine, DIR, shape.options()).await?;
+        let mut spaces = vec![store.default_keyspace()];
+        for number in 1..SPACES {
+            spaces.push(match store.keyspace(&format!("space {number}")).await {
+                Ok(space) => space,
+                Err(error) => {
+                    let _ = store.close().await;
+                    return Err(error);
+                }
+            });
+        }
+        Ok(Open { store, spaces })
+    }
+
+    pub(crate) fn space(&self, at: At) -> &Keyspace {
+        &self.spaces[usize::from(at.0)]
+    }
+
+    pub(crate) async fn get(&self, writer: u8, at: At) -> Result<Option<Value>> {
+        self.space(at).get(&key(writer, at)).await
+    }
+
+    pub(crate) async fn get_in(&self, snapshot: &Snapshot, writer: u8, at: At) -> Result<Option<Value>> {
+        snapshot.get(self.space(at), &key(writer, at)).await
+    }
+
+    /// Writes changes: a put or delete where it is one, a batch where there are more.
+    pub(crate) async fn write(&self, writer: u8, changes: &[(At, Option<u64>)]) -> Result<()> {
+        match changes {
+            [(at, Some(value))] => self.space(*at).put(key(writer, *at), bytes(*value)).await,
+            [(at, None)] => self.space(*at).delete(key(writer, *at)).await,
+            many => {
+                let mut batch = Batch::new();
+                for (at, value) in many {
+                    match value {
+                        Some(value) => batch.put(self.space(*at), key(writer, *at), bytes(*value)),
+                        None => batch.delete(self.space(*at), key(writer, *at)),
+                    };
+                }
+                self.store.write(&batch).await
+            }
+        }
+    }
+
+    /// Loads values into one keyspace.
+    pub(crate) async fn load(&self, writer: u8, entries: &[(At, u64)]) -> Result<()> {
+        let Some((at, _)) = entries.first() else { return Ok(()) };
+        let mut sorted: Vec<_> =
+            entries.iter().map(|(at, value)| (key(writer, *at), bytes(*value))).collect();
+        sorted.sort_unstable();
+        self.space(*at).bulk_load(sorted).await.map(drop)
+    }
+
+    /// Everything of a writer in one keyspace, by a range.
+    pub(crate) async fn scan(&self, writer: u8, space: u8, is_back: bool) -> Result<Result<State, String>> {
+        let mut range = self.space((space, 0)).prefix(format!("writer {writer} "));
+        if is_back {
+            range = range.rev();
+        }
+        let (mut state, mut last) = (State::new(), None);
+        while let Some((found, value)) = range.next().await? {
+            let Some(at) = (0..KEYS).map(|number| (space, number)).find(|at| key(writer, *at) == found)
+            else {
+                return Ok(Err(format!("a key that was never written: {found:?}")));
+            };
+            if last.as_ref().is_some_and(|last| (*last < found) == is_back || *last == found) {
+                return Ok(Err(format!("{found:?} comes after {last:?}")));
+            }
+            match number(&value) {
+                Ok(value) => drop(state.insert(at, value)),
+                Err(text) => return Ok(Err(text)),
+            }
+            last = Some(found);
+        }
+        Ok(Ok(state))
+    }
+
+    /// Everything of a writer.
+    pub(crate) async fn content(&self, writer: u8) -> Result<Result<State, String>> {
+        let mut state = State::new();
+        for space in 0..SPACES {
+            let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| key(writer, (space, number))).collect();
+            let found = self.space((space, 0)).multi_get(&keys).await?;
+            for (at, value) in (0..KEYS).zip(found) {
+                match value.as_deref().map(number).transpose() {
+                    Ok(Some(value)) => drop(state.insert((space, at), value)),
+                    Ok(None) => {}
+                    Err(text) => return Ok(Err(text)),
+                }
+            }
+        }
+        Ok(Ok(state))
+    }
+}
+
+/// Whether `error` is what a call may answer when the system under the store failed.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly)
+}
+
+/// A short time.
+pub(crate) async fn rest(micros: u64) {
+    let _ = sim::sleep(Duration::from_micros(sim::random(micros))).await;
+}
