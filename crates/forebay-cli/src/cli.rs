@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::kv::KvCommand;
 use crate::measure::blocking::BlockingOptions;
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
@@ -41,6 +42,9 @@ pub(crate) enum Command {
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),
+    /// Read, write, load, verify and compact a key-value store.
+    #[command(subcommand)]
+    Kv(KvCommand),
     /// One sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {

@@ -3,8 +3,8 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | something failed while measuring; `wal`: the log is damaged |
-//! | 2 | the command line is wrong; `wal`: the log cannot be read |
+//! | 1 | something failed while measuring; `wal`: the log is damaged; `kv`: the store is, or there is no such key |
+//! | 2 | the command line is wrong; `wal`: the log cannot be read; `kv`: it could not be done |
 //! | 3 | the path cannot be used: missing, not a file or directory, not readable or writable |
 //! | 4 | the path can be used, but not for this: no space, a file that is too small, a file system without O_DIRECT |
 //! | 130, 143, 129 | ended by SIGINT, SIGTERM, SIGHUP; temp files were removed |
@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Unsuitable(String),
     /// Exit code 2: a log cannot be read. 1 is kept for one that can, and is damaged.
     Log(String),
+    /// Exit code 2: a store cannot be used. 1 is kept for a key that is not there, and for a damaged store.
+    Store(String),
 }
 
 impl Failure {
@@ -44,7 +46,7 @@ impl Failure {
     /// The number the process exits with.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Log(_) => 2,
+            Self::Usage(_) | Self::Log(_) | Self::Store(_) => 2,
             Self::Path(_) => 3,
             Self::Unsuitable(_) => 4,
         }
@@ -57,7 +59,8 @@ impl fmt::Display for Failure {
             Self::Usage(sentence)
             | Self::Path(sentence)
             | Self::Unsuitable(sentence)
-            | Self::Log(sentence) => formatter.write_str(sentence),
+            | Self::Log(sentence)
+            | Self::Store(sentence) => formatter.write_str(sentence),
         }
     }
 }

@@ -9,6 +9,7 @@ mod context;
 mod doctor;
 mod environment;
 mod exit;
+mod kv;
 mod measure;
 mod output;
 mod progress;
@@ -63,6 +64,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
+        // Nor does a signal leave anything of a store that the next open does not recover from.
+        Command::Kv(command) => kv::run(&command),
         Command::MeasureChild { job } => {
             // It makes nothing that must be undone, so that the default action of signals is right for it.
             print(&format!("{}\n", measure::run_child(&job)?))?;

@@ -1,0 +1,242 @@
+//! `forebay kv`: reading, writing, loading and verifying a key-value store from the command line.
+//!
+//! Exit codes: 0 done, 1 no such key (`get`) or a store that is damaged, 2 it could not be done.
+
+mod args;
+mod bytes;
+mod input;
+mod json;
+mod load;
+mod text;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::ops::Bound;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay::{Config, Engine};
+use forebay_kv::{Error, ErrorKind, Keyspace, Options, Range, Store};
+
+pub(crate) use args::KvCommand;
+use args::{CompactArgs, GetArgs, PutArgs, ScanArgs, StoreArgs, VerifyArgs};
+
+use crate::exit::Failure;
+use crate::output::print;
+use crate::progress::{Progress, Step, Unit};
+
+/// Exit code 1.
+const NO: u8 = 1;
+/// Bytes of output that are put together before they are written.
+const OUTPUT_BYTES: usize = 64 << 10;
+
+/// Runs a command. Every failure has the exit code 2: 1 is an answer.
+pub(crate) fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
+    carry_out(command).map_err(|error| match error.is::<Failure>() {
+        true => error,
+        false => Failure::Store(format!("{error:#}")).into(),
+    })
+}
+
+fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        KvCommand::Get(args) => get(args),
+        KvCommand::Put(args) => put(args),
+        KvCommand::Delete(args) => {
+            let key = bytes::argument(&args.key, args.hex_key)?;
+            let opened = Opened::new(&args.store, false)?;
+            let keyspace = opened.keyspace(&args.store.keyspace, false)?;
+            keyspace.delete(key).wait()?;
+            opened.close()
+        }
+        KvCommand::Scan(args) => scan(args),
+        KvCommand::Load(args) => load::run(args),
+        KvCommand::Stats(args) => {
+            let opened = Opened::at(&args.dir, Options::new().create(false))?;
+            let stats = opened.store.stats();
+            opened.close()?;
+            print(&match args.json {
+                true => json::stats(&args.dir, &stats)?,
+                false => text::stats(&args.dir, &stats),
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        KvCommand::Verify(args) => verify(args),
+        KvCommand::Compact(args) => compact(args),
+    }
+}
+
+/// A store that a command works on.
+struct Opened {
+    store: Store,
+}
+
+impl Opened {
+    fn new(args: &StoreArgs, create: bool) -> anyhow::Result<Opened> {
+        Opened::at(&args.dir, options(args.memory_mib).create(create))
+    }
+
+    fn at(dir: &Path, options: Options) -> anyhow::Result<Opened> {
+        let store = Store::open(&engine()?, dir, options).wait().map_err(|error| failure(&error))?;
+        Ok(Opened { store })
+    }
+
+    /// A keyspace, which is made only with `create`.
+    fn keyspace(&self, name: &str, create: bool) -> anyhow::Result<Keyspace> {
+        let known = self.store.keyspaces();
+        if !create && !known.iter().any(|each| each == name) {
+            let text = format!("the store has no keyspace {name:?}; it has {}", known.join(", "));
+            return Err(Failure::Store(text).into());
+        }
+        Ok(self.store.keyspace(name).wait()?)
+    }
+
+    fn close(self) -> anyhow::Result<ExitCode> {
+        self.store.close().wait()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Also after a failure: a process that ends with the store open may hold its lock a moment longer.
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The failure that ended the command says more; a second close answers at once.
+        let _ = self.store.close().wait();
+    }
+}
+
+fn options(memory_mib: u64) -> Options {
+    Options::new().memory(memory_mib.saturating_mul(1 << 20))
+}
+
+fn engine() -> anyhow::Result<Engine> {
+    Ok(Engine::start(Config::default().shards(1)).map_err(|error| Failure::Store(error.to_string()))?)
+}
+
+/// What is said of a store that does not open, with what helps.
+fn failure(error: &Error) -> Failure {
+    Failure::Store(match error.kind() {
+        ErrorKind::NotFound => format!("{error} (put and load make one with --create)"),
+        ErrorKind::Corruption | ErrorKind::MissingTable => {
+            format!("{error} (`forebay kv verify` says what else is damaged)")
+        }
+        _ => error.to_string(),
+    })
+}
+
+fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let key = bytes::argument(&args.key, args.hex_key)?;
+    let opened = Opened::new(&args.store, false)?;
+    let found = opened.keyspace(&args.store.keyspace, false)?.get(&key).wait()?;
+    opened.close()?;
+    let Some(value) = found else {
+        eprintln!("forebay: there is no such key");
+        return Ok(ExitCode::from(NO));
+    };
+    match args.hex {
+        true => print(&format!("{}\n", bytes::hex(&value)))?,
+        false => drop(written(io::stdout().lock().write_all(&value))?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn put(args: &PutArgs) -> anyhow::Result<ExitCode> {
+    let key = bytes::argument(&args.key, args.hex_key)?;
+    let value = match (&args.file, &args.value) {
+        (Some(file), _) if file.as_os_str() == "-" => {
+            let mut value = Vec::new();
+            io::stdin().lock().read_to_end(&mut value)?;
+            value
+        }
+        (Some(file), _) => fs::read(file).map_err(|error| Failure::missing(file, &error))?,
+        (None, value) => value.clone().unwrap_or_default().into_bytes(),
+    };
+    let opened = Opened::new(&args.store, args.create)?;
+    let keyspace = opened.keyspace(&args.store.keyspace, args.create)?;
+    match args.expires_in {
+        Some(seconds) => {
+            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            keyspace.put_until(key, value, now_s.saturating_add(seconds)).wait()?;
+        }
+        None => drop(keyspace.put(key, value).wait()?),
+    }
+    opened.close()
+}
+
+fn scan(args: &ScanArgs) -> anyhow::Result<ExitCode> {
+    let key =
+        |text: &Option<String>| text.as_ref().map(|text| bytes::argument(text, args.hex_key)).transpose();
+    let (from, to, prefix) = (key(&args.from)?, key(&args.to)?, key(&args.prefix)?);
+    let opened = Opened::new(&args.store, false)?;
+    let keyspace = opened.keyspace(&args.store.keyspace, false)?;
+    let range = match prefix {
+        Some(prefix) => keyspace.prefix(prefix),
+        None => {
+            let low = from.map_or(Bound::Unbounded, Bound::Included);
+            keyspace.range((low, to.map_or(Bound::Unbounded, Bound::Excluded)))
+        }
+    };
+    written(print_entries(args, if args.reverse { range.rev() } else { range })?)?;
+    opened.close()
+}
+
+/// Prints as long as somebody reads.
+fn print_entries(args: &ScanArgs, mut range: Range) -> anyhow::Result<io::Result<()>> {
+    let mut out = io::BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    while left > 0
+        && let Some((key, value)) = range.next_wait()?
+    {
+        let value = (!args.keys_only).then_some(&value[..]);
+        let line = match args.json {
+            true => json::entry(&key, value)?,
+            false => bytes::line(&key, value),
+        };
+        if let Err(error) = out.write_all(line.as_bytes()) {
+            return Ok(Err(error));
+        }
+        left -= 1;
+    }
+    Ok(out.flush())
+}
+
+/// A reader that went away (`| head`) is no error.
+fn written(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let progress = Progress::detect(args.quiet);
+    let step: Arc<Mutex<Option<Step>>> = Arc::default();
+    let shown = step.clone();
+    let verifying = forebay_kv::verify_with(&engine()?, &args.dir, move |done, total| {
+        let mut step = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        step.get_or_insert_with(|| progress.step("verify", total, Unit::Bytes)).set(done);
+    });
+    let verified = verifying.wait();
+    drop(step.lock().unwrap_or_else(PoisonError::into_inner).take());
+    let verified = verified.map_err(|error| failure(&error))?;
+    print(&match args.json {
+        true => json::verified(&args.dir, &verified)?,
+        false => text::verified(&verified),
+    })?;
+    Ok(if verified.is_whole() { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+}
+
+fn compact(args: &CompactArgs) -> anyhow::Result<ExitCode> {
+    let opened = Opened::at(&args.dir, options(args.memory_mib).create(false))?;
+    let before = text::table_bytes(&opened.store.stats());
+    match &args.keyspace {
+        Some(name) => drop(opened.keyspace(name, false)?.compact::<&[u8]>(..).wait()?),
+        None => drop(opened.store.compact().wait()?),
+    }
+    let after = text::table_bytes(&opened.store.stats());
+    opened.close()?;
+    print(&format!("tables: {before} bytes before, {after} bytes now\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

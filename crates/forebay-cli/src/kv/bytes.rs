@@ -1,0 +1,86 @@
+//! Keys and values as text, and back.
+
+use std::fmt::Write as _;
+
+use crate::exit::Failure;
+
+/// A key from the command line.
+pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
+    match is_hex {
+        true => unhex(text).ok_or_else(|| {
+            Failure::Usage(format!("{text:?} is not hexadecimal: two digits for each byte, nothing between"))
+        }),
+        false => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+/// Two digits for each byte.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// What [`hex`] wrote; `None` for anything else.
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some((digit(high)? * 16 + digit(low)?) as u8));
+    rest.is_empty().then(|| bytes.collect()).flatten()
+}
+
+/// Key, tab, value on one line: a backslash is `\\`, and `\t`, `\n`, `\r` and `\xNN` stand for what would not
+/// show, or is not UTF-8.
+pub(super) fn line(key: &[u8], value: Option<&[u8]>) -> String {
+    let mut line = String::with_capacity(key.len() + value.map_or(0, <[u8]>::len) + 2);
+    escape(&mut line, key);
+    if let Some(value) = value {
+        line.push('\t');
+        escape(&mut line, value);
+    }
+    line.push('\n');
+    line
+}
+
+fn escape(line: &mut String, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        for each in chunk.valid().chars() {
+            match each {
+                '\\' => line.push_str("\\\\"),
+                '\t' => line.push_str("\\t"),
+                '\n' => line.push_str("\\n"),
+                '\r' => line.push_str("\\r"),
+                other if other.is_ascii_control() => {
+                    let _ = write!(line, "\\x{:02x}", u32::from(other));
+                }
+                other => line.push(other),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(line, "\\x{byte:02x}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_comes_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(unhex(&hex(&all)), Some(all));
+        assert_eq!(unhex("fF"), Some(vec![255]));
+        for text in ["f", "0g", "é", "0 "] {
+            assert_eq!(unhex(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_show_everything() {
+        assert_eq!(line(b"a", Some("é".as_bytes())), "a\té\n");
+        assert_eq!(line(b"a\tb\\", None), "a\\tb\\\\\n");
+        assert_eq!(line(b"\x00", Some(b"\xff\n")), "\\x00\t\\xff\\n\n");
+    }
+}

@@ -1,0 +1,328 @@
+//! The files that `kv load` takes: CSV, TSV and JSON lines.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::rc::Rc;
+
+use csv::{ByteRecord, Reader, ReaderBuilder};
+use serde::Deserialize;
+
+use super::bytes::unhex;
+use crate::exit::Failure;
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Fields between commas, in quotes where they hold one, a quote or an end of line.
+    Csv,
+    /// Fields between tabs, as they are.
+    Tsv,
+    /// One object a line: {"key":"..","value":".."}; key_hex and value_hex take hexadecimal digits.
+    Jsonl,
+}
+
+impl Format {
+    /// What the end of the file's name says.
+    pub(super) fn of(file: &Path) -> Option<Format> {
+        match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "csv" => Some(Format::Csv),
+            "tsv" | "tab" => Some(Format::Tsv),
+            "jsonl" | "ndjson" => Some(Format::Jsonl),
+            _ => None,
+        }
+    }
+}
+
+/// A key and its value, and the line where they begin.
+pub(super) struct Entry {
+    pub(super) line: u64,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+}
+
+/// What is wrong with a file.
+pub(super) struct Fault {
+    /// The line, counted from 1.
+    pub(super) line: u64,
+    pub(super) text: String,
+}
+
+/// Reads entries one after the other.
+pub(super) enum Input {
+    Fields {
+        reader: Reader<Watched>,
+        record: ByteRecord,
+        columns: Option<Columns>,
+        has_header: bool,
+        lines: Lines,
+    },
+    Json {
+        reader: Box<dyn BufRead>,
+        line: u64,
+        bytes: u64,
+        text: Vec<u8>,
+    },
+}
+
+/// Notes where lines end in what is read: the reader of fields counts from before empty lines, and from
+/// within an end of line of two bytes.
+pub(super) struct Watched {
+    reader: Box<dyn Read>,
+    position: u64,
+    ends: Rc<RefCell<VecDeque<u64>>>,
+}
+
+impl Read for Watched {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        let bytes = (self.position..).zip(buffer.iter().take(count));
+        self.ends.borrow_mut().extend(bytes.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at));
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+/// Where lines end, and how many did so far.
+#[derive(Default)]
+pub(super) struct Lines {
+    ends: Rc<RefCell<VecDeque<u64>>>,
+    passed: u64,
+}
+
+impl Lines {
+    /// The line in which a record begins that ends before the byte `end`.
+    fn begin(&mut self, record: &ByteRecord, end: u64) -> u64 {
+        let (mut ends, mut last) = (self.ends.borrow_mut(), None);
+        while ends.front().is_some_and(|at| *at < end) {
+            last = ends.pop_front();
+            self.passed += 1;
+        }
+        let inside = record.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
+        let is_over = last.is_some_and(|at| at + 1 == end);
+        (self.passed + u64::from(!is_over)).saturating_sub(inside)
+    }
+}
+
+/// Where key and value stand, and how many columns there are.
+#[derive(Clone, Copy)]
+pub(super) struct Columns {
+    key: usize,
+    value: usize,
+    count: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    key: Option<String>,
+    key_hex: Option<String>,
+    value: Option<String>,
+    value_hex: Option<String>,
+}
+
+impl Input {
+    /// A file, or standard input for `-`; with the file's length, where it has one.
+    pub(super) fn open(
+        file: &Path,
+        format: Format,
+        has_header: bool,
+    ) -> Result<(Input, Option<u64>), Failure> {
+        let failed = |error: io::Error| Failure::missing(file, &error);
+        let (reader, length): (Box<dyn Read>, _) = if file.as_os_str() == "-" {
+            (Box::new(io::stdin().lock()), None)
+        } else {
+            let opened = File::open(file).map_err(failed)?;
+            let metadata = opened.metadata().map_err(failed)?;
+            if metadata.is_dir() {
+                return Err(Failure::Path(format!("{} is a directory: name a file to load", file.display())));
+            }
+            (Box::new(opened), metadata.is_file().then_some(metadata.len()))
+        };
+        Ok((Input::of(reader, format, has_header), length))
+    }
+
+    fn of(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
+        let mut builder = ReaderBuilder::new();
+        // The header is ours to read, and so is the number of columns to judge.
+        builder.has_headers(false).flexible(true).buffer_capacity(256 << 10);
+        match format {
+            Format::Csv => {}
+            Format::Tsv => drop(builder.delimiter(b'\t').quoting(false)),
+            Format::Jsonl => {
+                let reader = Box::new(BufReader::with_capacity(256 << 10, reader));
+                return Input::Json { reader, line: 0, bytes: 0, text: Vec::new() };
+            }
+        }
+        let lines = Lines::default();
+        let reader = builder.from_reader(Watched { reader, position: 0, ends: lines.ends.clone() });
+        Input::Fields { reader, record: ByteRecord::new(), columns: None, has_header, lines }
+    }
+
+    /// Bytes of the file that were used.
+    pub(super) fn position(&self) -> u64 {
+        match self {
+            Input::Fields { reader, .. } => reader.position().byte(),
+            Input::Json { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The next entry; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
+        match self {
+            Input::Fields { reader, record, columns, has_header, lines } => loop {
+                let at = reader.position().line();
+                if !reader.read_byte_record(record).map_err(|error| of_csv(&error, at))? {
+                    return Ok(None);
+                }
+                let line = lines.begin(record, reader.position().byte());
+                let Some(known) = *columns else {
+                    let found =
+                        if *has_header { named(record) } else { Ok(Columns { key: 0, value: 1, count: 2 }) };
+                    let found = found.map_err(|text| Fault { line, text })?;
+                    *columns = Some(found);
+                    if *has_header {
+                        continue;
+                    }
+                    return fields(record, found, line).map(Some);
+                };
+                return fields(record, known, line).map(Some);
+            },
+            Input::Json { reader, line, bytes, text } => loop {
+                text.clear();
+                *line += 1;
+                let fault = |text: String| Fault { line: *line, text };
+                match reader.read_until(b'\n', text).map_err(|error| fault(error.to_string()))? {
+                    0 => return Ok(None),
+                    count => *bytes += count as u64,
+                }
+                if text.trim_ascii().is_empty() {
+                    continue;
+                }
+                let found: Line = serde_json::from_slice(text).map_err(|error| fault(of_json(&error)))?;
+                let key = field("key", found.key, found.key_hex).map_err(fault)?;
+                let value = field("value", found.value, found.value_hex).map_err(fault)?;
+                return Ok(Some(Entry { line: *line, key, value }));
+            },
+        }
+    }
+}
+
+/// The columns that a header names.
+fn named(header: &ByteRecord) -> Result<Columns, String> {
+    let place = |name: &str| {
+        let mut places = header.iter().enumerate().filter(|(_, field)| field.trim_ascii() == name.as_bytes());
+        match (places.next(), places.next()) {
+            (Some((place, _)), None) => Ok(place),
+            (None, _) => Err(format!("the header names no column {name:?}")),
+            _ => Err(format!("the header names two columns {name:?}")),
+        }
+    };
+    Ok(Columns { key: place("key")?, value: place("value")?, count: header.len() })
+}
+
+fn fields(record: &ByteRecord, columns: Columns, line: u64) -> Result<Entry, Fault> {
+    let found = (record.get(columns.key), record.get(columns.value));
+    match found {
+        (Some(key), Some(value)) if record.len() == columns.count => {
+            Ok(Entry { line, key: key.to_vec(), value: value.to_vec() })
+        }
+        _ => {
+            let count = record.len();
+            let columns = columns.count;
+            let text = match columns {
+                2 => format!("{count} fields, where a line has 2: key and value"),
+                _ => format!("{count} fields, where the header names {columns} columns"),
+            };
+            Err(Fault { line, text })
+        }
+    }
+}
+
+fn field(name: &str, text: Option<String>, hex: Option<String>) -> Result<Vec<u8>, String> {
+    match (text, hex) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(hex)) => unhex(&hex).ok_or_else(|| format!("{name}_hex is not hexadecimal")),
+        (None, None) => Err(format!("no {name:?}")),
+        (Some(_), Some(_)) => Err(format!("both {name:?} and \"{name}_hex\"")),
+    }
+}
+
+fn of_csv(error: &csv::Error, at: u64) -> Fault {
+    let line = error.position().map_or(at, csv::Position::line);
+    Fault { line, text: error.to_string() }
+}
+
+/// The message without its place, which is always in the first line of what it was given.
+fn of_json(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let message = text.split(" at line ").next().unwrap_or(&text);
+    format!("{message} (column {})", error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Entries = Vec<(u64, Vec<u8>, Vec<u8>)>;
+
+    fn read(text: &'static [u8], format: Format, has_header: bool) -> Result<Entries, (u64, String)> {
+        let mut input = Input::of(Box::new(text), format, has_header);
+        let mut entries = Vec::new();
+        while let Some(entry) = input.next().map_err(|fault| (fault.line, fault.text))? {
+            entries.push((entry.line, entry.key, entry.value));
+        }
+        assert_eq!(input.position(), text.len() as u64);
+        Ok(entries)
+    }
+
+    fn entry(line: u64, key: &[u8], value: &[u8]) -> (u64, Vec<u8>, Vec<u8>) {
+        (line, key.to_vec(), value.to_vec())
+    }
+
+    #[test]
+    fn csv_has_quotes_and_headers() {
+        let text = b"a,1\n\"b,\"\"c\",\"two\nlines\"\n\n\xff,\n";
+        let found = read(text, Format::Csv, false);
+        assert_eq!(
+            found,
+            Ok(vec![entry(1, b"a", b"1"), entry(2, b"b,\"c", b"two\nlines"), entry(5, b"\xff", b"")])
+        );
+        let found = read(b"id,value,key\r\n7,v,k\r\n\r\n8,\"w\r\n\",l", Format::Csv, true);
+        assert_eq!(found, Ok(vec![entry(2, b"k", b"v"), entry(4, b"l", b"w\r\n")]));
+        assert_eq!(read(b"", Format::Csv, false), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn tsv_is_taken_as_it_is() {
+        let found = read(b"a\t\"1\nb\t\n", Format::Tsv, false);
+        assert_eq!(found, Ok(vec![entry(1, b"a", b"\"1"), entry(2, b"b", b"")]));
+    }
+
+    #[test]
+    fn json_lines_take_text_and_hexadecimal() {
+        let text = b"{\"key\":\"a\\u0000\",\"value\":\"\"}\n\n{\"key_hex\":\"ff\",\"value_hex\":\"00\"}";
+        let found = read(text, Format::Jsonl, false);
+        assert_eq!(found, Ok(vec![entry(1, b"a\0", b""), entry(3, b"\xff", b"\0")]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let cases: [(&'static [u8], Format, bool, u64, &str); 8] = [
+            (b"a,1\nb\n", Format::Csv, false, 2, "1 fields, where a line has 2: key and value"),
+            (b"a,1\nb,2,3\n", Format::Csv, false, 2, "3 fields"),
+            (b"id,value\n", Format::Csv, true, 1, "the header names no column \"key\""),
+            (b"key\tvalue\tid\na\tb\n", Format::Tsv, true, 2, "the header names 3 columns"),
+            (b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\n", Format::Jsonl, false, 2, "EOF while parsing"),
+            (b"{\"key\":\"a\"}\n", Format::Jsonl, false, 1, "no \"value\""),
+            (b"{\"key\":\"a\",\"value\":1}\n", Format::Jsonl, false, 1, "expected a string"),
+            (b"{\"key_hex\":\"g\",\"value\":\"\"}\n", Format::Jsonl, false, 1, "key_hex is not hexadecimal"),
+        ];
+        for (text, format, has_header, line, part) in cases {
+            let (found, words) = read(text, format, has_header).expect_err("it is wrong");
+            assert!(found == line && words.contains(part), "line {found}: {words}");
+        }
+    }
+}

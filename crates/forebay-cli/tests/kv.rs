@@ -1,0 +1,301 @@
+//! `forebay kv` as a program, on real stores: whole ones, damaged ones and what is no store.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use forebay::{Config, Engine};
+use forebay_kv::{Options, Store};
+use serde_json::Value;
+
+use support::{Directory, Outcome, forebay, outcome, run};
+
+/// Runs a command that must end with this code.
+fn ends(code: i32, arguments: &[&str]) -> Outcome {
+    let outcome = run(arguments);
+    assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
+    outcome
+}
+
+/// As [`ends`], with something on standard input.
+fn fed(code: i32, arguments: &[&str], input: &[u8]) -> Outcome {
+    let mut command = forebay(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+    let outcome = outcome(&child.wait_with_output().expect("it ends"));
+    assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
+    outcome
+}
+
+fn json(outcome: &Outcome) -> Value {
+    let value: Value =
+        serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {}", outcome.out));
+    assert_eq!((&value["schema"], &value["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+    value["kv"].clone()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a readable name")
+}
+
+#[test]
+fn values_are_put_got_and_deleted() {
+    let dir = Directory::new("kv-values");
+    let store = dir.path().join("store");
+    let store = text(&store);
+    // No command makes a store unless it is told to.
+    for arguments in [
+        &["kv", "get", store, "a"][..],
+        &["kv", "put", store, "a", "1"],
+        &["kv", "delete", store, "a"],
+        &["kv", "scan", store],
+        &["kv", "stats", store],
+        &["kv", "verify", store],
+        &["kv", "compact", store],
+    ] {
+        assert!(ends(2, arguments).err.contains("--create"), "{arguments:?}");
+        assert!(!Path::new(store).exists());
+    }
+    ends(0, &["kv", "put", store, "a", "one", "--create"]);
+    assert_eq!(ends(0, &["kv", "get", store, "a"]).out, "one");
+    assert_eq!(ends(0, &["kv", "get", store, "61", "--hex-key", "--hex"]).out, "6f6e65\n");
+    let absent = ends(1, &["kv", "get", store, "b"]);
+    assert!(absent.out.is_empty() && absent.err.contains("no such key"), "{}", absent.err);
+    ends(0, &["kv", "delete", store, "a"]);
+    ends(0, &["kv", "delete", store, "a"]);
+    ends(1, &["kv", "get", store, "a"]);
+    // Any bytes, from a file and from standard input.
+    fed(0, &["kv", "put", store, "00ff", "--hex-key", "--file", "-"], b"\0\xffraw\n");
+    assert_eq!(ends(0, &["kv", "get", store, "00ff", "--hex-key", "--hex"]).out, "00ff7261770a\n");
+    let long = dir.file("long", 100_000);
+    ends(0, &["kv", "put", store, "long", "--file", text(&long)]);
+    let got = forebay(&["kv", "get", store, "long"]).output().expect("it runs");
+    assert!(got.stdout == fs::read(&long).expect("a file"));
+    assert_eq!(ends(0, &["kv", "scan", store, "--keys-only"]).out, "\\x00\\xff\nlong\n");
+    // A value that expires at once is none.
+    ends(0, &["kv", "put", store, "short", "1", "--expires-in", "0"]);
+    ends(1, &["kv", "get", store, "short"]);
+    ends(0, &["kv", "put", store, "short", "1", "--expires-in", "100000"]);
+    assert_eq!(ends(0, &["kv", "get", store, "short"]).out, "1");
+    // What cannot be.
+    assert!(ends(2, &["kv", "put", store, "", "1"]).err.contains("at least one byte"));
+    assert!(ends(2, &["kv", "get", store, "0", "--hex-key"]).err.contains("not hexadecimal"));
+    ends(2, &["kv", "put", store, "a"]);
+    ends(3, &["kv", "put", store, "a", "--file", text(&dir.path().join("none"))]);
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let dir = Directory::new("kv-keyspaces");
+    ends(0, &["kv", "put", dir.text(), "a", "1", "--create"]);
+    let refused = ends(2, &["kv", "put", dir.text(), "a", "2", "--keyspace", "other"]);
+    assert!(refused.err.contains("no keyspace \"other\"; it has default"), "{}", refused.err);
+    ends(0, &["kv", "put", dir.text(), "a", "2", "--keyspace", "other", "--create"]);
+    assert_eq!(ends(0, &["kv", "get", dir.text(), "a"]).out, "1");
+    assert_eq!(ends(0, &["kv", "get", dir.text(), "a", "--keyspace", "other"]).out, "2");
+    assert_eq!(ends(0, &["kv", "scan", dir.text(), "--keyspace", "other"]).out, "a\t2\n");
+    ends(2, &["kv", "scan", dir.text(), "--keyspace", "third"]);
+}
+
+#[test]
+fn scans_give_what_was_loaded() {
+    let dir = Directory::new("kv-scan");
+    let store = dir.path().join("store");
+    let store = text(&store);
+    let lines: String = (0..3_000).map(|number| format!("key {number:04},{}\n", number * 7)).collect();
+    let loaded = fed(0, &["kv", "load", store, "-", "--format", "csv", "--create"], lines.as_bytes());
+    assert_eq!(loaded.out, "3000 entries loaded\n");
+    let scan = |more: &[&str]| ends(0, &[&["kv", "scan", store], more].concat()).out;
+    let expected: Vec<String> =
+        (0..3_000).map(|number| format!("key {number:04}\t{}\n", number * 7)).collect();
+    assert_eq!(scan(&[]), expected.concat());
+    assert_eq!(scan(&["--from", "key 0100", "--to", "key 0110"]), expected[100..110].concat());
+    assert_eq!(scan(&["--prefix", "key 29"]), expected[2_900..].concat());
+    assert_eq!(scan(&["--limit", "3"]), expected[..3].concat());
+    let backward: Vec<_> = expected[2_990..].iter().rev().cloned().collect();
+    assert_eq!(scan(&["--reverse", "--limit", "10"]), backward.concat());
+    assert_eq!(scan(&["--prefix", "6b657920303030", "--hex-key"]), expected[..10].concat());
+    assert_eq!(scan(&["--keys-only", "--limit", "1"]), "key 0000\n");
+    assert_eq!(scan(&["--from", "z"]), "");
+    // A reader that goes away is no error.
+    let mut child = forebay(&["kv", "scan", store]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(0));
+
+    // From one store into another, whatever the bytes are.
+    ends(0, &["kv", "put", store, "ff00", "--hex-key", "tab\tline\n"]);
+    let dump = dir.path().join("dump.jsonl");
+    fs::write(&dump, scan(&["--json"])).expect("a file");
+    let other = dir.path().join("other");
+    ends(0, &["kv", "load", text(&other), text(&dump), "--create", "--sorted"]);
+    assert_eq!(ends(0, &["kv", "scan", text(&other), "--json"]).out, scan(&["--json"]));
+    ends(0, &["kv", "verify", text(&other)]);
+}
+
+#[test]
+fn files_of_every_format_are_loaded() {
+    let dir = Directory::new("kv-load");
+    let store = dir.path().join("store");
+    let store = text(&store);
+    let file = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).expect("a file");
+        path
+    };
+    let csv = file("one.csv", "id,value,key\n1,\"first, one\",c\n2,second,a\n");
+    let tsv = file("two.tsv", "b\t\"as it is\"\n");
+    let jsonl = file(
+        "three.jsonl",
+        "{\"key\":\"d\",\"value\":\"\\u00e9\"}\n\n{\"key\":\"e\",\"value_hex\":\"00\"}\n",
+    );
+    ends(0, &["kv", "load", store, text(&csv), "--header", "--create"]);
+    ends(0, &["kv", "load", store, text(&tsv)]);
+    let loaded = ends(0, &["kv", "load", store, text(&jsonl)]);
+    assert_eq!(loaded.out, "2 entries loaded\n");
+    assert!(loaded.err.contains("load: 2 entries"), "no progress: {}", loaded.err);
+    assert!(ends(0, &["kv", "load", store, text(&jsonl), "--quiet"]).err.is_empty());
+    let expected = "a\tsecond\nb\t\"as it is\"\nc\tfirst, one\nd\té\ne\t\\x00\n";
+    assert_eq!(ends(0, &["kv", "scan", store]).out, expected);
+    let unknown = file("four.txt", "");
+    assert!(ends(2, &["kv", "load", store, text(&unknown)]).err.contains("add --format"));
+    ends(3, &["kv", "load", store, text(&dir.path().join("none.csv"))]);
+    ends(2, &["kv", "load", store, text(&jsonl), "--header"]);
+}
+
+#[test]
+fn bad_input_is_named_with_its_line() {
+    let dir = Directory::new("kv-bad");
+    let store = dir.path().join("store");
+    let store = text(&store);
+    let lines = |count: u64, last: &str| {
+        let good: String = (0..count).map(|number| format!("{number:05}\tvalue\n")).collect();
+        good + last
+    };
+    let loads = |more: &[&str], input: &str| {
+        let arguments = [&["kv", "load", store, "-", "--format", "tsv", "--create"], more].concat();
+        fed(2, &arguments, input.as_bytes())
+    };
+    // Nothing is loaded of what must be sorted, wherever it goes wrong.
+    for (last, words) in [
+        ("broken\n", "line 5001: 1 fields, where a line has 2: key and value; nothing was loaded"),
+        ("00007\tlate\n", "not above the one before it"),
+        ("\tvalue\n", "line 5001: a key has at least one byte; nothing was loaded"),
+    ] {
+        let refused = loads(&["--sorted"], &lines(5_000, last));
+        assert!(refused.err.contains("-, line 5001: ") && refused.err.contains(words), "{}", refused.err);
+        assert_eq!(ends(0, &["kv", "scan", store, "--limit", "1"]).out, "");
+        let stats = json(&ends(0, &["kv", "stats", store, "--json"]));
+        assert_eq!(stats["table_bytes"], 0);
+        let tables = fs::read_dir(Path::new(store).join("tables")).expect("tables").count();
+        assert_eq!(tables, 0, "files of the load are left");
+    }
+    // Otherwise it is said what was.
+    let refused = loads(&[], &lines(3_000, "broken\n"));
+    assert!(refused.err.contains("line 3001: 1 fields"), "{}", refused.err);
+    assert!(refused.err.contains("2048 entries before it are in the store"), "{}", refused.err);
+    assert_eq!(ends(0, &["kv", "scan", store, "--keys-only"]).out.lines().count(), 2_048);
+    let refused = loads(&[], &lines(1, "\tvalue\n"));
+    assert!(refused.err.contains("line 2: a key has at least one byte"), "{}", refused.err);
+    let long = format!("a\t{}\n", "x".repeat(17 << 20));
+    let refused = loads(&[], &long);
+    assert!(refused.err.contains("line 1: a value of"), "{}", refused.err);
+}
+
+/// A closed store with tables and a log.
+fn made(dir: &Path) {
+    let engine = Engine::start(Config::new().shards(1)).expect("an engine");
+    let store = Store::open(&engine, dir, Options::new().memory(16 << 20)).wait().expect("a store");
+    let keyspace = store.default_keyspace();
+    for number in 0..500u64 {
+        keyspace.put(format!("key {number:03}"), [number as u8; 200]).wait().expect("a put");
+    }
+    store.flush().wait().expect("flushed");
+    keyspace.delete("key 007").wait().expect("a delete");
+    store.close().wait().expect("closing");
+}
+
+fn table(dir: &Path) -> PathBuf {
+    let tables = fs::read_dir(dir.join("tables")).expect("tables");
+    tables.map(|entry| entry.expect("an entry").path()).min().expect("a table")
+}
+
+#[test]
+fn a_damaged_store_is_told_with_file_and_place() {
+    let dir = Directory::new("kv-verify");
+    made(dir.path());
+    let whole = ends(0, &["kv", "verify", dir.text()]);
+    let table = table(dir.path());
+    let bytes = fs::metadata(&table).expect("a table").len();
+    let words = format!(
+        "whole: 1 table of {bytes} bytes with 500 entries, 0 of them deletions; 1 record in the log\n"
+    );
+    assert_eq!(whole.out, words);
+    assert!(ends(0, &["kv", "verify", dir.text(), "--quiet"]).err.is_empty());
+    let shown = json(&ends(0, &["kv", "verify", dir.text(), "--json"]));
+    assert_eq!(
+        (&shown["whole"], &shown["entries"], &shown["records_in_log"]),
+        (&true.into(), &500.into(), &1.into())
+    );
+
+    let file = fs::OpenOptions::new().write(true).open(&table).expect("a table");
+    file.write_all_at(b"damage", 3 * 4096 + 1000).expect("damage");
+    let before = fs::read(&table).expect("a table");
+    let damaged = ends(1, &["kv", "verify", dir.text()]);
+    assert!(damaged.out.starts_with("DAMAGED: 1 finding; "), "{}", damaged.out);
+    let place = format!("{} at byte {}: ", table.display(), 3 * 4096);
+    assert!(damaged.out.contains(&place), "no {place:?} in {}", damaged.out);
+    let shown = json(&ends(1, &["kv", "verify", dir.text(), "--json"]));
+    assert_eq!(shown["findings"][0]["file"], text(&table));
+    assert_eq!((&shown["whole"], &shown["findings"][0]["offset_bytes"]), (&false.into(), &(3 * 4096).into()));
+    assert!(fs::read(&table).expect("a table") == before);
+    // What is not damaged is still there.
+    assert!(ends(2, &["kv", "scan", dir.text()]).err.contains(&place));
+    ends(0, &["kv", "get", dir.text(), "key 499"]);
+}
+
+#[test]
+fn a_store_in_use_and_what_is_none_are_refused() {
+    let dir = Directory::new("kv-use");
+    let engine = Engine::start(Config::new().shards(1)).expect("an engine");
+    let store = Store::open(&engine, dir.path(), Options::new()).wait().expect("a store");
+    for arguments in [["kv", "verify", dir.text()], ["kv", "stats", dir.text()], ["kv", "scan", dir.text()]] {
+        let refused = ends(2, &arguments);
+        assert!(refused.err.contains("open"), "{}", refused.err);
+    }
+    store.close().wait().expect("closing");
+    ends(0, &["kv", "verify", dir.text()]);
+    let other = Directory::new("kv-none");
+    fs::write(other.path().join("diary.txt"), "mine").expect("a file");
+    assert!(ends(2, &["kv", "scan", other.text()]).err.contains("diary.txt"));
+    ends(2, &["kv", "put", other.text(), "a", "1", "--create"]);
+    ends(2, &["kv", "verify", other.text()]);
+    assert_eq!(other.names(), ["diary.txt"]);
+}
+
+#[test]
+fn stats_and_compact_say_what_there_is() {
+    let dir = Directory::new("kv-stats");
+    made(dir.path());
+    let shown = ends(0, &["kv", "stats", dir.text()]);
+    for part in ["1 record, in no table yet", "default", "500"] {
+        assert!(shown.out.contains(part), "no {part:?} in:\n{}", shown.out);
+    }
+    let stats = json(&ends(0, &["kv", "stats", dir.text(), "--json"]));
+    assert_eq!(stats["records_in_log"], 1);
+    assert_eq!(stats["keyspaces"][0]["levels"][0]["entries"], 500);
+    let compacted = ends(0, &["kv", "compact", dir.text()]);
+    assert!(compacted.out.starts_with("tables: "), "{}", compacted.out);
+    let stats = json(&ends(0, &["kv", "stats", dir.text(), "--json"]));
+    let levels = stats["keyspaces"][0]["levels"].as_array().expect("levels");
+    assert_eq!((levels.len(), &levels[0]["level"], &levels[0]["entries"]), (1, &6.into(), &499.into()));
+    assert_eq!(stats["records_in_log"], 0);
+    ends(0, &["kv", "compact", dir.text(), "--keyspace", "default"]);
+    ends(2, &["kv", "compact", dir.text(), "--keyspace", "none"]);
+    ends(0, &["kv", "verify", dir.text()]);
+}
