@@ -60,6 +60,16 @@ impl Cell {
         Ok(Self { rows: all })
     }
 
+    /// A cell of rows that were sampled in several turns.
+    pub(crate) fn of(rows: Vec<RowSamples>) -> Self {
+        Self { rows }
+    }
+
+    /// The rows with their samples.
+    pub(crate) fn into_rows(self) -> Vec<RowSamples> {
+        self.rows
+    }
+
     /// The rows, for the report.
     pub(crate) fn rows(&self) -> &[RowSamples] {
         &self.rows

@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::kv::KvJob;
 use crate::nop::NopJob;
 use crate::random::RandomJob;
 use crate::ranges::RangesJob;
 use crate::sample::Sample;
 use crate::scan::ScanJob;
 use crate::wal::WalJob;
-use crate::{interrupt, nop, peers, ranges, scan, wal};
+use crate::{interrupt, kv, nop, peers, ranges, scan, wal};
 
 /// What one child measures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub(crate) enum Job {
     Nop(NopJob),
     /// Appends to a log.
     Wal(WalJob),
+    /// Gets, puts or a load of a store.
+    Kv(KvJob),
 }
 
 /// Runs `job` in a new process of this program and gives its sample. With `syscall_event` its system calls are counted.
@@ -43,6 +46,9 @@ pub(crate) fn measure(job: &Job, syscall_event: Option<u64>) -> Result<Sample> {
     interrupt::check()?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
+        if text.trim().is_empty() {
+            bail!("the child ended without a word ({}); a kill may be the memory limit", output.status);
+        }
         bail!("{}", text.trim().trim_start_matches("forebay-versus: "));
     }
     serde_json::from_slice(&output.stdout).context("reading a child's sample")
@@ -64,6 +70,7 @@ pub(crate) fn run(job: &str, syscall_event: Option<u64>) -> Result<()> {
         Job::Ranges(job) => ranges::measure(&job),
         Job::Nop(job) => nop::measure(&job),
         Job::Wal(job) => wal::measure(&job),
+        Job::Kv(job) => kv::measure(&job),
     }?;
     println!("{}", serde_json::to_string(&sample)?);
     Ok(())

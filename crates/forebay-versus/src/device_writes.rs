@@ -1,5 +1,5 @@
-//! What reaches the block device below a folder, counted by the kernel: the writes that it completed, whoever asked for them. A
-//! flush of the device's cache counts as one of them, so a direct write and its flush are two.
+//! What reaches the block device below a folder, counted by the kernel: the reads and writes that it completed,
+//! whoever asked for them. A flush of the device's cache counts as a write, so a direct write and its flush are two.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,13 @@ use anyhow::{Context, Result};
 
 static STATISTICS: OnceLock<PathBuf> = OnceLock::new();
 
-/// The field of a device's `stat` file that counts completed writes, from 0. (Another one counts flushes again, for devices only.)
+/// The fields of a device's `stat` file that are looked at, from 0. (Another one counts flushes again, for devices
+/// only.)
+const READS_FIELD: usize = 0;
 const WRITES_FIELD: usize = 4;
+const WRITTEN_SECTORS_FIELD: usize = 6;
+/// What the kernel calls a sector, whatever the device does.
+const SECTOR_BYTES: u64 = 512;
 
 /// Starts to count for the device below `path`, for the rest of this process. A partition's flushes are
 /// counted by its device only, so that is taken.
@@ -24,17 +29,27 @@ pub(crate) fn start_counting(path: &Path) -> Result<()> {
     let folder = folder.canonicalize().with_context(|| format!("{} has no block device", path.display()))?;
     let whole = if folder.join("partition").exists() { folder.parent() } else { Some(&*folder) };
     let statistics = whole.context("a partition without a device")?.join("stat");
-    read(&statistics).with_context(|| format!("{} counts no writes", statistics.display()))?;
+    read(&statistics, WRITES_FIELD).with_context(|| format!("{} counts no writes", statistics.display()))?;
     STATISTICS.get_or_init(|| statistics);
     Ok(())
 }
 
 /// Writes of the device so far, when they are counted.
 pub(crate) fn count() -> Option<u64> {
-    read(STATISTICS.get()?)
+    read(STATISTICS.get()?, WRITES_FIELD)
 }
 
-fn read(statistics: &Path) -> Option<u64> {
+/// Reads of the device so far, when they are counted.
+pub(crate) fn reads() -> Option<u64> {
+    read(STATISTICS.get()?, READS_FIELD)
+}
+
+/// Bytes that the device wrote so far, when they are counted.
+pub(crate) fn written_bytes() -> Option<u64> {
+    Some(read(STATISTICS.get()?, WRITTEN_SECTORS_FIELD)? * SECTOR_BYTES)
+}
+
+fn read(statistics: &Path, field: usize) -> Option<u64> {
     let text = std::fs::read_to_string(statistics).ok()?;
-    text.split_whitespace().nth(WRITES_FIELD)?.parse().ok()
+    text.split_whitespace().nth(field)?.parse().ok()
 }

@@ -25,6 +25,7 @@ pub(crate) fn describe() -> Value {
         "peers": {
             "glommio": "0.9", "compio": "0.19", "monoio": "0.2", "tokio-uring": "0.5", "tokio": "1", "io-uring": "0.7",
             "raft-engine": "0.4.2", "okaywal": "0.3.1",
+            "fjall": "3.1", "heed": "0.22", "redb": "4.4", "rocksdb": "0.24 (10.4)",
         },
     })
 }

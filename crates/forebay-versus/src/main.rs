@@ -12,6 +12,7 @@ mod environment;
 mod fio;
 mod gate;
 mod interrupt;
+mod kv;
 mod memory;
 mod memory_limit;
 mod meter;
@@ -62,6 +63,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Ranges(options) => (guarded(|| ranges::run(&options))?, options.common.check),
         Command::Nop(options) => (guarded(|| nop::run(&options))?, options.common.check),
         Command::Wal(options) => (guarded(|| wal::run(&options))?, options.common.check),
+        Command::Kv(options) => (guarded(|| kv::run(&options))?, options.common.check),
     };
     Ok(if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

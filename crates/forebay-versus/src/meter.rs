@@ -132,6 +132,11 @@ impl LocalMeter {
 
     /// The sample, when all tasks are done.
     pub(crate) fn sample(&self, window: &Arc<Window>) -> Sample {
-        window.sample([self.0.replace(window.meter())])
+        window.sample([self.take(window)])
+    }
+
+    /// What was counted, for a sample of several threads.
+    pub(crate) fn take(&self, window: &Arc<Window>) -> Meter {
+        self.0.replace(window.meter())
     }
 }

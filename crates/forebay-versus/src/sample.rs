@@ -45,5 +45,8 @@ impl Sample {
         if let Some(writes) = used.device_writes {
             self.set("device_writes_per_io", writes as f64 / operations);
         }
+        if let Some(reads) = used.device_reads {
+            self.set("device_reads_per_io", reads as f64 / operations);
+        }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Usage {
     pub(crate) syscalls: Option<u64>,
     /// Writes of a block device, when they are counted; a flush is one of them.
     pub(crate) device_writes: Option<u64>,
+    /// Reads of a block device, when they are counted.
+    pub(crate) device_reads: Option<u64>,
 }
 
 impl Usage {
@@ -32,6 +34,7 @@ impl Usage {
             allocations: allocations::count(),
             syscalls: syscalls::count(),
             device_writes: device_writes::count(),
+            device_reads: device_writes::reads(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Usage {
             allocations: self.allocations + other.allocations,
             syscalls: self.syscalls.zip(other.syscalls).map(|(a, b)| a + b),
             device_writes: self.device_writes.zip(other.device_writes).map(|(a, b)| a + b),
+            device_reads: self.device_reads.zip(other.device_reads).map(|(a, b)| a + b),
         }
     }
 
@@ -54,6 +58,7 @@ impl Usage {
             allocations: self.allocations - earlier.allocations,
             syscalls: self.syscalls.zip(earlier.syscalls).map(|(now, then)| now - then),
             device_writes: self.device_writes.zip(earlier.device_writes).map(|(now, then)| now - then),
+            device_reads: self.device_reads.zip(earlier.device_reads).map(|(now, then)| now - then),
         }
     }
 }
