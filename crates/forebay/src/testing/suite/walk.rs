@@ -252,8 +252,11 @@ async fn closing_ends_every_walk(env: &Env) -> Outcome {
             }
             Poll::Pending => return super::check::fail("a batch has no answer when close has"),
         }
-        // Its message may never have come.
-        let kind = task.await.err().map(|error| error.kind());
+        // Its message may never have come; and a task that is polled once more hears what became of its walk.
+        let kind = match task.await {
+            Ok(walked) => walked.err().map(|error| error.kind()),
+            Err(error) => Some(error.kind()),
+        };
         let ended = [Some(ErrorKind::TaskCancelled), Some(ErrorKind::EngineClosed)].contains(&kind);
         holds(format_args!("{kind:?} is the end of a task"), ended)?;
         same("states that are left", ledger.left(), 0)?;
