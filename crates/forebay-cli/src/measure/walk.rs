@@ -1,7 +1,7 @@
 //! `measure walk`: lookups in an index on the device, each a chain of reads of which every one depends on the
 //! one before.
 //!
-//! [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`run`]) and builds
+//! [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`mod@run`]) and builds
 //! the tables. [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup
 //! after the other, each answer verified. [`targets`] is what `--check` holds the figures against.
 
