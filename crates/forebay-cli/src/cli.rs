@@ -10,6 +10,7 @@ use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
 use crate::measure::wal::WalOptions;
 use crate::measure::walk::WalkOptions;
+use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -22,7 +23,7 @@ use crate::wal::WalCommand;
     arg_required_else_help = true
 )]
 #[command(after_help = "Exit codes: 0 done; 1 something failed; 2 wrong usage; 3 the path cannot be used; \
-    4 the path is not suitable (no space, no direct I/O, file too small); 128+N ended by signal N.")]
+    4 the path is not suitable (no space, no direct I/O, file too small); 5 this build or this user cannot do it; 128+N ended by signal N.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Measure(Measure),
     /// Run doctor and all measurements, and write one HTML page.
     Report(ReportArgs),
+    /// Run a command and say how long it stood still for I/O, and for which files.
+    Wait(WaitArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),

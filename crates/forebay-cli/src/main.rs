@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod wait;
 mod wal;
 
 use std::io::IsTerminal;
@@ -62,6 +63,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
         Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
         Command::Report(args) => run_report(&args, &cleanup()?),
+        // It catches signals itself: they are the command's.
+        Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.
