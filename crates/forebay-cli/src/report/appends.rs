@@ -20,7 +20,7 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 /// What such an experiment is called in headings.
-pub(super) fn title(experiment: &Experiment) -> String {
+pub(crate) fn title(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     let load = if is(experiment, "load", "cpu") { "workers busy" } else { "workers idle" };
     if experiment.name == "blocking" {
@@ -36,11 +36,11 @@ pub(super) fn title(experiment: &Experiment) -> String {
     format!("Durable appends, {} appender(s), {load}", count("appenders"))
 }
 
-/// The verdicts, the most important first.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
+/// The verdicts of `measure wal`.
+pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
-    let of = |name: &'static str| experiments.iter().filter(move |experiment| experiment.name == name);
-    let open = |load: &str| of("wal").find(|found| is(found, "loop", "open") && is(found, "load", load));
+    let all = || experiments.iter().copied();
+    let open = |load: &str| all().find(|found| is(found, "loop", "open") && is(found, "load", load));
     if let Some(busy) = open("cpu") {
         sentences.extend(under_load(busy));
         if let Some(idle) = open("none") {
@@ -48,16 +48,20 @@ pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
         }
         sentences.extend(work(busy));
     }
-    sentences.extend(of("wal").filter(|found| is(found, "loop", "closed")).filter_map(throughput));
-    sentences.extend(of("blocking").flat_map(batches));
+    sentences.extend(all().filter(|found| is(found, "loop", "closed")).filter_map(throughput));
     let mut told = Vec::new();
-    for row in of("wal").flat_map(|experiment| &experiment.rows) {
+    for row in all().flat_map(|experiment| &experiment.rows) {
         if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
             told.push(&row.name);
             sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
         }
     }
     sentences
+}
+
+/// The verdicts of `measure blocking`.
+pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
+    experiments.iter().flat_map(|experiment| batches(experiment)).collect()
 }
 
 fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
@@ -208,6 +212,10 @@ fn three_ways(experiment: &Experiment, what: &str, rows: [&str; 3]) -> Option<St
 mod tests {
     use super::*;
     use crate::result::{Metrics, Sample};
+
+    fn of(experiments: &[Experiment]) -> Vec<String> {
+        wal(&experiments.iter().collect::<Vec<_>>())
+    }
 
     fn row(name: &str, p99_us: f64, rate: f64) -> Row {
         let samples = [0.99, 1.0, 1.01]
