@@ -1,14 +1,39 @@
-//! `measure blocking`: batches of records into the log, from tasks that block, that hand the blocking to
-//! another thread, or that await.
+//! `measure blocking`: batches of records into the log and into the store, from tasks that block, that hand the
+//! blocking to another thread, or that await.
 
 use clap::Args;
 
+use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::wal::{
-    FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
+    COLUMNS, FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
+    sample,
 };
 use crate::context::Context;
-use crate::result::Experiment;
+use crate::report::appends;
+use crate::result::{Experiment, metric};
+
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "blocking",
+    about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
+    quick_seconds: 8,
+    full_seconds: 50,
+    needs_directory: true,
+    options: BlockingOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&BlockingOptions::default(), context),
+    sample,
+    columns: COLUMNS,
+    compared: metric::DURABLE[1],
+    charts: &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT],
+    axis: DEPTH,
+    title: appends::title,
+    heading: appends::title,
+    together: |_, _| false,
+    verdicts: appends::blocking,
+};
 
 /// What can be chosen for batches.
 #[derive(Debug, Clone, Default, Args)]
@@ -32,18 +57,13 @@ pub(crate) struct BlockingOptions {
     /// Samples of each cell [default: 3, with --quick 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// Only these rows: direct, spawn-blocking, async
+    /// Only these rows: direct, spawn-blocking, async, store-direct, store-spawn-blocking, store-async
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WalRow::BATCHES.map(WalRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WalRow::BATCHES)
 }
 
 /// Appends batches with every row in turn; one experiment for each number of callers and load.
@@ -63,14 +83,10 @@ pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::R
         let closed = |count: &u32| Workload::Closed { appenders: *count as usize };
         settings.extend(callers.iter().map(|count| Setting { workload: closed(count), load }));
     }
-    let rows = WalRow::BATCHES
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
     let plan = Plan {
-        name: "blocking",
+        name: KIND.name,
         settings,
-        rows,
+        rows: chosen(&WalRow::BATCHES, &options.rows),
         seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 1.0 }),
         repeats: options.repeats.unwrap_or(if quick { 2 } else { 3 }) as usize,
         record_bytes: options.record.unwrap_or(256) as usize,

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 
 use super::aligned::AlignedBuffer;
 use super::beneath::{device_stat, filesystem_of};
+use super::ground::Ground;
 use super::pattern::{PAGE_BYTES, Pattern};
 use super::units::show_bytes;
 use crate::cleanup::TempFile;
@@ -34,6 +35,8 @@ pub(super) struct Subject {
     pub(super) pattern: Option<Pattern>,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
+    /// What is beneath it.
+    pub(super) ground: Ground,
     /// `ext4`, `xfs`, ...
     pub(super) filesystem: String,
     /// Open buffered for reading: to evict its pages and to count them.
@@ -55,11 +58,7 @@ impl Subject {
             Target::Overwritten(path) => {
                 let pattern = Pattern::new(context.seed);
                 let subject = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
-                let step = context.progress.step(
-                    format!("overwrite {}", path.display()),
-                    subject.bytes,
-                    Unit::Bytes,
-                );
+                let step = context.step(format!("overwrite {}", path.display()), subject.bytes, Unit::Bytes);
                 write_pattern(path, subject.bytes, pattern, &step)?;
                 step.finish(&show_bytes(subject.bytes));
                 Ok(subject)
@@ -84,8 +83,7 @@ impl Subject {
         })?;
         require_direct(temp.path(), &filesystem)?;
         let pattern = Pattern::new(context.seed);
-        let step =
-            context.progress.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
+        let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
         // Claims the space at once, so that running out of it is told before the writing.
         rustix::fs::fallocate(temp.file(), rustix::fs::FallocateFlags::empty(), 0, bytes)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
@@ -94,8 +92,10 @@ impl Subject {
         write_pattern(&path, bytes, pattern, &step).map_err(|error| no_space(&directory, bytes, &error))?;
         step.finish("on the device");
         let handle = open_to_read(&path)?;
+        let device_stat = device_stat(&handle);
         Ok(Self {
-            device_stat: device_stat(&handle),
+            ground: Ground::of_file(&handle, bytes, device_stat.as_deref()),
+            device_stat,
             path,
             bytes,
             pattern: Some(pattern),
@@ -124,7 +124,9 @@ impl Subject {
             .into());
         }
         require_direct(&path, &filesystem)?;
-        Ok(Self { device_stat: device_stat(&handle), path, bytes, pattern, filesystem, handle, temp: None })
+        let device_stat = device_stat(&handle);
+        let ground = Ground::of_file(&handle, bytes, device_stat.as_deref());
+        Ok(Self { device_stat, ground, path, bytes, pattern, filesystem, handle, temp: None })
     }
 }
 

@@ -7,10 +7,13 @@
 
 use clap::Args;
 
+use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::result::Experiment;
+use crate::report::{columns, walks};
+use crate::result::{Experiment, metric};
 
 mod blocking;
 mod cells;
@@ -28,8 +31,34 @@ use cells::{Plan, Setting, measure};
 use job::{WalkRow, processors};
 use tree::fan_out_max;
 
-pub(super) use job::WalkWork;
-pub(super) use run::sample;
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "walk",
+    about: "Look keys up in an index on the device, each a chain of dependent reads, in several ways",
+    quick_seconds: 6,
+    full_seconds: 40,
+    needs_directory: true,
+    options: WalkOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&WalkOptions::for_report(), context),
+    sample: |job| run::sample(&job.path, job.device_stat.as_deref(), &job.work()?),
+    columns: &[
+        columns::LOOKUPS_PER_S,
+        columns::P50_US,
+        columns::P99_US,
+        columns::CPU_US_PER_LOOKUP,
+        columns::CONTEXT_SWITCHES_PER_LOOKUP,
+        columns::WAKES_PER_LOOKUP,
+        columns::IN_FLIGHT_AVG,
+    ],
+    compared: metric::LOOKUPS_PER_S,
+    charts: &[metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP],
+    axis: Axis { parameter: "depth", label: "reads of a lookup" },
+    title: walks::title,
+    heading: walks::heading,
+    together: walks::belong_together,
+    verdicts: walks::of,
+};
 
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 128 << 20;
@@ -83,12 +112,7 @@ impl WalkOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WalkRow::ALL.map(WalkRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WalkRow::ALL)
 }
 
 fn parse_node(text: &str) -> Result<u64, String> {
@@ -125,14 +149,10 @@ pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Resul
         ))
         .into());
     }
-    let rows = WalkRow::ALL
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
     let plan = Plan {
         nodes,
         settings: settings(options, quick, processors() as u32),
-        rows,
+        rows: chosen(&WalkRow::ALL, &options.rows),
         fan_out: options.fanout,
         file_bytes: options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES }),
         in_flight: options.in_flight.unwrap_or(64) as usize,

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading};
+use super::gates;
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
-use crate::result::{Experiment, Gate, Report, Row};
+use crate::measure::kind;
+use crate::result::{Experiment, Report, Row};
 
 /// Tables of all experiments, what the doctor found wanting, and the verdicts.
 pub(crate) fn render(report: &Report) -> String {
@@ -44,17 +46,15 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
-/// One table for experiments that belong together: one row for each depth and way.
+/// One table for experiments that belong together: one row for each way in each of them.
 fn table(text: &mut String, group: &[&Experiment]) {
-    let several = group.len() > 1;
+    let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
     let _ = writeln!(text, "{}", heading(group));
     let columns = Column::present(group);
     let mut grid = vec![vec!["row".to_owned()]];
-    if several {
-        grid[0].push("depth".to_owned());
-    }
+    grid[0].extend(axis.map(str::to_owned));
     grid[0].extend(columns.iter().map(|column| column.heading.to_owned()));
-    let compared = Column::compared(&columns);
+    let compared = Column::compared(group, &columns);
     grid[0].push(match compared {
         Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
         _ => "spread".to_owned(),
@@ -62,10 +62,8 @@ fn table(text: &mut String, group: &[&Experiment]) {
     grid[0].push("cache".to_owned());
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
-            let mut cells = vec![row.name.clone()];
-            if several {
-                cells.push(experiment.number("depth").map_or_else(String::new, number));
-            }
+            let mut cells = vec![gates::marked_name(row)];
+            cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
             cells.extend(columns.iter().map(|column| column.cell(row)));
             cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
             cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
@@ -88,10 +86,11 @@ fn table(text: &mut String, group: &[&Experiment]) {
             if let Some(why) = &row.skipped {
                 told.push(format!("{}: not measured: {why}", row.name));
             }
-            told.extend(row.gates.iter().map(|gate| gate_line(row, gate)));
+            told.extend(row.gates.iter().map(|gate| gates::check(row, gate)));
         }
         told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
+    told.extend(gates::lines(group));
     let mut seen = Vec::new();
     for line in told {
         if !seen.contains(&line) {
@@ -99,17 +98,6 @@ fn table(text: &mut String, group: &[&Experiment]) {
             seen.push(line);
         }
     }
-}
-
-/// What a check found, in words.
-fn gate_line(row: &Row, gate: &Gate) -> String {
-    let limit = match (gate.at_least, gate.at_most) {
-        (Some(least), _) => format!("at least {}", number(least)),
-        (None, Some(most)) => format!("at most {}", number(most)),
-        (None, None) => "no limit".to_owned(),
-    };
-    let outcome = if gate.passed { "met" } else { "MISSED" };
-    format!("check {outcome}: {}: {} is {}, wanted {limit}", row.name, gate.name, number(gate.value))
 }
 
 /// How far the repeats of the column lie apart, and how many there were.
