@@ -2,7 +2,7 @@
 
 pub(crate) mod appends;
 pub(crate) mod columns;
-pub(crate) mod gates;
+pub(crate) mod conditions;
 pub(crate) mod html;
 pub(crate) mod noise;
 pub(crate) mod reads;

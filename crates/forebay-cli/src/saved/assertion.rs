@@ -3,7 +3,7 @@
 use super::select::{keys, label, matches};
 use crate::doctor::units::number;
 use crate::exit::Failure;
-use crate::report::gates::MARK;
+use crate::report::conditions::MARK;
 use crate::result::{Experiment, Report, Row};
 
 /// `LEFT OP FACTOR [* RIGHT]`.
