@@ -2,8 +2,12 @@
 
 pub(crate) mod appends;
 pub(crate) mod columns;
+pub(crate) mod cpu;
 pub(crate) mod html;
+mod knee;
+mod order;
 pub(crate) mod reads;
+pub(crate) mod saturate;
 mod sections;
 pub(crate) mod summary;
 mod svg;

@@ -1,0 +1,153 @@
+//! When reads are begun, and which of them count.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use super::arrivals::{Arrivals, sleep_until};
+use super::job::{Pacing, ReadWork};
+
+/// Not measured: threads, rings and files are used for the first time.
+pub(super) const WARM: Duration = Duration::from_millis(100);
+/// After the measured time, when they are counted.
+pub(super) const CALLS: Duration = Duration::from_millis(100);
+/// Open loop: what has no answer so long after the last read was due gets none, because the device is slower than what
+/// it was asked for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// For readers to be there before the first read is due.
+const READY: Duration = Duration::from_millis(20);
+
+/// What the sample's readers share. Whoever gauges the sample moves it through its phases, so that what is counted
+/// is what was gauged, however late the machine let it.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    phase: AtomicU8,
+    arrivals: Option<Arrivals>,
+    /// Open loop: reads that are due from here on count.
+    counted_from: Instant,
+    /// Open loop: no read is begun later.
+    gives_up: Instant,
+}
+
+/// What a sample goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing counts yet.
+    Warming,
+    /// Reads, time and processor time count.
+    Counting,
+    /// System calls count.
+    Calls,
+    /// Open loop: what was due is still being answered.
+    Draining,
+    /// No read is begun any more.
+    Over,
+}
+
+/// A read to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ask {
+    /// Open loop: when it is due.
+    pub(super) due: Option<Instant>,
+}
+
+impl Pacer {
+    pub(super) fn new(work: &ReadWork) -> Self {
+        let begins = Instant::now() + READY;
+        let arrivals = match work.pacing {
+            Pacing::Closed => None,
+            Pacing::Open { per_second } => {
+                let lasts = WARM + Duration::from_secs_f64(work.seconds);
+                Some(Arrivals::new(per_second, lasts, work.seed.rotate_left(7), begins))
+            }
+        };
+        let counted_from = begins + WARM;
+        let gives_up = counted_from + Duration::from_secs_f64(work.seconds) + PATIENCE;
+        Self { phase: AtomicU8::new(Phase::Warming as u8), arrivals, counted_from, gives_up }
+    }
+
+    /// The next read for a reader that is free; in an open loop it may be due later. `None`: the reader has ended.
+    pub(super) fn ask(&self) -> Option<Ask> {
+        match &self.arrivals {
+            Some(arrivals) => arrivals.take().map(|due| Ask { due: Some(due) }),
+            None => (self.phase() != Phase::Over).then_some(Ask { due: None }),
+        }
+    }
+
+    /// Whether a read that was due then counts in the latency.
+    pub(super) fn counts(&self, due: Instant) -> bool {
+        due >= self.counted_from
+    }
+
+    /// Open loop: whether reads that are due are not begun any more.
+    pub(super) fn gave_up(&self) -> bool {
+        self.phase() == Phase::Over || self.is_open() && Instant::now() >= self.gives_up
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.arrivals.is_some()
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Warming,
+            1 => Phase::Counting,
+            2 => Phase::Calls,
+            3 => Phase::Draining,
+            _ => Phase::Over,
+        }
+    }
+
+    pub(super) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Waits until the warming is over.
+    pub(super) fn warm(&self) {
+        sleep_until(self.counted_from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Way;
+    use super::*;
+
+    fn work(pacing: Pacing) -> ReadWork {
+        ReadWork {
+            way: Way::Pread,
+            span_bytes: 1 << 20,
+            block_bytes: 4096,
+            readers: 1,
+            workers: 1,
+            pacing,
+            seconds: 0.4,
+            seed: 1,
+            count_calls: false,
+        }
+    }
+
+    #[test]
+    fn a_closed_loop_goes_on_until_it_is_over() {
+        let pacer = Pacer::new(&work(Pacing::Closed));
+        for phase in [Phase::Warming, Phase::Counting, Phase::Calls, Phase::Draining] {
+            pacer.enter(phase);
+            assert_eq!((pacer.phase(), pacer.ask()), (phase, Some(Ask { due: None })));
+        }
+        pacer.enter(Phase::Over);
+        assert_eq!((pacer.phase(), pacer.ask(), pacer.is_open()), (Phase::Over, None, false));
+        assert!(pacer.gave_up());
+    }
+
+    #[test]
+    fn an_open_loop_ends_with_its_arrivals_and_counts_those_after_the_warming() {
+        let pacer = Pacer::new(&work(Pacing::Open { per_second: 1000.0 }));
+        let (mut all, mut counted) = (0, 0);
+        while let Some(ask) = pacer.ask() {
+            all += 1;
+            counted += u32::from(ask.due.is_some_and(|due| pacer.counts(due)));
+        }
+        assert!(!pacer.gave_up(), "the sample has just begun");
+        assert!(pacer.is_open() && all > counted && counted > 200, "{all} {counted}");
+        assert_eq!(pacer.phase(), Phase::Warming);
+    }
+}
