@@ -71,7 +71,8 @@ pub(crate) struct Saturation {
 }
 
 /// The curve must ascend in its load. `None` when there are fewer than three levels, or when the throughput still
-/// grew at the end: then the device may have more to give, and a knee would be one of the measurement.
+/// grew at the end, or only the last level comes near the most: then the device may have more to give, and a knee would
+/// be one of the measurement.
 pub(crate) fn saturation(curve: &[Level]) -> Option<Saturation> {
     if curve.len() < 3 || grows(curve)? {
         return None;
@@ -81,6 +82,9 @@ pub(crate) fn saturation(curve: &[Level]) -> Option<Saturation> {
     let mut knees = [0; 3];
     for (knee, definition) in knees.iter_mut().zip(Definition::ALL) {
         *knee = definition.find(curve)?;
+    }
+    if knees[2] + 1 == curve.len() {
+        return None;
     }
     Some(Saturation { per_second, places: alone.map(|level| per_second / level.per_second), knees })
 }
@@ -153,6 +157,12 @@ mod tests {
         assert_eq!(saturation(&ideal(1024.0)), None);
         assert_eq!(saturation(&ideal(2.0)[..2]), None);
         assert_eq!(saturation(&[]), None);
+        // Little by little, less than the noise from one level to the next.
+        let mut slow = ideal(1.0);
+        for (index, level) in slow.iter_mut().enumerate() {
+            level.per_second *= 1.08_f64.powi(index as i32);
+        }
+        assert_eq!(saturation(&slow), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::result::{Experiment, Row, metric};
 const BUSY: f64 = 0.9;
 /// An open loop that gets less than this share of what it asks for does not keep up.
 const KEPT_UP: f64 = 0.97;
+/// Repeats that differ by more than this share of their median say less than their median does.
+const UNSTEADY: f64 = 0.25;
 /// Latency that has doubled is worth a word.
 const DOUBLED: f64 = 2.0;
 
@@ -67,10 +69,22 @@ impl Curve<'_> {
         wait.map_or_else(|| "-".to_owned(), number)
     }
 
-    fn hint(&self) -> &'static str {
-        match self.rows.iter().any(|row| row.samples.len() < 2) {
-            true => "; measured once, so take it as a hint",
-            false => "",
+    fn hint(&self) -> String {
+        if self.rows.iter().any(|row| row.samples.len() < 2) {
+            return "; measured once, so take it as a hint".to_owned();
+        }
+        let differ = |row: &&Row| {
+            let (low, high) = row.spread(metric::IOPS)?;
+            Some((high - low) / row.metrics.get(metric::IOPS)?)
+        };
+        match self.rows.iter().filter_map(differ).max_by(f64::total_cmp) {
+            Some(most) if most > UNSTEADY => {
+                format!(
+                    "; repeats differ by up to {} %, so take it as a hint",
+                    number((most * 100.0).round())
+                )
+            }
+            _ => String::new(),
         }
     }
 }
@@ -182,7 +196,7 @@ fn programs(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
 fn no_limit(curve: &Curve<'_>) -> Option<String> {
     let last = curve.levels.last().filter(|_| curve.levels.len() >= 3)?;
     Some(format!(
-        "`{}`: no limit was found: {} readers still get more than half as many did ({} a second){}",
+        "`{}`: no limit was found: throughput still grows at {} readers ({} a second){}",
         curve.name,
         number(last.readers),
         number(last.per_second),
@@ -210,6 +224,7 @@ fn at_a_rate(name: &str, experiments: &[&Experiment]) -> Option<String> {
     let (least, first) = loads.first()?;
     let doubled = loads.iter().find(|(_, row)| wait(row) > DOUBLED * wait(first));
     let end = match doubled {
+        _ if !keeps_up(first) => String::new(),
         Some((load, _)) => {
             format!("; at {} % it is more than twice that at {} %", number(*load), number(*least))
         }
@@ -309,7 +324,10 @@ mod tests {
     fn no_limit_is_claimed_where_none_was_reached() {
         let sentences = of(&closed("pread", 1e9, 0.3));
         assert_eq!(sentences.len(), 1, "{sentences:?}");
-        assert!(sentences[0].contains("no limit was found: 256 readers"), "{sentences:?}");
+        assert!(
+            sentences[0].contains("no limit was found: throughput still grows at 256 readers"),
+            "{sentences:?}"
+        );
         assert!(of(&closed("pread", 16.0, 0.3)[..2]).is_empty());
     }
 
@@ -323,6 +341,19 @@ mod tests {
             one[0].contains("from 1 reader on") && one[2].contains("carries one such program"),
             "{one:?}"
         );
+    }
+
+    #[test]
+    fn repeats_that_differ_much_are_a_hint() {
+        let mut all = closed("pread", 16.0, 0.3);
+        all[3].rows[0].samples[0].metrics.set(metric::IOPS, 1.0);
+        assert!(
+            of(&all)[0].ends_with("; repeats differ by up to 101 %, so take it as a hint"),
+            "{:?}",
+            of(&all)
+        );
+        all[3].rows[0].samples.truncate(1);
+        assert!(of(&all)[0].ends_with("; measured once, so take it as a hint"));
     }
 
     #[test]

@@ -178,6 +178,7 @@ mod tests {
     #[test]
     fn an_open_loop_counts_from_when_a_read_was_due() {
         let (mut lane, pacer) = lane(Pacing::Open { per_second: 10.0 });
+        pacer.warm();
         pacer.enter(Phase::Draining);
         let second = std::time::Duration::from_secs(1);
         let due = Instant::now().checked_add(second).expect("soon");

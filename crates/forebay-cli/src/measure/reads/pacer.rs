@@ -1,5 +1,6 @@
 //! When reads are begun, and which of them count.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ pub(super) const CALLS: Duration = Duration::from_millis(100);
 /// Open loop: what has no answer so long after the last read was due gets none, because the device is slower than what
 /// it was asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For readers to be there before the first read is due.
-const READY: Duration = Duration::from_millis(20);
+/// From when the times are fixed until the first read is due.
+const READY: Duration = Duration::from_millis(5);
 
 /// What the sample's readers share. Whoever gauges the sample moves it through its phases, so that what is counted
 /// is what was gauged, however late the machine let it.
@@ -22,10 +23,10 @@ const READY: Duration = Duration::from_millis(20);
 pub(super) struct Pacer {
     phase: AtomicU8,
     arrivals: Option<Arrivals>,
-    /// Open loop: reads that are due from here on count.
-    counted_from: Instant,
-    /// Open loop: no read is begun later.
-    gives_up: Instant,
+    /// Open loop: reads that are due from here on count. Fixed when all readers are there.
+    counted_from: OnceLock<Instant>,
+    /// From then on: when no read is begun any more.
+    lasts: Duration,
 }
 
 /// What a sample goes through.
@@ -52,17 +53,15 @@ pub(super) struct Ask {
 
 impl Pacer {
     pub(super) fn new(work: &ReadWork) -> Self {
-        let begins = Instant::now() + READY;
         let arrivals = match work.pacing {
             Pacing::Closed => None,
             Pacing::Open { per_second } => {
                 let lasts = WARM + Duration::from_secs_f64(work.seconds);
-                Some(Arrivals::new(per_second, lasts, work.seed.rotate_left(7), begins))
+                Some(Arrivals::new(per_second, lasts, work.seed.rotate_left(7)))
             }
         };
-        let counted_from = begins + WARM;
-        let gives_up = counted_from + Duration::from_secs_f64(work.seconds) + PATIENCE;
-        Self { phase: AtomicU8::new(Phase::Warming as u8), arrivals, counted_from, gives_up }
+        let lasts = Duration::from_secs_f64(work.seconds) + PATIENCE;
+        Self { phase: AtomicU8::new(Phase::Warming as u8), arrivals, counted_from: OnceLock::new(), lasts }
     }
 
     /// The next read for a reader that is free; in an open loop it may be due later. `None`: the reader has ended.
@@ -75,12 +74,12 @@ impl Pacer {
 
     /// Whether a read that was due then counts in the latency.
     pub(super) fn counts(&self, due: Instant) -> bool {
-        due >= self.counted_from
+        self.counted_from.get().is_some_and(|from| due >= *from)
     }
 
     /// Open loop: whether reads that are due are not begun any more.
     pub(super) fn gave_up(&self) -> bool {
-        self.phase() == Phase::Over || self.is_open() && Instant::now() >= self.gives_up
+        self.phase() == Phase::Over || self.is_open() && self.is_late()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -101,9 +100,28 @@ impl Pacer {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Waits until the warming is over.
+    /// All readers are there: fixes the times, and waits until the warming is over.
     pub(super) fn warm(&self) {
-        sleep_until(self.counted_from);
+        sleep_until(self.begin());
+    }
+
+    /// No read is begun any more, and nobody waits for a beginning.
+    pub(super) fn end(&self) {
+        self.enter(Phase::Over);
+        self.begin();
+    }
+
+    fn begin(&self) -> Instant {
+        let begins = Instant::now() + READY;
+        let counted_from = *self.counted_from.get_or_init(|| begins + WARM);
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.begin(begins);
+        }
+        counted_from
+    }
+
+    fn is_late(&self) -> bool {
+        self.counted_from.get().is_some_and(|from| Instant::now() >= *from + self.lasts)
     }
 }
 
@@ -141,6 +159,7 @@ mod tests {
     #[test]
     fn an_open_loop_ends_with_its_arrivals_and_counts_those_after_the_warming() {
         let pacer = Pacer::new(&work(Pacing::Open { per_second: 1000.0 }));
+        pacer.begin();
         let (mut all, mut counted) = (0, 0);
         while let Some(ask) = pacer.ask() {
             all += 1;

@@ -101,7 +101,7 @@ struct Ending<'a>(&'a Pacer);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.0.enter(Phase::Over);
+        self.0.end();
     }
 }
 
