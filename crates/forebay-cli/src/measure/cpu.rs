@@ -12,9 +12,12 @@ use super::kind::{Axis, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, IOPS_PER_CORE, SYSTEM_CALLS_PER_IO};
-use super::reads::{self, Cell, Pacing, ReadAnswer, Shape, Way, build_row, common_metrics, extra_seconds};
+use super::reads::{
+    self, Cell, Pacing, ReadAnswer, Setting, Shape, Way, build_row, common_metrics, extra_seconds,
+};
 use super::saturate::{parse_block, processors, subject};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::report::{columns, cpu};
@@ -84,12 +87,7 @@ pub(crate) struct CpuOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = Way::ALL.map(Way::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &Way::ALL)
 }
 
 /// Reads with every row in turn; one experiment for each number of reads in flight.
@@ -104,14 +102,11 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
         ([], false) => READERS.to_vec(),
         (given, _) => given.to_vec(),
     };
-    let ways = Way::ALL
-        .into_iter()
-        .filter(|way| options.rows.is_empty() || options.rows.iter().any(|name| name == way.name()));
     let mut cells: Vec<Cell> = Vec::new();
-    for way in ways {
+    for way in chosen(&Way::ALL, &options.rows) {
         for (experiment, readers) in readers.iter().enumerate() {
-            let (readers, samples) = (*readers as usize, Ok(Vec::new()));
-            cells.push(Cell { way, readers, pacing: Pacing::Closed, experiment, samples });
+            let readers = *readers as usize;
+            cells.push(Cell::new(Setting { readers, pacing: Pacing::Closed, experiment }, way));
         }
     }
     let repeats = options.repeats.unwrap_or(3) as usize;
@@ -129,11 +124,11 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
         count_calls: true,
     };
     let by_kernel = Flag::new(false);
-    let figures = |cell: &Cell, answer: &ReadAnswer| {
+    let figures = |way, setting: &Setting, answer: &ReadAnswer| {
         if answer.calls.as_ref().is_some_and(|calls| calls.by_kernel) {
             by_kernel.set(true);
         }
-        metrics(cell, answer, workers)
+        metrics(way, setting, answer, workers)
     };
     let mut seeds = SplitMix::new(context.seed);
     let done = shape.run(&mut cells, repeats, &mut seeds, figures)?;
@@ -150,17 +145,18 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
             .parameter("file_system", subject.filesystem.as_str())
             .parameter("own_file", subject.pattern.is_some())
             .parameter("seed", context.seed);
+        experiment.conditions = subject.ground.conditions();
         experiment.notes = notes(by_kernel.get(), done);
-        let of_this = cells.extract_if(.., |cell| cell.experiment == index);
+        let of_this = cells.extract_if(.., |cell| cell.setting.experiment == index);
         experiment.rows = of_this.map(|cell| polled(build_row(cell), polls)).collect();
         experiment
     };
     Ok(readers.iter().enumerate().map(build).collect())
 }
 
-fn metrics(cell: &Cell, answer: &ReadAnswer, workers: usize) -> Metrics {
+fn metrics(way: Way, setting: &Setting, answer: &ReadAnswer, workers: usize) -> Metrics {
     let operations = answer.operations as f64;
-    let mut metrics = common_metrics(cell, answer, workers);
+    let mut metrics = common_metrics(way, setting, answer, workers);
     let cpu_ns = (answer.user_ns + answer.system_ns) as f64;
     metrics
         .set(names::CPU_USER_NS_PER_IO, answer.user_ns as f64 / operations)
@@ -231,13 +227,7 @@ mod tests {
 
     #[test]
     fn costs_are_divided_by_the_reads_and_calls_by_those_of_their_stretch() {
-        let cell = Cell {
-            way: Way::Pread,
-            readers: 2,
-            pacing: Pacing::Closed,
-            experiment: 0,
-            samples: Ok(Vec::new()),
-        };
+        let setting = Setting { readers: 2, pacing: Pacing::Closed, experiment: 0 };
         let mut answer = ReadAnswer {
             seconds: 1.0,
             operations: 1000,
@@ -248,7 +238,7 @@ mod tests {
             calls: Some(Calls { count: 150, operations: 100, by_kernel: true }),
             ..ReadAnswer::default()
         };
-        let found = metrics(&cell, &answer, 2);
+        let found = metrics(Way::Pread, &setting, &answer, 2);
         let of_row = |name| found.get(name);
         assert_eq!(
             [names::CPU_USER_NS_PER_IO, names::CPU_SYSTEM_NS_PER_IO].map(of_row),
@@ -263,7 +253,7 @@ mod tests {
             [Some(0.9), Some(0.1)]
         );
         answer.calls = None;
-        assert_eq!(metrics(&cell, &answer, 2).get(names::SYSTEM_CALLS_PER_IO), None);
+        assert_eq!(metrics(Way::Pread, &setting, &answer, 2).get(names::SYSTEM_CALLS_PER_IO), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod shards;
 mod threads;
 mod usage;
 
-pub(super) use cells::{Cell, Shape, build_row, common_metrics, extra_seconds};
+pub(super) use cells::{Cell, Setting, Shape, build_row, common_metrics, extra_seconds};
 #[cfg(test)]
 pub(super) use job::Calls;
 pub(super) use job::{Pacing, ReadAnswer, Way};

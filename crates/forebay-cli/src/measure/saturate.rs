@@ -10,9 +10,10 @@ use super::kind::{Axis, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, CPU_SHARE, MEAN_US};
-use super::reads::{self, Cell, Pacing, Shape, Way, build_row, common_metrics, extra_seconds};
+use super::reads::{self, Cell, Pacing, Setting, Shape, Way, build_row, common_metrics, extra_seconds};
 use super::scan::parse_seconds;
 use super::subject::Subject;
+use super::turns::{self, parse_way};
 use super::units::parse_bytes;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
@@ -91,12 +92,7 @@ pub(crate) struct SaturateOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WAYS.map(Way::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WAYS)
 }
 
 /// Bytes of a block that direct reads take.
@@ -167,10 +163,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     let readers = chosen(&options.readers, context.quick, &READERS, &READERS_QUICK);
     let mut loads = chosen(&options.load, context.quick, &LOADS, &LOADS_QUICK);
     loads.retain(|load| *load > 0);
-    let ways: Vec<Way> = WAYS
-        .into_iter()
-        .filter(|way| options.rows.is_empty() || options.rows.iter().any(|name| name == way.name()))
-        .collect();
+    let ways = turns::chosen(&WAYS, &options.rows);
     let repeats = options.repeats.unwrap_or(3) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.15 } else { 0.5 });
     let samples = (readers.len() + loads.len()) * ways.len() * repeats;
@@ -187,7 +180,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
         count_calls: false,
     };
     let mut seeds = SplitMix::new(context.seed);
-    let figures = |cell: &Cell, answer: &_| common_metrics(cell, answer, workers);
+    let figures = |way, setting: &Setting, answer: &_| common_metrics(way, setting, answer, workers);
 
     let mut closed: Vec<Cell> =
         cells(readers.len(), &ways, |index, _| (readers[index] as usize, Pacing::Closed));
@@ -196,7 +189,8 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     for (index, count) in readers.iter().enumerate() {
         let mut experiment =
             words::experiment(&shape, "closed", done).parameter("load", *count).parameter("readers", *count);
-        let of_this = closed.extract_if(.., |cell| cell.experiment == index);
+        let of_this = closed.extract_if(.., |cell| cell.setting.experiment == index);
+        experiment.conditions = subject.ground.conditions();
         experiment.rows = of_this.map(build_row).collect();
         experiments.push(experiment);
     }
@@ -221,7 +215,9 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
             .parameter("load", *load)
             .parameter("load_percent", *load)
             .parameter("readers_max", places);
-        experiment.rows = open.extract_if(.., |cell| cell.experiment == index).map(build_row).collect();
+        experiment.conditions = subject.ground.conditions();
+        experiment.rows =
+            open.extract_if(.., |cell| cell.setting.experiment == index).map(build_row).collect();
         experiments.push(experiment);
     }
     Ok(experiments)
@@ -232,7 +228,7 @@ fn cells(experiments: usize, ways: &[Way], setting: impl Fn(usize, Way) -> (usiz
     for experiment in 0..experiments {
         for way in ways {
             let (readers, pacing) = setting(experiment, *way);
-            cells.push(Cell { way: *way, readers, pacing, experiment, samples: Ok(Vec::new()) });
+            cells.push(Cell::new(Setting { readers, pacing, experiment }, *way));
         }
     }
     cells
@@ -272,7 +268,8 @@ mod tests {
     #[test]
     fn every_experiment_has_a_cell_for_each_way() {
         let made = cells(2, &WAYS, |index, _| (index + 1, Pacing::Closed));
-        let numbers: Vec<(usize, usize)> = made.iter().map(|cell| (cell.experiment, cell.readers)).collect();
+        let numbers: Vec<(usize, usize)> =
+            made.iter().map(|cell| (cell.setting.experiment, cell.setting.readers)).collect();
         assert_eq!(numbers, [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2), (1, 2)]);
     }
 }

@@ -3,8 +3,10 @@
 pub(crate) mod appends;
 pub(crate) mod columns;
 pub(crate) mod cpu;
+pub(crate) mod gates;
 pub(crate) mod html;
 mod knee;
+pub(crate) mod noise;
 mod order;
 pub(crate) mod reads;
 pub(crate) mod saturate;

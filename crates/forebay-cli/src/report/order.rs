@@ -1,6 +1,6 @@
 //! The order of rows in words, where differences within what repeats differ by are none.
 
-use super::verdicts::{NOTEWORTHY, apart};
+use super::noise::{Difference, difference};
 use crate::doctor::units::number;
 use crate::result::Row;
 
@@ -26,7 +26,7 @@ pub(super) fn order(rows: &[&Row], metric: &str, better: Better) -> Option<Strin
     let mut places: Vec<Vec<(&Row, f64)>> = Vec::new();
     for (row, value) in known {
         match places.last_mut() {
-            Some(place) if is_equal(place[0], (row, value), metric) => place.push((row, value)),
+            Some(place) if is_equal(place[0].0, row, metric) => place.push((row, value)),
             _ => places.push(vec![(row, value)]),
         }
     }
@@ -38,9 +38,8 @@ pub(super) fn order(rows: &[&Row], metric: &str, better: Better) -> Option<Strin
     Some(told.collect::<Vec<_>>().join("; "))
 }
 
-fn is_equal(one: (&Row, f64), other: (&Row, f64), metric: &str) -> bool {
-    let ratio = one.1.max(other.1) / one.1.min(other.1);
-    ratio < NOTEWORTHY || !apart(one.0, other.0, metric)
+fn is_equal(one: &Row, other: &Row, metric: &str) -> bool {
+    difference(one, other, metric) == Some(Difference::Equal)
 }
 
 #[cfg(test)]

@@ -1,31 +1,41 @@
 //! Runs cells of random reads, each sample in a process of its own, in an order that is shuffled anew for each repeat.
 
-use std::time::Instant;
+use std::fmt;
 
 use anyhow::Context as _;
 
+use super::super::gates::Claim;
 use super::super::job::Job;
 use super::super::pattern::{Pattern, SplitMix};
-use super::super::plan::another_repeat;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
 use super::super::subject::Subject;
+use super::super::turns::{self, Taken, Turns, until};
 use super::job::{Pacing, ReadAnswer, ReadWork, Way};
 use super::names;
 use super::pacer::{CALLS, WARM};
 use crate::context::Context;
-use crate::progress::Unit;
-use crate::result::{CacheState, Metrics, Row, Sample, metric};
+use crate::result::{CacheState, Metrics, Row, metric};
 
 /// One way with so many readers.
-#[derive(Debug)]
-pub(in crate::measure) struct Cell {
-    pub(in crate::measure) way: Way,
+pub(in crate::measure) type Cell = turns::Cell<Setting, Way>;
+
+/// What a cell is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::measure) struct Setting {
     pub(in crate::measure) readers: usize,
     pub(in crate::measure) pacing: Pacing,
-    /// Of its experiment; cells of one experiment have the same.
+    /// The number of its experiment; cells of one experiment have the same.
     pub(in crate::measure) experiment: usize,
-    pub(in crate::measure) samples: Result<Vec<Sample>, String>,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pacing {
+            Pacing::Closed => write!(formatter, ", {} readers", self.readers),
+            Pacing::Open { per_second } => write!(formatter, ", {per_second:.0} a second"),
+        }
+    }
 }
 
 /// What all cells share.
@@ -38,6 +48,7 @@ pub(in crate::measure) struct Shape<'a> {
     pub(in crate::measure) block_bytes: u64,
     pub(in crate::measure) workers: usize,
     pub(in crate::measure) seconds: f64,
+    /// Also: that processor time is what is looked at.
     pub(in crate::measure) count_calls: bool,
 }
 
@@ -58,49 +69,42 @@ impl Shape<'_> {
         cells: &mut [Cell],
         repeats: usize,
         seeds: &mut SplitMix,
-        metrics: impl Fn(&Cell, &ReadAnswer) -> Metrics,
+        metrics: impl Fn(Way, &Setting, &ReadAnswer) -> Metrics,
     ) -> anyhow::Result<usize> {
-        let count = cells.len();
-        let label = format!("measure {}", self.experiment);
-        let step = self.context.step(label, (count * repeats) as u64, Unit::Count);
-        let (begun, mut done) = (Instant::now(), 0);
-        while done < repeats && another_repeat(done, begun.elapsed(), self.context.remaining()) {
-            for (position, index) in shuffled(count, seeds).into_iter().enumerate() {
-                let cell = &mut cells[index];
-                step.set((done * count + position) as u64);
-                step.message(format!("{}, {} readers", cell.way.name(), cell.readers));
-                if cell.samples.is_err() {
-                    continue;
-                }
-                let sampled = self.one(cell, seeds.next_u64()).map(|answer| metrics(cell, &answer));
-                match (sampled, &mut cell.samples) {
-                    (Ok(metrics), Ok(samples)) => samples.push(Sample { repeat: done as u32, metrics }),
-                    (Err(error), samples) => *samples = Err(format!("{error:#}")),
-                    (Ok(_), Err(_)) => {}
-                }
-            }
-            done += 1;
-        }
-        step.finish(&format!("{done} repeats of {count} cells"));
-        let mut failed = cells.iter().filter_map(|cell| cell.samples.as_ref().err());
-        if let Some(why) = failed.next().filter(|_| failed.count() + 1 == count) {
-            anyhow::bail!("nothing could be measured on {}: {why}", self.subject.path.display());
-        }
-        Ok(done)
+        let turns = Turns {
+            label: format!("measure {}", self.experiment),
+            repeats,
+            until: until(self.context),
+            place: &self.subject.path,
+            context: self.context,
+        };
+        let mut orders = SplitMix::new(seeds.next_u64());
+        let order = |_, count| shuffled(count, &mut orders);
+        turns.take_in(cells, order, |setting, way, _| {
+            let answer = self.one(setting, way, seeds.next_u64())?;
+            let claim = Claim {
+                // A cache of the file that fills while it is read asks the device for less.
+                read_bytes: (!way.uses_page_cache()).then(|| answer.operations * self.block_bytes),
+                workers: way.is_one_thread().then_some(1),
+                busy_on_purpose: self.count_calls,
+                ..Claim::default()
+            };
+            Ok(Taken { metrics: metrics(way, setting, &answer), evidence: answer.evidence, claim })
+        })
     }
 
     /// One sample in a process of its own.
-    fn one(&self, cell: &Cell, seed: u64) -> anyhow::Result<ReadAnswer> {
-        if cell.way.uses_page_cache() {
+    fn one(&self, setting: &Setting, way: Way, seed: u64) -> anyhow::Result<ReadAnswer> {
+        if way.uses_page_cache() {
             evict(&self.subject.handle).context("evicting the file from memory")?;
         }
         let work = ReadWork {
-            way: cell.way,
+            way,
             span_bytes: self.subject.bytes,
             block_bytes: self.block_bytes,
-            readers: cell.readers,
+            readers: setting.readers,
             workers: self.workers,
-            pacing: cell.pacing,
+            pacing: setting.pacing,
             seconds: self.seconds,
             seed,
             count_calls: self.count_calls,
@@ -126,20 +130,20 @@ fn shuffled(count: usize, seeds: &mut SplitMix) -> Vec<usize> {
 /// The row of a cell.
 pub(in crate::measure) fn build_row(cell: Cell) -> Row {
     let cache = if cell.way.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
-    match cell.samples {
-        Ok(samples) => Row::from_samples(cell.way.name(), samples),
-        Err(why) => Row::skipped(cell.way.name(), why),
-    }
-    .describe(cell.way.description())
-    .cache(cache)
+    cell.into_row().cache(cache)
 }
 
 /// The figures that every sample has. `workers` are the processors that ways of several threads may use.
-pub(in crate::measure) fn common_metrics(cell: &Cell, answer: &ReadAnswer, workers: usize) -> Metrics {
+pub(in crate::measure) fn common_metrics(
+    way: Way,
+    setting: &Setting,
+    answer: &ReadAnswer,
+    workers: usize,
+) -> Metrics {
     let operations = answer.operations as f64;
     let cpu_ns = (answer.user_ns + answer.system_ns) as f64;
     let switches = (answer.voluntary_switches + answer.involuntary_switches) as f64;
-    let processors = if cell.way.is_one_thread() { 1.0 } else { workers as f64 };
+    let processors = if way.is_one_thread() { 1.0 } else { workers as f64 };
     let mut metrics = Metrics::default();
     metrics
         .set(metric::SECONDS, answer.seconds)
@@ -147,7 +151,7 @@ pub(in crate::measure) fn common_metrics(cell: &Cell, answer: &ReadAnswer, worke
         .set(metric::CPU_US_PER_IO, cpu_ns / 1e3 / operations)
         .set(metric::CONTEXT_SWITCHES_PER_IO, switches / operations)
         .set(names::CPU_SHARE, cpu_ns / 1e9 / answer.seconds / processors);
-    if let Pacing::Open { per_second } = cell.pacing {
+    if let Pacing::Open { per_second } = setting.pacing {
         metrics.set(names::OFFERED_PER_S, per_second).set(names::UNANSWERED, answer.unanswered as f64);
     }
     let optional = [
@@ -185,13 +189,8 @@ mod tests {
 
     #[test]
     fn figures_are_divided_by_the_reads_and_by_what_the_way_can_use() {
-        let cell = |way| Cell {
-            way,
-            readers: 4,
-            pacing: Pacing::Open { per_second: 900.0 },
-            experiment: 0,
-            samples: Ok(Vec::new()),
-        };
+        let setting = Setting { readers: 4, pacing: Pacing::Open { per_second: 900.0 }, experiment: 0 };
+        assert_eq!(setting.to_string(), ", 900 a second");
         let answer = ReadAnswer {
             seconds: 0.5,
             operations: 400,
@@ -203,7 +202,7 @@ mod tests {
             mean_us: Some(12.0),
             ..ReadAnswer::default()
         };
-        let found = common_metrics(&cell(Way::Pread), &answer, 4);
+        let found = common_metrics(Way::Pread, &setting, &answer, 4);
         let of_row = |name| found.get(name);
         assert_eq!((of_row(metric::IOPS), of_row(metric::CPU_US_PER_IO)), (Some(800.0), Some(500.0)));
         assert_eq!(
@@ -212,7 +211,7 @@ mod tests {
         );
         assert_eq!((of_row(names::OFFERED_PER_S), of_row(names::UNANSWERED)), (Some(900.0), Some(7.0)));
         assert_eq!((of_row(names::MEAN_US), of_row(metric::P99_US)), (Some(12.0), None));
-        let alone = common_metrics(&cell(Way::Uring), &answer, 4);
+        let alone = common_metrics(Way::Uring, &setting, &answer, 4);
         assert_eq!(alone.get(names::CPU_SHARE), Some(0.4));
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::turns::{self, Evidence};
+
 /// One way, with so many readers, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct ReadWork {
@@ -144,6 +146,16 @@ impl Way {
     }
 }
 
+impl turns::Way for Way {
+    fn name(&self) -> &'static str {
+        Self::name(*self)
+    }
+
+    fn description(&self) -> &'static str {
+        Self::description(*self)
+    }
+}
+
 /// What the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct ReadAnswer {
@@ -167,6 +179,7 @@ pub(in crate::measure) struct ReadAnswer {
     pub(in crate::measure) in_flight_avg: Option<f64>,
     /// Depends on every block that was looked at.
     pub(in crate::measure) folded: u64,
+    pub(in crate::measure) evidence: Evidence,
 }
 
 /// System calls of a stretch of the sample.

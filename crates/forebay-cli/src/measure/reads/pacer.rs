@@ -14,6 +14,8 @@ pub(super) const CALLS: Duration = Duration::from_millis(100);
 /// Open loop: what has no answer so long after the last read was due gets none, because the device is slower than what
 /// it was asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What reading all counters of the machine may take.
+const READINGS: Duration = Duration::from_millis(20);
 /// From when the times are fixed until the first read is due.
 const READY: Duration = Duration::from_millis(5);
 
@@ -100,8 +102,13 @@ impl Pacer {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// All readers are there: fixes the times, and waits until the warming is over.
+    /// All readers are there: fixes the times, and waits until the warming is over but for a moment.
     pub(super) fn warm(&self) {
+        sleep_until(self.begin() - READINGS);
+    }
+
+    /// Waits until the warming is over.
+    pub(super) fn warmed(&self) {
         sleep_until(self.begin());
     }
 

@@ -1,10 +1,12 @@
 //! One sample: one way, its readers, the time in which they count.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::gauge::{Cost, Gauge};
 use super::super::job::Job;
+use super::super::turns::Evidence;
 use super::calls::CallCounter;
 use super::job::{Calls, ReadAnswer, ReadWork, Way};
 use super::lane::Tally;
@@ -32,7 +34,7 @@ fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
         Way::ForebayShard | Way::ForebayTokio => with_forebay(&shared)?,
         _ => on_a_ring(job, work)?,
     };
-    Ok(answer(&tally, &gauged))
+    Ok(answer(tally, gauged))
 }
 
 /// What the sample cost while it counted.
@@ -45,7 +47,7 @@ struct Gauged {
     calls_wanted: bool,
 }
 
-fn answer(tally: &Tally, gauged: &Gauged) -> ReadAnswer {
+fn answer(tally: Tally, gauged: Gauged) -> ReadAnswer {
     let operations = tally.operations_of_calls;
     let calls = match gauged.calls {
         Some(count) => Some(Calls { count, operations, by_kernel: true }),
@@ -54,15 +56,22 @@ fn answer(tally: &Tally, gauged: &Gauged) -> ReadAnswer {
         }
         None => None,
     };
+    let percentile = |quantile| tally.latency.quantile_us(quantile);
+    let (mean_us, p50_us) = (tally.latency.mean_us(), percentile(0.5));
+    let (p99_us, p99_9_us, late_p99_us) = (percentile(0.99), percentile(0.999), tally.late.quantile_us(0.99));
+    let mut times = BTreeMap::from([("latency".to_owned(), tally.latency)]);
+    if tally.late.count() > 0 {
+        times.insert("late".to_owned(), tally.late);
+    }
     ReadAnswer {
         seconds: gauged.cost.seconds,
         operations: tally.operations,
         unanswered: tally.unanswered,
-        mean_us: tally.latency.mean_us(),
-        p50_us: tally.latency.quantile_us(0.5),
-        p99_us: tally.latency.quantile_us(0.99),
-        p99_9_us: tally.latency.quantile_us(0.999),
-        late_p99_us: tally.late.quantile_us(0.99),
+        mean_us,
+        p50_us,
+        p99_us,
+        p99_9_us,
+        late_p99_us,
         user_ns: gauged.usage.user_ns,
         system_ns: gauged.usage.system_ns,
         voluntary_switches: gauged.usage.voluntary_switches,
@@ -70,13 +79,17 @@ fn answer(tally: &Tally, gauged: &Gauged) -> ReadAnswer {
         calls: calls.filter(|calls| calls.operations > 0),
         in_flight_avg: gauged.cost.in_flight_avg,
         folded: tally.folded,
+        evidence: Evidence { witness: gauged.cost.witness, times },
     }
 }
 
 /// Moves the sample through its phases while others read.
 fn gauge(job: &Job, work: &ReadWork, pacer: &Pacer) -> anyhow::Result<Gauged> {
     pacer.warm();
-    let (gauge, before) = (Gauge::start(job.device_stat.as_deref())?, Usage::now()?);
+    let mut gauge = Gauge::start(job.device_stat.as_deref())?;
+    pacer.warmed();
+    gauge.begin_again()?;
+    let before = Usage::now()?;
     pacer.enter(Phase::Counting);
     std::thread::sleep(Duration::from_secs_f64(work.seconds));
     pacer.enter(Phase::Draining);
