@@ -16,6 +16,7 @@ mod progress;
 mod report;
 mod result;
 mod saved;
+mod wait;
 mod wal;
 
 use std::io::IsTerminal;
@@ -53,6 +54,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => saved::diff(&args),
         Command::Assert(args) => saved::assert(&args),
         Command::Convert(args) => saved::convert(&args),
+        // It catches signals itself: they are the command's.
+        Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.
