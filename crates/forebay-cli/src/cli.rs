@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
 use crate::measure::kind::{self, ALL, Kind};
+use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
 use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
@@ -38,6 +39,12 @@ pub(crate) enum Command {
     Measure(Measure),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
+    /// Say what changed beyond noise between two results.
+    Diff(DiffArgs),
+    /// Check figures of a result: exit code 0 when all expressions hold, 1 when one does not.
+    Assert(AssertArgs),
+    /// Convert fio's JSON into this program's, and this program's into CSV.
+    Convert(ConvertArgs),
     /// Run a command and say how long it stood still for I/O, and for which files.
     Wait(WaitArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.

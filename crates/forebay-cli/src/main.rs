@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod saved;
 mod wait;
 mod wal;
 
@@ -50,6 +51,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
         Command::Report(args) => run_report(&args, &cleanup()?),
+        Command::Diff(args) => saved::diff(&args),
+        Command::Assert(args) => saved::assert(&args),
+        Command::Convert(args) => saved::convert(&args),
         // It catches signals itself: they are the command's.
         Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::latency::Latency;
-use super::super::turns::{Evidence, Way};
+use super::super::turns::{self, Evidence};
 
 /// One row under one workload and one load, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -277,7 +277,7 @@ pub(in crate::measure) struct WalAnswer {
     pub(super) evidence: Evidence,
 }
 
-impl Way for WalRow {
+impl turns::Way for WalRow {
     fn name(&self) -> &'static str {
         (*self).name()
     }
