@@ -1,11 +1,20 @@
 //! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
+mod advice;
+mod answers;
 pub(crate) mod appends;
+mod chart;
+mod charts;
 pub(crate) mod columns;
+mod facts;
+mod gates;
 pub(crate) mod html;
+mod place;
 pub(crate) mod reads;
+pub(crate) mod saved;
 mod sections;
 pub(crate) mod summary;
 mod svg;
 pub(crate) mod verdicts;
+mod view;
 pub(crate) mod walks;

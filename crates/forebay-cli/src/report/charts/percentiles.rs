@@ -1,0 +1,111 @@
+//! Latency over the share of operations: 50 %, 90 %, 99 %, 99.9 % equally far apart, so that the tail is seen.
+
+use super::{Chart, LINES};
+use crate::doctor::units::number;
+use crate::report::chart::Shape;
+use crate::report::svg::{Line, Point, Spread, XAxis};
+use crate::report::view;
+use crate::result::{Experiment, Row, metric};
+
+/// What latencies an experiment may tell, and the metrics of their percentiles.
+const FAMILIES: [(&str, [(f64, &str); 3]); 3] = [
+    ("latency", [(0.5, metric::P50_US), (0.99, metric::P99_US), (0.999, metric::P99_9_US)]),
+    (
+        "time until durable",
+        [(0.5, metric::DURABLE[0]), (0.99, metric::DURABLE[1]), (0.999, metric::DURABLE[2])],
+    ),
+    ("time until told", [(0.5, metric::SEEN[0]), (0.99, metric::SEEN[1]), (0.999, metric::SEEN[2])]),
+];
+
+/// A chart for each latency that is told; of a sweep for its first and its last place.
+pub(super) fn of(group: &[&Experiment]) -> Vec<Chart> {
+    let ordered = super::in_order(group);
+    let ends = match ordered.as_slice() {
+        [] => Vec::new(),
+        [only] => vec![*only],
+        [first, .., last] => vec![*first, *last],
+    };
+    let axis = view::axis(group);
+    let charts = ends.iter().flat_map(|experiment| {
+        let place = axis.as_ref().and_then(|axis| {
+            Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?)))
+        });
+        let place = place.unwrap_or_default();
+        FAMILIES.iter().filter_map(move |(what, percentiles)| chart(experiment, what, percentiles, &place))
+    });
+    charts.collect()
+}
+
+fn chart(experiment: &Experiment, what: &str, percentiles: &[(f64, &str)], place: &str) -> Option<Chart> {
+    let lines: Vec<Line> = experiment
+        .rows
+        .iter()
+        .filter_map(|row| Some(Line { name: row.name.clone(), points: points(row, percentiles)? }))
+        .take(LINES)
+        .collect();
+    if lines.is_empty() {
+        return None;
+    }
+    Some(Chart {
+        title: format!("{} by share of operations{place}", crate::report::html::capital(what)),
+        note: format!(
+            "At 99 % stands the {what} that 99 of 100 operations did not exceed. A curve that is flat and then steep serves \
+             most operations well and a few badly."
+        ),
+        shape: Shape::Lines {
+            x: XAxis {
+                title: "share of operations".to_owned(),
+                spread: Spread::Tail,
+                ticks_at_points: false,
+            },
+            y: "µs".to_owned(),
+            lines,
+            marks: Vec::new(),
+        },
+    })
+}
+
+/// At least two percentiles.
+fn points(row: &Row, percentiles: &[(f64, &str)]) -> Option<Vec<Point>> {
+    let points: Vec<Point> = percentiles
+        .iter()
+        .filter_map(|(share, metric)| Some(Point::new(*share, row.metrics.get(metric)?)))
+        .collect();
+    (points.len() >= 2).then_some(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn experiment(depth: u32) -> Experiment {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::P50_US, 100.0).set(metric::P99_US, 300.0).set(metric::P99_9_US, 900.0);
+        let mut experiment = Experiment::new("random", "").parameter("depth", depth);
+        experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
+        experiment
+    }
+
+    #[test]
+    fn a_sweep_shows_its_first_and_its_last_place() {
+        let all = [experiment(32), experiment(1), experiment(8)];
+        let group: Vec<&Experiment> = all.iter().collect();
+        let titles: Vec<String> = of(&group).into_iter().map(|chart| chart.title).collect();
+        assert_eq!(
+            titles,
+            [
+                "Latency by share of operations, reads in flight: 1",
+                "Latency by share of operations, reads in flight: 32"
+            ]
+        );
+    }
+
+    #[test]
+    fn three_percentiles_are_three_points() {
+        let charts = of(&[&experiment(1)]);
+        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        assert_eq!(lines[0].points.len(), 3);
+        assert_eq!(charts[0].title, "Latency by share of operations");
+    }
+}
