@@ -1,5 +1,5 @@
-//! `measure blocking`: batches of records into the log, from tasks that block, that hand the blocking to
-//! another thread, or that await.
+//! `measure blocking`: batches of records into the log and into the store, from tasks that block, that hand the
+//! blocking to another thread, or that await.
 
 use clap::Args;
 
@@ -16,8 +16,8 @@ use crate::result::{Experiment, metric};
 /// What the program knows of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "blocking",
-    about: "Append batches to the log from tasks that block, that use spawn_blocking, or that await",
-    quick_seconds: 5,
+    about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
+    quick_seconds: 8,
     full_seconds: 50,
     needs_directory: true,
     options: BlockingOptions::augment_args,
@@ -56,7 +56,7 @@ pub(crate) struct BlockingOptions {
     /// Samples of each cell [default: 3, with --quick 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// Only these rows: direct, spawn-blocking, async
+    /// Only these rows: direct, spawn-blocking, async, store-direct, store-spawn-blocking, store-async
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
 }

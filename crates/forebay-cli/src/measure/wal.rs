@@ -1,8 +1,8 @@
 //! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one whose
 //! workers compute.
 //!
-//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`] and [`peers`] are the
-//! rows ([`appender`], [`mod@file`]), [`load`] is what keeps the workers busy, [`source`] the thread from which
+//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`], [`store`] and [`peers`] are
+//! the rows ([`appender`], [`batches`], [`mod@file`]), [`load`] is what keeps the workers busy, [`source`] the thread from which
 //! appends come at fixed times, [`stamp`] tells when a record was durable, [`targets`] what `--check` holds
 //! the figures against.
 
@@ -18,6 +18,7 @@ use crate::report::columns::{self, Column};
 use crate::result::{Experiment, metric};
 
 mod appender;
+mod batches;
 mod cells;
 mod file;
 mod job;
@@ -27,6 +28,7 @@ mod peers;
 mod run;
 mod source;
 mod stamp;
+mod store;
 mod targets;
 mod words;
 

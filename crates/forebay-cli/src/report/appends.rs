@@ -25,7 +25,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     let load = if is(experiment, "load", "cpu") { "workers busy" } else { "workers idle" };
     if experiment.name == "blocking" {
         return format!(
-            "Batches of {} records into the log, {} caller(s), {load}",
+            "Batches of {} records, {} caller(s), {load}",
             count("batch_records"),
             count("appenders")
         );
@@ -61,7 +61,7 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
 
 /// The verdicts of `measure blocking`.
 pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
-    experiments.iter().filter_map(|experiment| batches(experiment)).collect()
+    experiments.iter().flat_map(|experiment| batches(experiment)).collect()
 }
 
 fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
@@ -182,13 +182,20 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-fn batches(experiment: &Experiment) -> Option<String> {
-    let row = |name: &str| measured(experiment, name);
-    let (waits, moved, awaits) = (row("direct")?, row("spawn-blocking")?, row("async")?);
+/// One sentence for the log and one for the store.
+fn batches(experiment: &Experiment) -> Vec<String> {
+    let log = ("the log", ["direct", "spawn-blocking", "async"]);
+    let store = ("the store", ["store-direct", "store-spawn-blocking", "store-async"]);
+    [log, store].into_iter().filter_map(|(what, rows)| three_ways(experiment, what, rows)).collect()
+}
+
+fn three_ways(experiment: &Experiment, what: &str, rows: [&str; 3]) -> Option<String> {
+    let [waits, moved, awaits] = rows.map(|name| measured(experiment, name));
+    let (waits, moved, awaits) = (waits?, moved?, awaits?);
     let rate = |row: &Row| row.metrics.get(metric::APPENDS_PER_S).map(number);
     let p50 = metric::SEEN[0];
     Some(format!(
-        "{}: half of them take at most {} awaited ({} a second), {} with .wait() in the task ({}), {} with .wait() in \
+        "{}, into {what}: half of them take at most {} awaited ({} a second), {} with .wait() in the task ({}), {} with .wait() in \
          spawn_blocking ({}); awaiting takes {} spawn_blocking",
         title(experiment),
         time_of(awaits, p50)?,
