@@ -151,7 +151,7 @@ fn whisker(column: &Column, row: &Row) -> Option<Whisker> {
 
 /// What a column counts, as the beginning of a paragraph.
 fn meaning(column: &Column) -> String {
-    super::html::capital(&format!("{}: {}", column.heading, column.meaning))
+    format!("{}: {}", column.heading, column.meaning)
 }
 
 #[cfg(test)]

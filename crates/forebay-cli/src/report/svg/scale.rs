@@ -17,7 +17,7 @@ impl Spread {
     /// [`Spread::Log`] where values are above 0 and lie so far apart that a linear axis would hide the small ones.
     pub(crate) fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = extent(values);
-        if low > 0.0 && high / low >= 20.0 { Self::Log } else { Self::Linear }
+        if low > 0.0 && high / low >= 8.0 { Self::Log } else { Self::Linear }
     }
 
     fn transform(self, value: f64) -> f64 {
@@ -113,9 +113,9 @@ impl Scale {
     }
 }
 
-/// About how wide a tick's text is drawn.
+/// How wide a tick's text is drawn at most: small screens have larger letters.
 pub(crate) fn width_of(text: &str) -> f64 {
-    text.chars().count() as f64 * 7.6
+    text.chars().count() as f64 * 8.8
 }
 
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn values_far_apart_get_a_log_axis() {
         assert_eq!(Spread::fitting([10.0, 300.0].into_iter()), Spread::Log);
-        assert_eq!(Spread::fitting([10.0, 30.0].into_iter()), Spread::Linear);
+        assert_eq!(Spread::fitting([10.0, 70.0].into_iter()), Spread::Linear);
         assert_eq!(Spread::fitting([0.0, 300.0].into_iter()), Spread::Linear);
     }
 
