@@ -125,7 +125,7 @@ fn ids_are_unique_and_links_and_labels_lead_to_them() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), all, "an id stands twice");
-    for element in &elements {
+    for element in elements.iter() {
         if let Some(link) = element.get("href").filter(|_| element.name == "a") {
             let target = link.strip_prefix('#').unwrap_or_else(|| panic!("{link} leads out of the page"));
             assert!(ids.contains(&target), "{link}");

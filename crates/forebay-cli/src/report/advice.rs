@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::facts::{self, counts};
-use super::verdicts::apart;
+use super::noise::{Difference, difference};
 use super::{columns, html as page, sections, view};
 use crate::doctor::Verdict;
 use crate::doctor::units::number;
@@ -189,7 +189,7 @@ fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Expe
     };
     let best = others.max_by(|a, b| better(a).total_cmp(&better(b)))?;
     let times = better(best);
-    if !times.is_finite() || !apart(best, usual, rule.metric) {
+    if !times.is_finite() || difference(best, usual, rule.metric) == Some(Difference::Equal) {
         return None;
     }
     let axis = view::axis(group);
@@ -222,7 +222,7 @@ fn has(row: &Row, rule: &Rule) -> bool {
 fn at_once(report: &Report) -> Option<Advice> {
     let curve = facts::curve(report)?;
     let ((alone, first), (knee, row)) = (curve.first(), curve.knee());
-    if !apart(row, first, metric::IOPS) {
+    if difference(row, first, metric::IOPS) == Some(Difference::Equal) {
         return None;
     }
     let times = row.metrics.get(metric::IOPS)? / first.metrics.get(metric::IOPS)?;

@@ -1,151 +1,107 @@
-//! Gates: the limits that show whether a figure means what it seems to mean. A row that fails one is marked, not hidden.
+//! The gates of runs in words: what failed, and what is not known.
 
-use maud::{Markup, html};
-
-use super::columns::{groups, title};
 use crate::doctor::units::number;
-use crate::result::{Experiment, Gate, Report, Row};
+use crate::result::{Condition, Experiment, Gate, Row};
 
-/// Whether a row failed a gate.
-pub(crate) fn failed(row: &Row) -> bool {
-    row.gates.iter().any(|gate| !gate.passed)
+/// What stands behind the name of a row that failed a gate.
+pub(crate) const MARK: &str = " (!)";
+
+/// The name of a row in a table.
+pub(crate) fn marked_name(row: &Row) -> String {
+    format!("{}{}", row.name, if row.is_marked() { MARK } else { "" })
 }
 
-/// What stands behind a row's name: gates that it failed, and what it asked for without getting it.
-pub(crate) fn marks(row: &Row) -> Markup {
-    html! {
-        @for gate in row.gates.iter().filter(|gate| !gate.passed) { span.mark-failed { "failed: " (gate.name) } }
-        @if let Some(why) = &row.degraded { span.mark-degraded { "not granted: " (why) } }
-    }
-}
-
-/// The gates of experiments that belong together: how often each was passed, and where it was not.
-pub(crate) fn of(group: &[&Experiment]) -> Markup {
-    let gates = || group.iter().flat_map(|experiment| &experiment.rows).flat_map(|row| &row.gates);
-    let mut kinds: Vec<&Gate> = Vec::new();
-    for gate in gates() {
-        if !kinds.iter().any(|known| same(known, gate)) {
-            kinds.push(gate);
+/// One line for each gate that failed, then one that counts them all.
+pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
+    let all = || {
+        group.iter().flat_map(|experiment| {
+            let whole = experiment.conditions.iter().map(|gate| (None, gate));
+            let rows = experiment.rows.iter();
+            whole.chain(rows.flat_map(|row| row.conditions.iter().map(move |gate| (Some(row), gate))))
+        })
+    };
+    let mut lines: Vec<String> = Vec::new();
+    for line in all().filter(|(_, gate)| gate.failed()).map(|(row, gate)| failed(row, gate)) {
+        if !lines.contains(&line) {
+            lines.push(line);
         }
     }
-    if kinds.is_empty() {
-        return html! { p { "No gate was held against these rows." } };
+    let count = |passed| all().filter(|(_, gate)| gate.passed == passed).count();
+    if all().next().is_some() {
+        lines.push(format!(
+            "gates: {} held, {} failed, {} not known or not applying (the JSON says why)",
+            count(Some(true)),
+            count(Some(false)),
+            count(None)
+        ));
     }
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Gates" {
-            table {
-                caption.unseen { "Gates: what was held against a limit" }
-                thead { tr { th scope="col" { "gate" } th scope="col" { "limit" } th.number scope="col" { "worst value" } th scope="col" { "rows" } } }
-                tbody {
-                    @for kind in kinds {
-                        @let all: Vec<&Gate> = gates().filter(|gate| same(gate, kind)).collect();
-                        @let passed = all.iter().filter(|gate| gate.passed).count();
-                        tr class=[(passed < all.len()).then_some("failed")] {
-                            th scope="row" { (kind.name) }
-                            td { (limit(kind)) }
-                            td.number { (worst(&all).map_or_else(String::new, number)) }
-                            td { @if passed == all.len() { "all " (passed) " passed" } @else { (all.len() - passed) " of " (all.len()) " failed: " (where_failed(group, kind)) } }
-                        }
-                    }
-                }
-            }
+    lines
+}
+
+/// A gate that failed, in a sentence.
+fn failed(row: Option<&Row>, gate: &Condition) -> String {
+    let of = row.map_or_else(String::new, |row| format!(" of {}", row.name));
+    let repeats = match (row, gate.repeats.len()) {
+        (Some(row), failed) if failed < row.samples.len() => {
+            format!(", in {failed} of {} repeats", row.samples.len())
         }
-    }
+        _ => String::new(),
+    };
+    let seen = gate.value.map_or_else(String::new, |value| {
+        let limit = limit(gate.at_least, gate.at_most);
+        format!(" is {}, wanted {limit}{repeats}", number(value))
+    });
+    format!("GATE FAILED: {}{of}{seen}: {}", gate.name, gate.why)
 }
 
-/// What a reader should distrust: every failed gate of a report, as sentences.
-pub(crate) fn warnings(report: &Report) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for group in groups(&report.experiments) {
-        for experiment in &group {
-            for row in &experiment.rows {
-                for gate in row.gates.iter().filter(|gate| !gate.passed) {
-                    warnings.push(format!(
-                        "{}, {}: {} is {}, wanted {}",
-                        title(experiment),
-                        row.name,
-                        gate.name,
-                        number(gate.value),
-                        limit(gate)
-                    ));
-                }
-            }
-        }
-    }
-    warnings
+/// What a check found, in words.
+pub(crate) fn check(row: &Row, gate: &Gate) -> String {
+    let outcome = if gate.passed { "met" } else { "MISSED" };
+    format!(
+        "check {outcome}: {}: {} is {}, wanted {}",
+        row.name,
+        gate.name,
+        number(gate.value),
+        limit(gate.at_least, gate.at_most)
+    )
 }
 
-fn same(one: &Gate, other: &Gate) -> bool {
-    one.name == other.name && one.at_least == other.at_least && one.at_most == other.at_most
-}
-
-fn limit(gate: &Gate) -> String {
-    match (gate.at_least, gate.at_most) {
-        (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
-        (Some(least), None) => format!("at least {}", number(least)),
+fn limit(at_least: Option<f64>, at_most: Option<f64>) -> String {
+    match (at_least, at_most) {
+        (Some(least), _) => format!("at least {}", number(least)),
         (None, Some(most)) => format!("at most {}", number(most)),
-        (None, None) => "none: for information".to_owned(),
+        (None, None) => "no limit".to_owned(),
     }
-}
-
-/// The value that comes nearest to failing, or fails most.
-fn worst(gates: &[&Gate]) -> Option<f64> {
-    let values = gates.iter().map(|gate| gate.value);
-    let at_least = gates.first()?.at_least.is_some();
-    if at_least { values.min_by(f64::total_cmp) } else { values.max_by(f64::total_cmp) }
-}
-
-fn where_failed(group: &[&Experiment], kind: &Gate) -> String {
-    let mut names = Vec::new();
-    for row in group.iter().flat_map(|experiment| &experiment.rows) {
-        if !names.contains(&row.name) && row.gates.iter().any(|gate| same(gate, kind) && !gate.passed) {
-            names.push(row.name.clone());
-        }
-    }
-    names.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
-
-    fn gate(value: f64, passed: bool) -> Gate {
-        Gate {
-            name: "device bytes".to_owned(),
-            metric: "device_share".to_owned(),
-            value,
-            at_least: Some(0.95),
-            at_most: None,
-            passed,
-        }
-    }
-
-    fn experiment(gates: Vec<Gate>) -> Experiment {
-        let mut experiment = Experiment::new("scan", "");
-        experiment.rows = gates
-            .into_iter()
-            .map(|gate| Row { name: "buffered".to_owned(), gates: vec![gate], ..Row::default() })
-            .collect();
-        experiment
-    }
+    use crate::result::Sample;
 
     #[test]
-    fn gates_of_a_name_are_told_once_with_their_worst_value() {
-        let experiment = experiment(vec![gate(0.99, true), gate(1.0, true)]);
-        let page = of(&[&experiment]).into_string();
-        assert!(page.contains("all 2 passed") && page.contains("0.990"), "{page}");
-        assert_eq!(page.matches("scope=\"row\"").count(), 1);
-    }
-
-    #[test]
-    fn what_failed_is_named_in_the_table_and_in_a_sentence() {
-        let experiment = experiment(vec![gate(0.5, false), gate(1.0, true)]);
-        assert!(of(&[&experiment]).into_string().contains("1 of 2 failed: buffered"));
-        let report = Report::new(Environment::default(), vec![experiment]);
+    fn what_failed_is_told_and_the_rest_is_counted() {
+        let samples = (0..3).map(|repeat| Sample { repeat, ..Sample::default() }).collect();
+        let mut row = Row::from_samples("direct", samples);
+        row.conditions = vec![
+            Condition {
+                repeats: vec![1],
+                ..Condition::at_least("device_bytes", 0.5, 0.95).because("a share")
+            },
+            Condition::at_most("steal", 0.0, 0.02),
+            Condition::unknown("throttling", "no cgroup counts it"),
+        ];
+        assert_eq!(marked_name(&row), "direct (!)");
+        let mut experiment = Experiment::new("random", "");
+        experiment.conditions.push(Condition::at_most("extents", 0.0, 0.01));
+        experiment.rows.push(row);
         assert_eq!(
-            warnings(&report),
-            ["Sequential read, buffered: device bytes is 0.500, wanted at least 0.950"]
+            lines(&[&experiment]),
+            [
+                "GATE FAILED: device_bytes of direct is 0.500, wanted at least 0.950, in 1 of 3 repeats: a share",
+                "gates: 2 held, 1 failed, 1 not known or not applying (the JSON says why)",
+            ]
         );
+        assert!(lines(&[&Experiment::new("random", "")]).is_empty());
     }
 }

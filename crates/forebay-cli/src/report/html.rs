@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::columns::{Column, groups, heading};
-use super::{advice, answers, gates, place, sections};
+use super::{advice, answers, marks, place, sections};
 use crate::doctor::text::machine_line;
 use crate::output::PAGE_MARK;
 use crate::result::Report;
@@ -66,7 +66,7 @@ pub(crate) fn page(report: &Report) -> String {
 }
 
 fn distrust(report: &Report) -> Markup {
-    let warnings = gates::warnings(report);
+    let warnings = marks::warnings(report);
     html! {
         @if !warnings.is_empty() {
             section aria-labelledby="distrust" {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::columns::{Column, groups, heading};
-use super::{chart, charts, gates, html as page, view};
+use super::{chart, charts, html as page, marks, view};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row};
 
@@ -31,7 +31,7 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
                 h3 { "How it was measured" }
                 (about(group))
                 h3 { "Gates" }
-                (gates::of(group))
+                (marks::of(group))
             }
         }
     }
@@ -96,11 +96,11 @@ fn table(group: &[&Experiment]) -> Markup {
                 tbody {
                     @for experiment in group {
                         @for row in &experiment.rows {
-                            tr class=[gates::failed(row).then_some("failed")] {
+                            tr class=[marks::failed(row).then_some("failed")] {
                                 @if let Some(axis) = &axis {
                                     td.number { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
                                 }
-                                th scope="row" { (row.name) (gates::marks(row)) }
+                                th scope="row" { (row.name) (marks::marks(row)) }
                                 @if let Some(why) = &row.skipped {
                                     td colspan=(columns.len() + 2) { "not measured: " (why) }
                                 } @else {
@@ -128,7 +128,7 @@ fn spread(column: &Column, row: &Row) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Gate, Metrics, Sample, metric};
+    use crate::result::{Condition, Metrics, Sample, metric};
 
     fn random(depth: u32) -> Experiment {
         let mut metrics = Metrics::default();
@@ -159,17 +159,15 @@ mod tests {
     #[test]
     fn a_failed_gate_stands_at_its_row_and_below() {
         let mut experiment = random(1);
-        experiment.rows[0].gates.push(Gate {
-            name: "device bytes".to_owned(),
-            metric: "device_share".to_owned(),
-            value: 0.5,
-            at_least: Some(0.95),
-            at_most: None,
-            passed: false,
-        });
+        experiment.rows[0].conditions.push(Condition::at_least("device_bytes", 0.5, 0.95));
         let page = experiments(&[experiment]).into_string();
         assert!(page.contains("<tr class=\"failed\">"), "{page}");
-        assert!(page.contains("direct<span class=\"mark-failed\">failed: device bytes</span>"), "{page}");
+        assert!(
+            page.contains(
+                "direct<span class=\"mark-failed\">failed: device bytes against claimed bytes</span>"
+            ),
+            "{page}"
+        );
         assert!(page.contains("at least 0.950"), "{page}");
     }
 }

@@ -3,19 +3,35 @@
 use super::{Chart, LINES};
 use crate::doctor::units::number;
 use crate::report::chart::Shape;
+use crate::report::histogram;
 use crate::report::svg::{Line, Point, Spread, XAxis};
 use crate::report::view;
 use crate::result::{Experiment, Row, metric};
 
-/// What latencies an experiment may tell, and the metrics of their percentiles.
-const FAMILIES: [(&str, [(f64, &str); 3]); 3] = [
-    ("latency", [(0.5, metric::P50_US), (0.99, metric::P99_US), (0.999, metric::P99_9_US)]),
-    (
-        "time until durable",
-        [(0.5, metric::DURABLE[0]), (0.99, metric::DURABLE[1]), (0.999, metric::DURABLE[2])],
-    ),
-    ("time until told", [(0.5, metric::SEEN[0]), (0.99, metric::SEEN[1]), (0.999, metric::SEEN[2])]),
+/// What latencies an experiment may tell: the name of their histogram, what they are called, and their percentiles.
+const FAMILIES: [Family; 3] = [
+    Family {
+        histogram: "latency",
+        what: "latency",
+        percentiles: [(0.5, metric::P50_US), (0.99, metric::P99_US), (0.999, metric::P99_9_US)],
+    },
+    Family {
+        histogram: "durable",
+        what: "time until durable",
+        percentiles: [(0.5, metric::DURABLE[0]), (0.99, metric::DURABLE[1]), (0.999, metric::DURABLE[2])],
+    },
+    Family {
+        histogram: "seen",
+        what: "time until told",
+        percentiles: [(0.5, metric::SEEN[0]), (0.99, metric::SEEN[1]), (0.999, metric::SEEN[2])],
+    },
 ];
+
+struct Family {
+    histogram: &'static str,
+    what: &'static str,
+    percentiles: [(f64, &'static str); 3],
+}
 
 /// A chart for each latency that is told; of a sweep for its first and its last place.
 pub(super) fn of(group: &[&Experiment]) -> Vec<Chart> {
@@ -31,16 +47,17 @@ pub(super) fn of(group: &[&Experiment]) -> Vec<Chart> {
             Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?)))
         });
         let place = place.unwrap_or_default();
-        FAMILIES.iter().filter_map(move |(what, percentiles)| chart(experiment, what, percentiles, &place))
+        FAMILIES.iter().filter_map(move |family| chart(experiment, family, &place))
     });
     charts.collect()
 }
 
-fn chart(experiment: &Experiment, what: &str, percentiles: &[(f64, &str)], place: &str) -> Option<Chart> {
+fn chart(experiment: &Experiment, family: &Family, place: &str) -> Option<Chart> {
+    let what = family.what;
     let lines: Vec<Line> = experiment
         .rows
         .iter()
-        .filter_map(|row| Some(Line { name: row.name.clone(), points: points(row, percentiles)? }))
+        .filter_map(|row| Some(Line { name: row.name.clone(), points: points(row, family)? }))
         .take(LINES)
         .collect();
     if lines.is_empty() {
@@ -65,13 +82,14 @@ fn chart(experiment: &Experiment, what: &str, percentiles: &[(f64, &str)], place
     })
 }
 
-/// At least two percentiles.
-fn points(row: &Row, percentiles: &[(f64, &str)]) -> Option<Vec<Point>> {
-    let points: Vec<Point> = percentiles
-        .iter()
-        .filter_map(|(share, metric)| Some(Point::new(*share, row.metrics.get(metric)?)))
-        .collect();
-    (points.len() >= 2).then_some(points)
+/// The whole histogram, else at least two percentiles.
+fn points(row: &Row, family: &Family) -> Option<Vec<Point>> {
+    let curve = row.histograms.get(family.histogram).and_then(|text| histogram::curve(text));
+    let curve = curve.unwrap_or_else(|| {
+        let percentiles = family.percentiles.iter();
+        percentiles.filter_map(|(share, metric)| Some((*share, row.metrics.get(metric)?))).collect()
+    });
+    (curve.len() >= 2).then(|| curve.into_iter().map(|(share, us)| Point::new(share, us)).collect())
 }
 
 #[cfg(test)]
@@ -107,5 +125,15 @@ mod tests {
         let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
         assert_eq!(lines[0].points.len(), 3);
         assert_eq!(charts[0].title, "Latency by share of operations");
+    }
+
+    #[test]
+    fn a_row_with_its_histogram_has_a_curve_of_it() {
+        let mut experiment = experiment(1);
+        let text = crate::report::histogram::tests::text(1..=10_000);
+        experiment.rows[0].histograms.insert("latency".to_owned(), text);
+        let charts = of(&[&experiment]);
+        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        assert!(lines[0].points.len() > 20, "{}", lines[0].points.len());
     }
 }
