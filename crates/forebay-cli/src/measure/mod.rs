@@ -5,7 +5,7 @@
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index.
+//! an index. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]).
 
 pub(crate) mod kind;
 
@@ -15,6 +15,7 @@ mod blocking;
 mod cgroup;
 mod child;
 mod cold;
+mod cpu;
 mod extents;
 mod forebay_rows;
 mod gates;
@@ -26,8 +27,10 @@ mod pace;
 mod pattern;
 mod plan;
 mod random;
+pub(crate) mod reads;
 mod residency;
 mod sampler;
+mod saturate;
 mod scan;
 mod span;
 mod std_rows;

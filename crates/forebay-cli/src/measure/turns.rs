@@ -90,6 +90,20 @@ impl Turns<'_> {
     pub(super) fn take<S: Display, W: Way>(
         &self,
         cells: &mut [Cell<S, W>],
+        sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
+    ) -> anyhow::Result<usize> {
+        self.take_in(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
+    }
+
+    /// As [`take`](Self::take), with the order of each repeat from `order`, which is given its number and how many cells
+    /// there are.
+    ///
+    /// # Errors
+    /// Every cell failed.
+    pub(super) fn take_in<S: Display, W: Way>(
+        &self,
+        cells: &mut [Cell<S, W>],
+        mut order: impl FnMut(usize, usize) -> Vec<usize>,
         mut sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
     ) -> anyhow::Result<usize> {
         let count = cells.len();
@@ -97,7 +111,7 @@ impl Turns<'_> {
         let (begun, mut done) = (Instant::now(), 0);
         let remaining = || self.until.map(|until| until.saturating_duration_since(Instant::now()));
         while done < self.repeats && another_repeat(done, begun.elapsed(), remaining()) {
-            for (position, index) in interleaved(done, count).enumerate() {
+            for (position, index) in order(done, count).into_iter().enumerate() {
                 let Cell { setting, way, taken } = &mut cells[index];
                 step.set((done * count + position) as u64);
                 step.message(format!("{}{setting}", way.name()));
