@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
 use crate::measure::kind::{self, ALL, Kind};
+use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -36,6 +37,12 @@ pub(crate) enum Command {
     Measure(Measure),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
+    /// Say what changed beyond noise between two results.
+    Diff(DiffArgs),
+    /// Check figures of a result: exit code 0 when all expressions hold, 1 when one does not.
+    Assert(AssertArgs),
+    /// Convert fio's JSON into this program's, and this program's into CSV.
+    Convert(ConvertArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),

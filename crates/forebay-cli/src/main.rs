@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod saved;
 mod wal;
 
 use std::io::IsTerminal;
@@ -49,6 +50,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
         Command::Report(args) => run_report(&args, &cleanup()?),
+        Command::Diff(args) => saved::diff(&args),
+        Command::Assert(args) => saved::assert(&args),
+        Command::Convert(args) => saved::convert(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.
@@ -101,8 +105,8 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     // Found out before anything is measured: a minute of work must not end in "permission denied".
     let page = Destination::page(&args.out)?;
-    if let Some(saved) = &args.from {
-        let report = report::saved::read(saved)?;
+    if let Some(file) = &args.from {
+        let report = saved::load(file)?;
         page.write(&report::html::page(&report), cleanup)?;
         print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
         return Ok(ExitCode::SUCCESS);

@@ -267,13 +267,13 @@ fn what_is_no_result_of_this_version_is_refused_and_nothing_is_written() {
     let name = file.to_str().expect("readable name");
     for (text, word) in [
         ("no json", "is not JSON"),
-        ("{}", "no field `schema`"),
+        ("{}", "not written by forebay"),
         (r#"{"schema": 99, "forebay": "9.0.0"}"#, "version 99"),
-        (r#"{"schema": 1, "forebay": "0.1.0"}"#, "environment"),
+        (r#"{"schema": 1, "forebay": "0.1.0", "experiments": []}"#, "environment"),
     ] {
         fs::write(&file, text).expect("its own directory");
         let outcome = run(&["report", "--from", name, "--out", out]);
-        assert_eq!(outcome.code, Some(4), "{text}: {}", outcome.err);
+        assert_eq!(outcome.code, Some(2), "{text}: {}", outcome.err);
         assert!(outcome.err.contains(word) && outcome.err.contains(name), "{text}: {}", outcome.err);
     }
     let missing = run(&["report", "--from", "/no/such/file.json", "--out", out]);

@@ -2,6 +2,7 @@
 //! percentiles a curve over the share of operations, times of several calls bars made of parts.
 
 mod calls;
+mod knees;
 mod percentiles;
 
 use super::chart::{Chart, Shape};
@@ -65,7 +66,7 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
                 x: over(&axis.label, &lines),
                 y: column.heading.to_owned(),
                 lines,
-                marks: Vec::new(),
+                marks: if column.metric == metric::IOPS { knees::of(group) } else { Vec::new() },
             },
         })
     };
@@ -132,6 +133,11 @@ fn in_order<'a>(group: &[&'a Experiment]) -> Vec<&'a Experiment> {
     let mut ordered = group.to_vec();
     ordered.sort_by(|a, b| place(a).unwrap_or_default().total_cmp(&place(b).unwrap_or_default()));
     ordered
+}
+
+/// Whether the group's axis counts readers.
+fn over_readers(group: &[&Experiment]) -> bool {
+    view::axis(group).is_some_and(|axis| axis.parameter == "readers")
 }
 
 /// A horizontal axis with a tick for each place that was measured.

@@ -4,8 +4,9 @@ use super::columns::groups;
 use super::view;
 use crate::result::{CacheState, Experiment, Report, Row, metric};
 
-/// This share of the most counts as all of it.
-const ALL_OF_IT: f64 = 0.9;
+/// The sweeps that show where more stops paying, the better one first, and the share of the most that counts as all of it:
+/// as the sentences of each have it.
+const SWEEPS: [(&str, f64); 2] = [("saturate", 0.95), ("random", 0.9)];
 
 /// A row of an experiment, and the section of the page that shows it.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Curve<'a> {
     pub(crate) section: usize,
     /// What the load counts.
     pub(crate) load: String,
+    /// The share of the most that counts as all of it.
+    pub(crate) enough: f64,
     /// Load and row, ascending.
     pub(crate) points: Vec<(f64, &'a Row)>,
 }
@@ -67,7 +70,7 @@ impl<'a> Curve<'a> {
 
     /// The smallest load that has about all of the most.
     pub(crate) fn knee(&self) -> (f64, &'a Row) {
-        let enough = ALL_OF_IT * self.most();
+        let enough = self.enough * self.most();
         let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
         *found.unwrap_or(&self.last())
     }
@@ -75,13 +78,13 @@ impl<'a> Curve<'a> {
 
 /// The sweep over concurrency whose row reached the most reads a second: of `saturate`, else of `random`.
 pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
-    ["saturate", "random"].into_iter().find_map(|name| {
+    SWEEPS.into_iter().find_map(|(name, enough)| {
         let mut curves = Vec::new();
         for (section, group) in groups(&report.experiments).into_iter().enumerate() {
             let axis =
                 view::axis(&group).filter(|axis| ["readers", "depth"].contains(&axis.parameter.as_str()));
             if let Some(axis) = axis.filter(|_| group[0].name == name && whole(group[0])) {
-                curves.extend(curves_of(section, &group, &axis));
+                curves.extend(curves_of(section, &group, &axis, enough));
             }
         }
         curves.into_iter().max_by(|a, b| a.most().total_cmp(&b.most()))
@@ -96,7 +99,7 @@ fn whole(experiment: &Experiment) -> bool {
     }
 }
 
-fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis) -> Vec<Curve<'a>> {
+fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
     let mut names: Vec<&str> = Vec::new();
     for row in group.iter().flat_map(|experiment| &experiment.rows) {
         if !names.contains(&row.name.as_str()) {
@@ -113,7 +116,7 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis) ->
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
-    let curve = |name: &str| Curve { section, load: axis.label.clone(), points: points(name) };
+    let curve = |name: &str| Curve { section, load: axis.label.clone(), enough, points: points(name) };
     names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
 }
 

@@ -7,6 +7,9 @@ use crate::result::Experiment;
 /// Parameters that differ without being swept over.
 const BESIDE: [&str; 5] = ["seed", "repeats", "seconds", "seconds_max", "file_bytes"];
 
+/// What `load` is, where a kind has loads of two sorts.
+const CLEARER: [(&str, &str); 2] = [("readers", "readers"), ("load_percent", "load, % of the row's most")];
+
 /// A parameter over which experiments that belong together differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
@@ -23,6 +26,10 @@ pub(crate) fn axis(group: &[&Experiment]) -> Option<Axis> {
     let differs = |name: &str| {
         first.number(name).is_some() && group.iter().any(|other| other.number(name) != first.number(name))
     };
+    let clearer = CLEARER.iter().find(|(name, _)| differs(name));
+    if let Some((name, label)) = clearer.filter(|_| kind::of(first).axis.parameter == "load") {
+        return Some(Axis { parameter: (*name).to_owned(), label: (*label).to_owned() });
+    }
     let usual = &kind::of(first).axis;
     if differs(usual.parameter) {
         return Some(Axis { parameter: usual.parameter.to_owned(), label: usual.label.to_owned() });
