@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::kv::KvCommand;
 use crate::measure::blocking::BlockingOptions;
+use crate::measure::hosts::agent::AgentArgs;
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
 use crate::measure::wal::WalOptions;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
+    /// Serve one directory to a controller that measures on several hosts at once.
+    Agent(AgentArgs),
     /// Run doctor and all measurements, and write one HTML page.
     Report(ReportArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
@@ -45,11 +48,20 @@ pub(crate) enum Command {
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
+    /// What measures for an agent; the agent starts the program with it.
+    #[command(name = crate::measure::hosts::WORKER_SUBCOMMAND, hide = true)]
+    AgentWorker {
+        /// The directory that the agent serves.
+        directory: PathBuf,
+    },
     /// One sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
         /// What to do, as the parent process wrote it.
         job: String,
+        /// Wait for the instant at which to begin.
+        #[arg(long)]
+        start_line: bool,
     },
 }
 

@@ -29,6 +29,7 @@ use cleanup::Cleanup;
 use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, MeasureArgs, ReportArgs};
 use context::{Context, Target};
 use exit::Failure;
+use measure::hosts::{Part, Setup, Work};
 use measure::walk::WalkOptions;
 use output::{Destination, print};
 use progress::Progress;
@@ -54,21 +55,32 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let cleanup = || Cleanup::install().context("the signal handlers cannot be installed");
     match cli.command {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
-        Command::Measure(Measure::Scan(args)) => {
-            run_measure(args, &cleanup()?, |options, context| Ok(vec![measure::scan::run(options, context)?]))
-        }
-        Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
+        Command::Measure(Measure::Scan(args)) => match args.options.hosts.part()? {
+            Some(part) => run_on_hosts(part, Work::Scan(&args.options), &args, &cleanup()?),
+            None => run_measure(args, &cleanup()?, |options, context| {
+                Ok(vec![measure::scan::run(options, context)?])
+            }),
+        },
+        Command::Measure(Measure::Random(args)) => match args.options.hosts.part()? {
+            Some(part) => run_on_hosts(part, Work::Random(&args.options), &args, &cleanup()?),
+            None => run_measure(args, &cleanup()?, measure::random::run),
+        },
         Command::Measure(Measure::Wal(args)) => run_measure(args, &cleanup()?, measure::wal::run),
         Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
         Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
+        Command::Agent(args) => measure::hosts::agent::run(&args, &cleanup()?),
+        Command::AgentWorker { directory } => {
+            measure::hosts::worker::run(&directory)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.
         Command::Kv(command) => kv::run(&command),
-        Command::MeasureChild { job } => {
+        Command::MeasureChild { job, start_line } => {
             // It makes nothing that must be undone, so that the default action of signals is right for it.
-            print(&format!("{}\n", measure::run_child(&job)?))?;
+            print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -114,6 +126,28 @@ fn run_measure<Options: clap::Args>(
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
     let failed = report.experiments.iter().flat_map(|experiment| &experiment.rows).any(missed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Plays this process's part in a measurement on several hosts. Gates that are missed are told in the result.
+fn run_on_hosts<Options: clap::Args>(
+    part: Part,
+    work: Work<'_>,
+    args: &MeasureArgs<Options>,
+    cleanup: &Cleanup,
+) -> anyhow::Result<ExitCode> {
+    let setup = Setup {
+        path: &args.path,
+        quick: args.common.quick,
+        seed: args.common.seed.unwrap_or_else(fresh_seed),
+        progress: Progress::detect(args.common.quiet),
+        destructive: args.common.overwrite || args.common.destroy_data,
+    };
+    let Some(experiments) = measure::hosts::run(part, work, &setup, cleanup)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let report = Report::new(doctor::machine_only(), experiments);
+    print(&if args.json { report.to_json()? } else { report::summary::render(&report) })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {

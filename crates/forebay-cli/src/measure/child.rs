@@ -6,17 +6,20 @@ use std::os::unix::fs::FileExt;
 use anyhow::Context as _;
 
 use super::job::{Answer, Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork, Work};
-use super::{forebay_rows, std_rows};
+use super::{forebay_rows, startline, std_rows};
 
-/// Runs one sample and returns the line to print on standard output.
+/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
 ///
 /// # Errors
 /// The text is not one that this program wrote, or the sample failed.
-pub(super) fn run(job: &str) -> anyhow::Result<String> {
+pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not go on reading when the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if start_line {
+        startline::arm(&job);
+    }
     let reading = match &job.work {
         Work::Probe => return Ok("{}".to_owned()),
         Work::Scan(work) => scan(&job, work)?,
@@ -24,6 +27,9 @@ pub(super) fn run(job: &str) -> anyhow::Result<String> {
         Work::Walk(work) => return super::walk::sample(&job.path, job.device_stat.as_deref(), work),
         Work::Wal(work) => return Ok(serde_json::to_string(&super::wal::sample(&job.path, work)?)?),
     };
+    if start_line {
+        return Ok(serde_json::to_string(&startline::timed(&reading)?)?);
+    }
     Ok(serde_json::to_string(&Answer::of(&reading))?)
 }
 
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(run("{}").is_err());
-        assert!(run("not JSON").is_err());
+        assert!(run("{}", false).is_err());
+        assert!(run("not JSON", false).is_err());
     }
 }

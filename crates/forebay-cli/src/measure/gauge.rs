@@ -27,11 +27,12 @@ pub(super) struct Cost {
 }
 
 impl Gauge {
-    /// Starts to count. `device` is a block device's `stat` file.
+    /// Starts to count, at the instant that was set for this process where one was. `device` is a block device's `stat` file.
     ///
     /// # Errors
-    /// getrusage failed, which no kernel is known to do.
+    /// getrusage failed, which no kernel is known to do; or the sample was to wait for a start that was called off.
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
+        super::startline::wait()?;
         let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
         Ok(Self { usage: Usage::now()?, device, begun: Instant::now() })
     }

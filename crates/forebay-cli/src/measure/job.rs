@@ -45,6 +45,7 @@ pub(super) enum Work {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ScanWork {
     pub(super) row: ScanRow,
     /// Bytes from the beginning of the file.
@@ -54,6 +55,7 @@ pub(super) struct ScanWork {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RandomWork {
     pub(super) row: RandomRow,
     /// The first byte that may be read; a multiple of the block.

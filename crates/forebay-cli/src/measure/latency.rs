@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2Serializer};
 
 /// Two significant digits keep a percentile within 1 % and one histogram within a few kilobytes, so that the
 /// threads' histograms do not show in the memory that is measured.
@@ -29,6 +32,28 @@ impl Latency {
     /// Never for histograms of this type; the library's signature has one.
     pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         Ok(self.nanoseconds.add(&other.nanoseconds)?)
+    }
+
+    /// All counts as one line: the histogram library's V2 encoding in base64.
+    ///
+    /// # Errors
+    /// Memory is missing.
+    pub(super) fn to_text(&self) -> anyhow::Result<String> {
+        let mut bytes = Vec::new();
+        V2Serializer::new().serialize(&self.nanoseconds, &mut bytes)?;
+        Ok(BASE64.encode(bytes))
+    }
+
+    /// The opposite of [`to_text`](Self::to_text).
+    ///
+    /// # Errors
+    /// The text is none that it wrote.
+    pub(super) fn from_text(text: &str) -> anyhow::Result<Self> {
+        let bytes = BASE64.decode(text)?;
+        let read: Histogram<u32> = Deserializer::new().deserialize(&mut bytes.as_slice())?;
+        let mut latency = Self::new()?;
+        latency.nanoseconds.add(read)?;
+        Ok(latency)
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -60,6 +85,18 @@ mod tests {
             let found = odd.quantile_us(quantile).expect("it has values");
             assert!((found / expected - 1.0).abs() <= 0.01, "{quantile}: {found}");
         }
+    }
+
+    #[test]
+    fn a_histogram_survives_its_text() {
+        let mut latency = Latency::new().expect("a few kilobytes");
+        for microseconds in [1, 50, 50, 7_000, 80_000_000] {
+            latency.record(Duration::from_micros(microseconds));
+        }
+        let text = latency.to_text().expect("memory");
+        let back = Latency::from_text(&text).expect("its own text");
+        assert_eq!(back.nanoseconds, latency.nanoseconds);
+        assert!(Latency::from_text("AAAA").is_err() && Latency::from_text("no base64!").is_err());
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
+//! The first two can run on several hosts at once ([`hosts`]), whose samples begin together ([`startline`]).
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
 //! an index.
 
 pub(crate) mod blocking;
+pub(crate) mod hosts;
 pub(crate) mod random;
 pub(crate) mod scan;
 pub(crate) mod wal;
@@ -28,6 +30,7 @@ mod plan;
 mod residency;
 mod sampler;
 mod span;
+mod startline;
 mod std_rows;
 mod subject;
 mod units;
@@ -36,11 +39,11 @@ mod units;
 /// goes to [`run_child`].
 pub(crate) const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample and returns the line to print on standard output.
+/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
 ///
 /// # Errors
 /// The text is not one that this program wrote, or the sample failed; the message goes to standard error and the exit
 /// code is not zero.
-pub(crate) fn run_child(job: &str) -> anyhow::Result<String> {
-    child::run(job)
+pub(crate) fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
+    child::run(job, start_line)
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::cold::Cold;
+use super::hosts::HostsArgs;
 use super::job::{RandomRow, RandomWork, Work};
 use super::pattern::SplitMix;
 use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
@@ -47,6 +48,8 @@ pub(crate) struct RandomOptions {
     /// Only these rows: buffered, direct, direct-tokio, direct-pread
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostsArgs,
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
@@ -89,11 +92,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     for note in &notes {
         context.progress.say(note);
     }
-    let depths = match (options.depth.as_slice(), context.quick) {
-        ([], true) => SWEEP_QUICK.to_vec(),
-        ([], false) => SWEEP.to_vec(),
-        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
-    };
+    let depths = depths(options, context.quick);
     let mut cells = cells(options, &depths);
     let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
@@ -144,6 +143,15 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
         }
     }
     Ok(experiments)
+}
+
+/// Reads in flight, one after the other.
+pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
+    match (options.depth.as_slice(), quick) {
+        ([], true) => SWEEP_QUICK.to_vec(),
+        ([], false) => SWEEP.to_vec(),
+        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
+    }
 }
 
 /// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
@@ -255,7 +263,7 @@ fn build_row(cell: Cell, cold: &Cold) -> Row {
     .cache(cache)
 }
 
-fn metrics(outcome: &Outcome) -> Metrics {
+pub(super) fn metrics(outcome: &Outcome) -> Metrics {
     let answer = &outcome.answer;
     let operations = answer.operations as f64;
     let mut metrics = Metrics::default();

@@ -5,6 +5,7 @@ use std::time::Instant;
 use clap::Args;
 
 use super::cold::Cold;
+use super::hosts::HostsArgs;
 use super::job::{ScanRow, ScanWork, Work};
 use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
 use super::sampler::{Outcome, Sampler};
@@ -32,6 +33,8 @@ pub(crate) struct ScanOptions {
     /// Only these rows: buffered, mmap, direct-4k, direct-read-ahead, direct-no-copy, direct-large, default, uncached
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostsArgs,
 }
 
 /// Seconds as a positive number.
@@ -122,7 +125,7 @@ fn build_row(row: ScanRow, result: Result<Vec<Sample>, String>, cold: &Cold) -> 
     .cache(cache)
 }
 
-fn metrics(outcome: &Outcome) -> Metrics {
+pub(super) fn metrics(outcome: &Outcome) -> Metrics {
     let answer = &outcome.answer;
     let mut metrics = Metrics::default();
     metrics

@@ -17,7 +17,7 @@ pub(crate) struct Column {
 }
 
 /// Every metric that tables show, in their order.
-pub(crate) const COLUMNS: [Column; 30] = [
+pub(crate) const COLUMNS: [Column; 34] = [
     column(
         metric::MB_PER_S,
         "MB/s",
@@ -101,6 +101,25 @@ pub(crate) const COLUMNS: [Column; 30] = [
         "CPU µs/append",
         1.0,
         "processor microseconds, user and system, all threads, for one append",
+    ),
+    column(
+        metric::FIRST_DONE_S,
+        "first done s",
+        1.0,
+        "seconds from the first host's start until the first host was done",
+    ),
+    column(
+        metric::LAST_DONE_S,
+        "last done s",
+        1.0,
+        "seconds from the first host's start until the last host was done",
+    ),
+    column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs"),
+    column(
+        metric::DEVICE_BYTES_PER_BYTE,
+        "device/claimed",
+        1.0,
+        "bytes that the block device counted as read, for each byte that the row claims",
     ),
     column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat"),
 ];
