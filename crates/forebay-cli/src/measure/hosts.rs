@@ -21,10 +21,9 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgMatches, Args};
 
-use super::random::RandomOptions;
-use super::scan::ScanOptions;
+use super::kind::{Kind, parsed};
 use crate::cleanup::Cleanup;
 use crate::context::Target;
 use crate::exit::Failure;
@@ -85,20 +84,28 @@ pub(crate) struct HostsArgs {
 
 /// What this process is in a measurement on several hosts.
 #[derive(Debug)]
-pub(crate) enum Part {
+enum Part {
     /// The controller of these agents.
     Controller(Vec<String>, Key),
     /// One of several processes that a launcher started.
     Rank(Rank),
 }
 
-/// An experiment that can run on several hosts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Work<'a> {
-    /// `measure random`.
-    Random(&'a RandomOptions),
-    /// `measure scan`.
-    Scan(&'a ScanOptions),
+/// Measures one experiment on a fleet, with the options that were given.
+type Experimenter = fn(&mut Fleet, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
+
+/// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
+static ABLE: &[(&Kind, Experimenter)] = &[
+    (&super::scan::KIND, |fleet, matches, settings| rounds::scan(fleet, &parsed(matches)?, settings)),
+    (&super::random::KIND, |fleet, matches, settings| rounds::random(fleet, &parsed(matches)?, settings)),
+];
+
+/// This process's part in a measurement on several hosts.
+#[derive(Debug)]
+pub(crate) struct Task<'a> {
+    part: Part,
+    experimenter: Experimenter,
+    matches: &'a ArgMatches,
 }
 
 /// What the command line says beside the experiment's own options.
@@ -117,7 +124,7 @@ impl HostsArgs {
     ///
     /// # Errors
     /// [`Failure::Usage`] and [`Failure::Path`]: no hosts, no secret, a launcher's variables that make no sense.
-    pub(crate) fn part(&self) -> Result<Option<Part>, Failure> {
+    fn part(&self) -> Result<Option<Part>, Failure> {
         let hosts = match &self.hosts_file {
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| Failure::missing(path, &error))?;
@@ -148,63 +155,67 @@ impl HostsArgs {
     }
 }
 
-/// Plays `part`. `None`: this was a rank that served, and rank 0 has the results.
-///
-/// # Errors
-/// A host cannot be reached, was lost, or cannot measure; nothing is left behind then either.
-pub(crate) fn run(
-    part: Part,
-    work: Work<'_>,
-    setup: &Setup<'_>,
-    cleanup: &Cleanup,
-) -> anyhow::Result<Option<Vec<Experiment>>> {
-    if setup.destructive {
-        return Err(Failure::Usage(
-            "on several hosts only temp files are measured: leave out --overwrite and --destroy-data"
-                .to_owned(),
-        )
-        .into());
+impl<'a> Task<'a> {
+    /// What is to be done by this process; `None` when it measures alone.
+    ///
+    /// # Errors
+    /// A [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
+    pub(crate) fn of(kind: &Kind, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
+        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name) else {
+            return Ok(None);
+        };
+        let part = parsed::<HostsArgs>(matches)?.part()?;
+        Ok(part.map(|part| Self { part, experimenter: *experimenter, matches }))
     }
-    let settings = Settings { quick: setup.quick, seed: setup.seed, progress: setup.progress };
-    match part {
-        Part::Controller(hosts, secret) => {
-            if setup.path != Path::new(".") {
-                return Err(Failure::Usage(format!(
-                    "with --hosts every agent measures the directory that it serves: leave out {}",
-                    setup.path.display()
-                ))
-                .into());
-            }
-            let mut fleet = Fleet::connect(&hosts, &secret)?;
-            let experiments = measure(&mut fleet, work, settings)?;
-            fleet.end()?;
-            Ok(Some(experiments))
-        }
-        Part::Rank(rank) => {
-            if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
-                return Err(Failure::Usage(format!(
-                    "{} is no directory: ranks make a temp file each in one that all of them see",
-                    setup.path.display()
-                ))
-                .into());
-            }
-            let directory = agent::servable(setup.path, cleanup)?;
-            if rank.number > 0 {
-                meet::follow(&rank, &directory, cleanup)?;
-                return Ok(None);
-            }
-            let mut company = meet::gather(&rank, &directory, cleanup)?;
-            let experiments = measure(&mut company.fleet, work, settings)?;
-            company.end()?;
-            Ok(Some(experiments))
-        }
-    }
-}
 
-fn measure(fleet: &mut Fleet, work: Work<'_>, settings: Settings) -> anyhow::Result<Vec<Experiment>> {
-    match work {
-        Work::Random(options) => rounds::random(fleet, options, settings),
-        Work::Scan(options) => rounds::scan(fleet, options, settings),
+    /// Does it. `None`: this was a rank that served, and rank 0 has the results.
+    ///
+    /// # Errors
+    /// A host cannot be reached, was lost, or cannot measure; nothing is left behind then either.
+    pub(crate) fn run(
+        &self,
+        setup: &Setup<'_>,
+        cleanup: &Cleanup,
+    ) -> anyhow::Result<Option<Vec<Experiment>>> {
+        if setup.destructive {
+            let why =
+                "on several hosts only temp files are measured: leave out --overwrite and --destroy-data";
+            return Err(Failure::Usage(why.to_owned()).into());
+        }
+        let settings = Settings { quick: setup.quick, seed: setup.seed, progress: setup.progress };
+        match &self.part {
+            Part::Controller(hosts, secret) => {
+                if setup.path != Path::new(".") {
+                    return Err(Failure::Usage(format!(
+                        "with --hosts every agent measures the directory that it serves: leave out {}",
+                        setup.path.display()
+                    ))
+                    .into());
+                }
+                let mut fleet = Fleet::connect(hosts, secret)?;
+                let experiments = (self.experimenter)(&mut fleet, self.matches, settings)?;
+                fleet.end()?;
+                Ok(Some(experiments))
+            }
+            Part::Rank(rank) => {
+                if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
+                    return Err(Failure::Usage(format!(
+                        "{} is no directory: ranks make a temp file each in one that all of them see",
+                        setup.path.display()
+                    ))
+                    .into());
+                }
+                let directory = agent::servable(setup.path, cleanup)?;
+                if rank.number > 0 {
+                    meet::follow(rank, &directory, cleanup)?;
+                    return Ok(None);
+                }
+                let mut company = meet::gather(rank, &directory, cleanup)?;
+                let experiments = (self.experimenter)(&mut company.fleet, self.matches, settings)?;
+                company.end()?;
+                Ok(Some(experiments))
+            }
+        }
     }
 }
 

@@ -8,15 +8,12 @@
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
 //! an index.
 
-pub(crate) mod blocking;
 pub(crate) mod hosts;
-pub(crate) mod random;
-pub(crate) mod scan;
-pub(crate) mod wal;
-pub(crate) mod walk;
+pub(crate) mod kind;
 
 mod aligned;
 mod beneath;
+mod blocking;
 mod cgroup;
 mod child;
 mod cold;
@@ -27,13 +24,17 @@ mod latency;
 mod pace;
 mod pattern;
 mod plan;
+mod random;
 mod residency;
 mod sampler;
+mod scan;
 mod span;
 mod startline;
 mod std_rows;
 mod subject;
 mod units;
+mod wal;
+mod walk;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].

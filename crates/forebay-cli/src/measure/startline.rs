@@ -87,23 +87,24 @@ pub(super) fn wait() -> io::Result<()> {
     Ok(())
 }
 
-/// Adds to a sample's answer when it began.
+/// What the sample answers: with the time when it began where it waited for it.
 ///
 /// # Errors
-/// The sample took no time, or its histogram cannot be written.
-pub(super) fn timed(reading: &Reading) -> anyhow::Result<Timed> {
+/// It has no JSON.
+pub(super) fn answer(reading: &Reading) -> anyhow::Result<String> {
     let line = lock();
     let Line::Begun { begun_ns, device } = &*line else {
-        anyhow::bail!("the sample did not wait for its start");
+        return Ok(serde_json::to_string(&Answer::of(reading))?);
     };
     let device_bytes = device.as_ref().and_then(|(path, before)| read_bytes(path)?.checked_sub(*before));
     let histogram = reading.latency.as_ref().map(super::latency::Latency::to_text).transpose();
-    Ok(Timed {
+    let timed = Timed {
         answer: Answer::of(reading),
         begun_ns: *begun_ns,
         histogram: histogram.context("the histogram cannot be written")?,
         device_bytes,
-    })
+    };
+    Ok(serde_json::to_string(&timed)?)
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Line> {

@@ -1,8 +1,9 @@
 //! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
 pub(crate) mod appends;
-mod columns;
+pub(crate) mod columns;
 pub(crate) mod html;
+pub(crate) mod reads;
 mod sections;
 pub(crate) mod summary;
 mod svg;

@@ -1,10 +1,14 @@
 //! What controller and agent say to each other. Everything that an agent can be told to do is here: no message holds a
 //! path, a name of a file or a command.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
-use super::super::job::{RandomWork, ScanWork, Work};
+use super::super::job::{Job, RandomWork, ScanWork};
+use super::super::sampler::Cached;
 use super::super::startline::Timed;
+use super::super::{random, scan};
 use crate::result::CacheState;
 
 /// From the controller.
@@ -50,6 +54,17 @@ impl HostWork {
         }
     }
 
+    /// The sample with the file at `path`, and where the page cache's part of its memory is counted.
+    ///
+    /// # Errors
+    /// The work has no JSON.
+    pub(super) fn job(&self, path: &Path) -> anyhow::Result<(Job, Cached)> {
+        match self {
+            Self::Scan(work) => scan::job(path, work),
+            Self::Random(work) => random::job(path, work),
+        }
+    }
+
     /// Whether a sample may run like this on a file of `file_bytes`. The limits are those of the command line.
     ///
     /// # Errors
@@ -82,15 +97,6 @@ impl HostWork {
             }
         }
         Ok(())
-    }
-}
-
-impl From<HostWork> for Work {
-    fn from(work: HostWork) -> Self {
-        match work {
-            HostWork::Scan(work) => Self::Scan(work),
-            HostWork::Random(work) => Self::Random(work),
-        }
     }
 }
 

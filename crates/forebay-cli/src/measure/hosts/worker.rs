@@ -110,6 +110,7 @@ fn sample(
     tasks: &Receiver<Task>,
 ) -> anyhow::Result<Done> {
     work.check(subject.bytes).context("the controller asks for what no sample can be")?;
+    let (job, cached) = work.job(&subject.path)?;
     let mut start = || {
         say(&Done::Ready { round })?;
         match tasks.recv() {
@@ -118,7 +119,7 @@ fn sample(
             _ => anyhow::bail!("the sample was ready, and its start did not come"),
         }
     };
-    let (timed, memory_peak_bytes) = sampler.run_at(work.into(), &mut start)?;
+    let (timed, memory_peak_bytes) = sampler.run_at(job, cached, &mut start)?;
     Ok(Done::Sampled { round, timed: Box::new(timed), memory_peak_bytes })
 }
 
