@@ -21,7 +21,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
         return Ok("{}".to_owned());
     }
     if start_line {
-        startline::arm(&job);
+        startline::arm();
     }
     let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
     (kind.sample)(&job)
@@ -32,7 +32,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
 /// # Errors
 /// The row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
-    startline::answer(&scan(job, &job.work()?)?)
+    startline::answer(scan(job, &job.work()?)?)
 }
 
 /// A sample of `measure random`.
@@ -40,7 +40,7 @@ pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
 /// # Errors
 /// As for [`scan_sample`].
 pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
-    startline::answer(&random(job, &job.work()?)?)
+    startline::answer(random(job, &job.work()?)?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {

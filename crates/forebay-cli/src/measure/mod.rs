@@ -17,8 +17,11 @@ mod blocking;
 mod cgroup;
 mod child;
 mod cold;
+mod extents;
 mod forebay_rows;
+mod gates;
 mod gauge;
+mod ground;
 mod job;
 mod latency;
 mod pace;
@@ -32,9 +35,11 @@ mod span;
 mod startline;
 mod std_rows;
 mod subject;
+mod turns;
 mod units;
 mod wal;
 mod walk;
+mod witness;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].

@@ -1,37 +1,33 @@
 //! A sample that begins at an instant which somebody else sets: when it has everything ready it says so on standard
 //! output, reads the instant on standard input, and waits for it. So samples on several hosts begin together.
 
-use std::fs;
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context as _;
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
-use super::job::{Answer, Job, Reading};
+use super::job::{Answer, Reading};
 
 /// The line with which a sample says that it waits.
 pub(super) const READY: &str = "ready";
 
+/// What is read at a start is read this long before it, and takes less.
+const BEFORE_NS: u64 = 5_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// Of this process, which runs one sample: where [`Gauge::start`](super::gauge::Gauge::start) stands.
 static LINE: Mutex<Line> = Mutex::new(Line::None);
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     /// This sample begins when it likes.
     None,
     /// The next gauge waits.
-    Armed {
-        device_stat: Option<PathBuf>,
-    },
+    Armed,
     Begun {
         begun_ns: u64,
-        device: Option<(PathBuf, u64)>,
     },
 }
 
@@ -41,10 +37,6 @@ pub(super) struct Timed {
     pub(super) answer: Answer,
     /// When its time began, on the monotonic clock of its host.
     pub(super) begun_ns: u64,
-    /// Latencies of all its operations.
-    pub(super) histogram: Option<String>,
-    /// What the block device counted as read in the same time, for whomever.
-    pub(super) device_bytes: Option<u64>,
 }
 
 /// The clock that instants are told in: the same for all processes of a host.
@@ -54,36 +46,38 @@ pub(super) fn monotonic_ns() -> u64 {
 }
 
 /// Lets the next gauge of this process wait.
-pub(super) fn arm(job: &Job) {
-    *lock() = Line::Armed { device_stat: job.device_stat.clone() };
+pub(super) fn arm() {
+    set(Line::Armed);
 }
 
-/// Waits where this process was told to; otherwise returns at once.
+/// Waits until shortly before the start where this process was told to wait for one, and returns when that is.
 ///
 /// # Errors
-/// Whoever sets the instant has gone.
-pub(super) fn wait() -> io::Result<()> {
-    let mut line = lock();
-    let Line::Armed { device_stat } = &mut *line else { return Ok(()) };
-    let device_stat = device_stat.take();
+/// The start was called off, or whoever sets it has gone.
+pub(super) fn approach() -> io::Result<Option<u64>> {
+    if get() != Line::Armed {
+        return Ok(None);
+    }
     let mut out = io::stdout().lock();
     writeln!(out, "{READY}")?;
     out.flush()?;
     let mut text = String::new();
     io::stdin().lock().read_line(&mut text)?;
-    let at: u64 =
-        text.trim().parse().map_err(|_| io::Error::other("the start of the sample was called off"))?;
-    let instant = Timespec { tv_sec: (at / NS_PER_S).cast_signed(), tv_nsec: (at % NS_PER_S).cast_signed() };
-    while let Err(error) = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &instant) {
-        if error != rustix::io::Errno::INTR {
-            return Err(error.into());
-        }
+    let called_off = |_| io::Error::other("the start of the sample was called off");
+    let at_ns: u64 = text.trim().parse().map_err(called_off)?;
+    wait_until(at_ns.saturating_sub(BEFORE_NS))?;
+    Ok(Some(at_ns))
+}
+
+/// Waits for the start itself, and notes when it really was.
+///
+/// # Errors
+/// The clock cannot be waited for.
+pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
+    if let Some(at_ns) = at_ns {
+        wait_until(at_ns)?;
+        set(Line::Begun { begun_ns: monotonic_ns() });
     }
-    let device = device_stat.and_then(|path| {
-        let bytes = read_bytes(&path)?;
-        Some((path, bytes))
-    });
-    *line = Line::Begun { begun_ns: monotonic_ns(), device };
     Ok(())
 }
 
@@ -91,33 +85,31 @@ pub(super) fn wait() -> io::Result<()> {
 ///
 /// # Errors
 /// It has no JSON.
-pub(super) fn answer(reading: &Reading) -> anyhow::Result<String> {
-    let line = lock();
-    let Line::Begun { begun_ns, device } = &*line else {
-        return Ok(serde_json::to_string(&Answer::of(reading))?);
-    };
-    let device_bytes = device.as_ref().and_then(|(path, before)| read_bytes(path)?.checked_sub(*before));
-    let histogram = reading.latency.as_ref().map(super::latency::Latency::to_text).transpose();
-    let timed = Timed {
-        answer: Answer::of(reading),
-        begun_ns: *begun_ns,
-        histogram: histogram.context("the histogram cannot be written")?,
-        device_bytes,
-    };
-    Ok(serde_json::to_string(&timed)?)
+pub(super) fn answer(reading: Reading) -> anyhow::Result<String> {
+    let answer = Answer::of(reading);
+    Ok(match get() {
+        Line::Begun { begun_ns } => serde_json::to_string(&Timed { answer, begun_ns })?,
+        Line::None | Line::Armed => serde_json::to_string(&answer)?,
+    })
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Line> {
-    LINE.lock().unwrap_or_else(PoisonError::into_inner)
+fn wait_until(at_ns: u64) -> io::Result<()> {
+    let instant =
+        Timespec { tv_sec: (at_ns / NS_PER_S).cast_signed(), tv_nsec: (at_ns % NS_PER_S).cast_signed() };
+    loop {
+        match rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &instant) {
+            Err(rustix::io::Errno::INTR) => {}
+            outcome => return Ok(outcome?),
+        }
+    }
 }
 
-/// Field 3 of a block device's `stat`, which counts in units of 512 bytes whatever the device's blocks are.
-fn read_bytes(stat: &std::path::Path) -> Option<u64> {
-    parse_read_bytes(&fs::read_to_string(stat).ok()?)
+fn get() -> Line {
+    *LINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn parse_read_bytes(stat: &str) -> Option<u64> {
-    stat.split_whitespace().nth(2)?.parse::<u64>().ok()?.checked_mul(512)
+fn set(line: Line) {
+    *LINE.lock().unwrap_or_else(PoisonError::into_inner) = line;
 }
 
 #[cfg(test)]
@@ -125,14 +117,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_read_are_counted_in_512() {
-        assert_eq!(parse_read_bytes("   28513     6028  3510642    15001"), Some(3_510_642 * 512));
-        assert_eq!(parse_read_bytes("1 2"), None);
+    fn without_being_told_nothing_waits() {
+        assert!(approach().is_ok_and(|start| start.is_none()));
+        assert!(begin(None).is_ok());
+        assert_eq!(get(), Line::None);
     }
 
     #[test]
-    fn without_being_told_nothing_waits() {
-        assert!(wait().is_ok());
-        assert!(monotonic_ns() > 0);
+    fn instants_are_waited_for_and_past_ones_are_not() {
+        let at_ns = monotonic_ns() + 1_000_000;
+        wait_until(at_ns).expect("there is such a clock");
+        assert!(monotonic_ns() >= at_ns);
+        wait_until(1).expect("there is such a clock");
     }
 }

@@ -132,12 +132,6 @@ pub(crate) const LAST_DONE_S: Column = column(
 );
 pub(crate) const START_SKEW_US: Column =
     column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
-pub(crate) const DEVICE_BYTES_PER_BYTE: Column = column(
-    metric::DEVICE_BYTES_PER_BYTE,
-    "device/claimed",
-    1.0,
-    "bytes that the block device counted as read, for each byte that the row claims",
-);
 pub(crate) const SECONDS: Column = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
 /// What is shown of an experiment that this program does not know.

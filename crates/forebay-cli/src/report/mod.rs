@@ -2,7 +2,9 @@
 
 pub(crate) mod appends;
 pub(crate) mod columns;
+pub(crate) mod gates;
 pub(crate) mod html;
+pub(crate) mod noise;
 pub(crate) mod reads;
 mod sections;
 pub(crate) mod summary;

@@ -16,6 +16,7 @@ use super::link::{Link, Sender};
 use super::message::{Done, Facts, FromAgent, HostWork, Prepared, Task, ToAgent};
 use super::secret::Key;
 use crate::exit::Failure;
+use crate::result::Condition;
 
 mod wait;
 
@@ -48,6 +49,7 @@ pub(super) struct Host {
 pub(super) struct HostSample {
     pub(super) timed: Timed,
     pub(super) memory_peak_bytes: Option<u64>,
+    pub(super) conditions: Vec<Condition>,
     /// When it began, on the controller's clock.
     pub(super) begun_ns: i128,
     /// How well that is known.
@@ -178,12 +180,15 @@ impl Fleet {
         }
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(work.seconds());
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
-            FromAgent::Done(Done::Sampled { round: of, timed, memory_peak_bytes }) if of == round => {
+            FromAgent::Done(Done::Sampled { round: of, timed, memory_peak_bytes, conditions })
+                if of == round =>
+            {
                 Ok(Some(Ok(HostSample {
                     begun_ns: host.offset.to_ours(timed.begun_ns),
                     clock_error_ns: host.offset.error_ns,
                     timed: *timed,
                     memory_peak_bytes,
+                    conditions,
                 })))
             }
             FromAgent::Done(Done::Failed { round: Some(of), why, .. }) if of == round => {

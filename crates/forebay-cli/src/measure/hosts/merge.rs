@@ -4,11 +4,11 @@
 use super::super::job::Answer;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
+use super::super::turns::{Evidence, Taken, measured};
 use super::fleet::{Host, HostSample};
-use crate::result::{CacheState, Gate, Metrics, Row, Sample, metric};
+use super::message::HostWork;
+use crate::result::{CacheState, Condition, Row, metric};
 
-/// Less than this share of the bytes that a row claims, counted by the device, means that something else answered.
-const DEVICE_SHARE_MIN: f64 = 0.95;
 /// A start that differs by more of the sample's time makes the sum of the hosts doubtful.
 const SKEW_SHARE_MAX: f64 = 0.05;
 
@@ -18,40 +18,42 @@ pub(super) struct Way {
     pub(super) name: &'static str,
     pub(super) description: &'static str,
     pub(super) cache: CacheState,
-    /// Whether every byte must come from a device.
-    pub(super) direct: bool,
-    /// How the metrics of one sample are made of what it measured.
-    pub(super) metrics: fn(&Outcome) -> Metrics,
 }
 
-/// All repeats of a way, each with a sample of every host; or why there are none.
-pub(super) type Rounds = Result<Vec<Vec<HostSample>>, String>;
+/// One repeat: what was asked for, and what every host answered.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) repeat: u32,
+    pub(super) work: HostWork,
+    pub(super) hosts: Vec<HostSample>,
+}
+
+/// All repeats of a way, or why there are none.
+pub(super) type Rounds = Result<Vec<Round>, String>;
 
 /// The rows of one way.
 ///
 /// # Errors
-/// A host sent a histogram that cannot be read.
+/// Hosts sent histograms that do not fit together.
 pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result<Vec<Row>> {
     let rounds = match rounds {
         Ok(rounds) => rounds,
         Err(why) => return Ok(vec![finish(Row::skipped(way.name, why.as_str()), way, None)]),
     };
-    let samples: Vec<Sample> = rounds
+    let taken = rounds
         .iter()
-        .zip(0..)
-        .map(|(round, repeat)| Ok(Sample { repeat, metrics: together(way, round)? }))
-        .collect::<anyhow::Result<_>>()?;
-    let mut all = Row::from_samples(way.name, samples);
-    all.gates = gates_of_all(&all);
+        .map(|round| Ok((round.repeat, together(round)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut all = measured(way.name, taken, 1);
+    // Gates of a process are for the hosts' rows.
+    all.conditions = conditions(rounds);
     let mut rows = vec![finish(all, way, None)];
     for (index, host) in hosts.iter().enumerate() {
-        let samples = rounds
-            .iter()
-            .zip(0..)
-            .map(|(round, repeat)| Sample { repeat, metrics: alone(way, &round[index]) })
-            .collect();
-        let mut row = Row::from_samples(format!("{}@{}", way.name, host.label), samples);
-        row.gates = gates_of_host(&row, way);
+        let cache = host.prepared.as_ref().map_or(CacheState::Warm, |prepared| prepared.cache);
+        let taken =
+            rounds.iter().map(|round| (round.repeat, alone(round, &round.hosts[index], cache))).collect();
+        let processors = host.facts.cpus_allowed.clamp(1, 1 << 16) as usize;
+        let row = measured(&format!("{}@{}", way.name, host.label), taken, processors);
         rows.push(finish(row, way, Some(host)));
     }
     Ok(rows)
@@ -64,87 +66,105 @@ fn finish(row: Row, way: &Way, host: Option<&Host>) -> Row {
 }
 
 /// One host's sample.
-fn alone(way: &Way, sample: &HostSample) -> Metrics {
+fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> Taken {
     let answer = sample.timed.answer.clone();
-    let mut metrics = (way.metrics)(&Outcome { answer, memory_peak_bytes: sample.memory_peak_bytes });
-    if let Some(bytes) = sample.timed.device_bytes {
-        metrics.set(metric::DEVICE_BYTES_PER_BYTE, bytes as f64 / sample.timed.answer.bytes as f64);
-    }
-    metrics
+    round.work.taken(Outcome { answer, memory_peak_bytes: sample.memory_peak_bytes }, cache)
 }
 
 /// All hosts' samples of one round: operations of all, from the first start to the last end.
-fn together(way: &Way, round: &[HostSample]) -> anyhow::Result<Metrics> {
-    let starts = || round.iter().map(|sample| sample.begun_ns);
-    let ends = || round.iter().map(|sample| sample.begun_ns + (sample.timed.answer.seconds * 1e9) as i128);
-    let (first, last) = (starts().min().unwrap_or(0), starts().max().unwrap_or(0));
-    let seconds_since_first = |instant: Option<i128>| (instant.unwrap_or(first) - first) as f64 / 1e9;
-    let sum = |of: fn(&Answer) -> f64| round.iter().map(|sample| of(&sample.timed.answer)).sum::<f64>();
-
-    let mut latency = Latency::new()?;
-    for text in round.iter().filter_map(|sample| sample.timed.histogram.as_deref()) {
-        latency.add(&Latency::from_text(text)?)?;
+fn together(round: &Round) -> anyhow::Result<Taken> {
+    let window = Window::of(&round.hosts);
+    let answers = || round.hosts.iter().map(|sample| &sample.timed.answer);
+    let mut evidence = Evidence::default();
+    for (name, latency) in answers().flat_map(|answer| &answer.evidence.times) {
+        match evidence.times.get_mut(name) {
+            Some(all) => all.add(latency)?,
+            None => drop(evidence.times.insert(name.clone(), latency.clone())),
+        }
     }
-    let operations: u64 = round.iter().map(|sample| sample.timed.answer.operations).sum();
+    let latency = evidence.times.get("latency");
+    let percentile = |quantile| latency.and_then(|latency| latency.quantile_us(quantile));
     let answer = Answer {
-        seconds: seconds_since_first(ends().max()),
-        cpu_seconds: sum(|answer| answer.cpu_seconds),
-        context_switches: round.iter().map(|sample| sample.timed.answer.context_switches).sum(),
+        seconds: window.last_done_s,
+        cpu_seconds: answers().map(|answer| answer.cpu_seconds).sum(),
+        context_switches: answers().map(|answer| answer.context_switches).sum(),
         // Hosts may share a device: its requests would be counted for each of them.
         in_flight_avg: None,
-        bytes: round.iter().map(|sample| sample.timed.answer.bytes).sum(),
-        operations,
-        p50_us: latency.quantile_us(0.5),
-        p99_us: latency.quantile_us(0.99),
-        p99_9_us: latency.quantile_us(0.999),
-        buffers_peak_bytes: None,
-        resident_peak_bytes: None,
-        folded: 0,
+        bytes: answers().map(|answer| answer.bytes).sum(),
+        operations: answers().map(|answer| answer.operations).sum(),
+        p50_us: percentile(0.5),
+        p99_us: percentile(0.99),
+        p99_9_us: percentile(0.999),
+        evidence,
+        ..Answer::default()
     };
-    let seconds = answer.seconds;
-    let mut metrics = (way.metrics)(&Outcome { answer, memory_peak_bytes: None });
-    let skew_ns = (last - first) as f64;
-    let error_ns = round.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0) as f64;
-    metrics
-        .set(metric::FIRST_DONE_S, seconds_since_first(ends().min()))
-        .set(metric::LAST_DONE_S, seconds)
-        .set(metric::START_SKEW_US, skew_ns / 1e3)
-        .set(metric::CLOCK_ERROR_US, error_ns / 1e3)
-        .set(START_SKEW_SHARE, skew_ns / 1e9 / seconds);
-    if latency.count() > 0 {
-        metrics.set(HISTOGRAM_SHARE, latency.count() as f64 / operations as f64);
-    }
-    Ok(metrics)
+    let mut taken = round.work.taken(Outcome { answer, memory_peak_bytes: None }, CacheState::Warm);
+    let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
+    taken
+        .metrics
+        .set(metric::FIRST_DONE_S, window.first_done_s)
+        .set(metric::LAST_DONE_S, window.last_done_s)
+        .set(metric::START_SKEW_US, window.skew_s * 1e6)
+        .set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
+    Ok(taken)
 }
 
-const START_SKEW_SHARE: &str = "start_skew_share";
-const HISTOGRAM_SHARE: &str = "histogram_share";
-
-fn gates_of_all(row: &Row) -> Vec<Gate> {
-    let skew = row.metrics.get(START_SKEW_SHARE);
-    let counted = row.spread(HISTOGRAM_SHARE);
-    let mut gates = Vec::new();
-    if let Some(value) = skew {
-        gates.push(gate("hosts started together", START_SKEW_SHARE, value, None, Some(SKEW_SHARE_MAX)));
-    }
-    if let Some((low, high)) = counted {
-        // Whichever repeat is farther from all operations having their latency in the merged histogram.
-        let value = if (low - 1.0).abs() > (high - 1.0).abs() { low } else { high };
-        gates.push(gate("every operation is in the histogram", HISTOGRAM_SHARE, value, Some(1.0), Some(1.0)));
-    }
-    gates
+/// Seconds since the first host's start.
+#[derive(Debug)]
+struct Window {
+    first_done_s: f64,
+    last_done_s: f64,
+    /// Until the last host's start.
+    skew_s: f64,
 }
 
-fn gates_of_host(row: &Row, way: &Way) -> Vec<Gate> {
-    let least = row.spread(metric::DEVICE_BYTES_PER_BYTE).map(|(low, _)| low).filter(|_| way.direct);
-    let name = "the device counted what was claimed";
-    let metric = metric::DEVICE_BYTES_PER_BYTE;
-    least.map(|value| gate(name, metric, value, Some(DEVICE_SHARE_MIN), None)).into_iter().collect()
+impl Window {
+    fn of(hosts: &[HostSample]) -> Self {
+        let first = hosts.iter().map(|sample| sample.begun_ns).min().unwrap_or(0);
+        let starts = || hosts.iter().map(|sample| (sample.begun_ns - first) as f64 / 1e9);
+        let ends = || starts().zip(hosts).map(|(start, sample)| start + sample.timed.answer.seconds);
+        Self {
+            first_done_s: ends().fold(f64::INFINITY, f64::min),
+            last_done_s: ends().fold(0.0, f64::max),
+            skew_s: starts().fold(0.0, f64::max),
+        }
+    }
 }
 
-fn gate(name: &str, metric: &str, value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Gate {
-    let passed = at_least.is_none_or(|least| value >= least) && at_most.is_none_or(|most| value <= most);
-    Gate { name: name.to_owned(), metric: metric.to_owned(), value, at_least, at_most, passed }
+/// The gates of all hosts together.
+fn conditions(rounds: &[Round]) -> Vec<Condition> {
+    let skews = rounds.iter().map(|round| {
+        let window = Window::of(&round.hosts);
+        let share = window.skew_s / window.last_done_s;
+        (round.repeat, Condition::at_most("start_skew", share, SKEW_SHARE_MAX))
+    });
+    let counts = rounds.iter().filter_map(|round| {
+        let answers = || round.hosts.iter().map(|sample| &sample.timed.answer);
+        let operations: u64 = answers().map(|answer| answer.operations).sum();
+        let times = answers().filter_map(|answer| answer.evidence.times.get("latency"));
+        let counted = times.map(Latency::count).reduce(|one, other| one + other)?;
+        let share = counted.min(operations) as f64 / counted.max(operations) as f64;
+        Some((round.repeat, Condition::at_least("sums", share, 1.0)))
+    });
+    let skew = worst(skews.collect())
+        .map(|gate| gate.because("how far the hosts' starts lay apart, as a share of the sample's time"));
+    let count = worst(counts.collect()).map(|gate| {
+        gate.because("the hosts' operations and those in the merged histogram, smaller by larger")
+    });
+    skew.into_iter().chain(count).collect()
+}
+
+/// The gate of the worst repeat, with all repeats that failed.
+fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
+    let repeats = all.iter().filter(|(_, gate)| gate.failed()).map(|(repeat, _)| *repeat).collect();
+    let distance = |gate: &Condition| match (gate.value, gate.at_least, gate.at_most) {
+        (Some(value), Some(least), _) => least - value,
+        (Some(value), None, Some(most)) => value - most,
+        _ => f64::NEG_INFINITY,
+    };
+    let (_, gate) =
+        all.into_iter().max_by(|(_, one), (_, other)| distance(one).total_cmp(&distance(other)))?;
+    Some(Condition { repeats, ..gate })
 }
 
 #[cfg(test)]

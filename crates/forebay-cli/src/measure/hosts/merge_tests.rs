@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
+use super::super::super::job::{RandomRow, RandomWork};
 use super::super::super::startline::Timed;
 use super::*;
 
-fn answer(seconds: f64, operations: u64) -> Answer {
-    Answer {
-        seconds,
-        cpu_seconds: 0.1,
-        context_switches: 10,
-        in_flight_avg: Some(4.0),
-        bytes: operations * 4096,
-        operations,
-        p50_us: Some(1.0),
-        p99_us: Some(1.0),
-        p99_9_us: Some(1.0),
-        buffers_peak_bytes: None,
-        resident_peak_bytes: None,
-        folded: 0,
-    }
+fn work() -> HostWork {
+    HostWork::Random(RandomWork {
+        row: RandomRow::Direct,
+        span_start: 0,
+        span_bytes: 1 << 20,
+        block_bytes: 4096,
+        depth: 1,
+        threads: 1,
+        seconds: 1.0,
+        seed: 1,
+        warm_bytes: 0,
+    })
 }
 
 /// A host whose every operation took `us` microseconds.
@@ -28,35 +26,41 @@ fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample 
     for _ in 0..operations {
         latency.record(Duration::from_micros(us));
     }
+    let mut evidence = Evidence::default();
+    evidence.times.insert("latency".to_owned(), latency);
+    let answer = Answer {
+        seconds,
+        cpu_seconds: 0.1,
+        bytes: operations * 4096,
+        operations,
+        p50_us: Some(us as f64),
+        in_flight_avg: Some(4.0),
+        evidence,
+        ..Answer::default()
+    };
     HostSample {
-        timed: Timed {
-            answer: answer(seconds, operations),
-            begun_ns: 0,
-            histogram: Some(latency.to_text().expect("memory")),
-            device_bytes: Some(operations * 4096),
-        },
+        timed: Timed { answer, begun_ns: 0 },
         memory_peak_bytes: Some(1 << 20),
+        conditions: Vec::new(),
         begun_ns,
         clock_error_ns: 3_000,
     }
 }
 
+fn round(repeat: u32, hosts: Vec<HostSample>) -> Round {
+    Round { repeat, work: work(), hosts }
+}
+
 fn way() -> Way {
-    Way {
-        name: "direct",
-        description: "reads",
-        cache: CacheState::Direct,
-        direct: true,
-        metrics: super::super::super::random::metrics,
-    }
+    Way { name: "direct", description: "reads", cache: CacheState::Direct }
 }
 
 #[test]
 fn operations_add_up_over_the_whole_window_and_histograms_are_merged() {
     // A fast and a slow host: an average of their percentiles would be 525 and true of nobody.
-    let round = [sample(-1_000_000_000, 1.0, 990, 50), sample(-999_500_000, 3.0, 110, 1000)];
-    let metrics = together(&way(), &round).expect("its own histograms");
-    let value = |name: &str| metrics.get(name).unwrap_or_else(|| panic!("no {name}"));
+    let hosts = vec![sample(-1_000_000_000, 1.0, 990, 50), sample(-999_500_000, 3.0, 110, 1000)];
+    let rows = rows(&way(), &Ok(vec![round(0, hosts)]), &[]).expect("histograms of the same bounds");
+    let value = |name: &str| rows[0].metrics.get(name).unwrap_or_else(|| panic!("no {name}"));
     let near = |name: &str, expected: f64| {
         assert!((value(name) / expected - 1.0).abs() < 0.01, "{name}: {}", value(name));
     };
@@ -67,29 +71,29 @@ fn operations_add_up_over_the_whole_window_and_histograms_are_merged() {
     near(metric::P99_US, 1000.0);
     near(metric::START_SKEW_US, 500.0);
     near(metric::CLOCK_ERROR_US, 3.0);
-    near(HISTOGRAM_SHARE, 1.0);
-    assert_eq!(metrics.get(metric::IN_FLIGHT_AVG), None);
+    assert_eq!(rows[0].metrics.get(metric::IN_FLIGHT_AVG), None);
+    let merged = Latency::try_from(rows[0].histograms["latency"].clone()).expect("its own text");
+    assert_eq!(merged.count(), 1100);
 }
 
 #[test]
-fn gates_can_pass_and_can_be_missed() {
-    let verdicts = |round: &[HostSample]| -> Vec<bool> {
-        let samples = vec![Sample { repeat: 0, metrics: together(&way(), round).expect("readable") }];
-        let mut gates = gates_of_all(&Row::from_samples("direct", samples));
-        for host in round {
-            let samples = vec![Sample { repeat: 0, metrics: alone(&way(), host) }];
-            gates.extend(gates_of_host(&Row::from_samples("direct@1", samples), &way()));
-        }
-        gates.into_iter().map(|gate| gate.passed).collect()
+fn gates_can_pass_and_can_fail_in_the_repeat_that_is_named() {
+    let good = || round(0, vec![sample(0, 1.0, 100, 50), sample(10, 1.0, 100, 50)]);
+    let verdicts = |second: Round| -> Vec<(String, Option<bool>, Vec<u32>)> {
+        let gates = conditions(&[good(), second]);
+        gates.into_iter().map(|gate| (gate.name, gate.passed, gate.repeats)).collect()
     };
-    assert_eq!(verdicts(&[sample(0, 1.0, 100, 50), sample(10, 1.0, 100, 50)]), [true; 4]);
-    assert!(!verdicts(&[sample(0, 1.0, 100, 50), sample(200_000_000, 1.0, 100, 50)])[0]);
-    let mut short = sample(0, 1.0, 100, 50);
-    short.timed.answer.operations = 101;
-    assert!(!verdicts(&[short, sample(0, 1.0, 100, 50)])[1]);
-    let mut cached = sample(0, 1.0, 100, 50);
-    cached.timed.device_bytes = Some(100 * 4096 / 2);
-    assert_eq!(verdicts(&[cached, sample(0, 1.0, 100, 50)])[2..], [false, true]);
+    let (skew, sums) = ("start_skew".to_owned(), "sums".to_owned());
+    let also_good = Round { repeat: 1, ..good() };
+    assert_eq!(verdicts(also_good), [(skew.clone(), Some(true), vec![]), (sums.clone(), Some(true), vec![])]);
+    let late = round(1, vec![sample(0, 1.0, 100, 50), sample(200_000_000, 1.0, 100, 50)]);
+    assert_eq!(verdicts(late)[0], (skew, Some(false), vec![1]));
+    for operations in [99, 101] {
+        let mut wrong = sample(0, 1.0, 100, 50);
+        wrong.timed.answer.operations = operations;
+        let wrong = round(1, vec![wrong, sample(0, 1.0, 100, 50)]);
+        assert_eq!(verdicts(wrong)[1], (sums.clone(), Some(false), vec![1]));
+    }
 }
 
 #[test]

@@ -6,10 +6,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::super::job::{Job, RandomWork, ScanWork};
-use super::super::sampler::Cached;
+use super::super::sampler::{Cached, Outcome};
 use super::super::startline::Timed;
+use super::super::turns::Taken;
 use super::super::{random, scan};
-use crate::result::CacheState;
+use crate::result::{CacheState, Condition};
 
 /// From the controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +63,14 @@ impl HostWork {
         match self {
             Self::Scan(work) => scan::job(path, work),
             Self::Random(work) => random::job(path, work),
+        }
+    }
+
+    /// What a sample found and claims; `cache` is what rows that use the page cache found there.
+    pub(super) fn taken(&self, outcome: Outcome, cache: CacheState) -> Taken {
+        match self {
+            Self::Scan(work) => scan::taken(outcome, work.row, cache),
+            Self::Random(work) => random::taken(outcome, work),
         }
     }
 
@@ -130,6 +139,8 @@ pub(super) enum Done {
         round: u64,
         timed: Box<Timed>,
         memory_peak_bytes: Option<u64>,
+        /// Gates of the file and the device.
+        conditions: Vec<Condition>,
     },
     /// The sample, or (without a round) the preparation could not be done.
     Failed {
@@ -159,10 +170,7 @@ pub(super) struct Facts {
 pub(super) struct Prepared {
     pub(super) file_bytes: u64,
     pub(super) file_system: String,
-    /// Whether a block device counts what is read.
-    pub(super) device_counts: bool,
-    /// How samples begin cold.
-    pub(super) cold: String,
+    /// How samples begin cold, in a sentence.
     pub(super) cold_method: String,
     /// Whether a cgroup limits what the page cache holds.
     pub(super) memory_limited: bool,

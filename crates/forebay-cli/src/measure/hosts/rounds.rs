@@ -4,15 +4,15 @@ use super::super::job::{RandomRow, RandomWork, ScanRow, ScanWork};
 use super::super::pattern::SplitMix;
 use super::super::plan::{MEMORY_MIN_BYTES, Sizes, interleaved};
 use super::super::random::{self, RandomOptions};
-use super::super::scan::{self, ScanOptions};
+use super::super::scan::ScanOptions;
 use super::super::span::{Span, check_spans};
 use super::super::units::show_bytes;
-use super::fleet::Fleet;
-use super::merge::{Rounds, Way, rows};
+use super::fleet::{Fleet, Host, HostSample};
+use super::merge::{Round, Rounds, Way, rows};
 use super::message::{HostWork, Prepared};
 use crate::exit::Failure;
 use crate::progress::{Progress, Unit};
-use crate::result::{CacheState, Experiment};
+use crate::result::{CacheState, Condition, Experiment};
 
 const MIB: u64 = 1 << 20;
 
@@ -81,8 +81,6 @@ pub(super) fn random(
                     name: row.name(),
                     description: row.description(),
                     cache: random_cache(row, span, &prepared),
-                    direct: !row.uses_page_cache(),
-                    metrics: random::metrics,
                 };
                 let experiment = experiments.len();
                 cells.push(Cell { experiment, way, rounds: Ok(Vec::new()), work: Box::new(work) });
@@ -113,13 +111,7 @@ pub(super) fn scan(
         .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
         .map(|row| {
             let cache = if row.uses_page_cache() { common_cache(&prepared) } else { CacheState::Direct };
-            let way = Way {
-                name: row.name(),
-                description: row.description(),
-                cache,
-                direct: !row.uses_page_cache(),
-                metrics: scan::metrics,
-            };
+            let way = Way { name: row.name(), description: row.description(), cache };
             let work = move |_: &mut SplitMix| HostWork::Scan(ScanWork { row, bytes, seconds_max });
             Cell { experiment: 0, way, rounds: Ok(Vec::new()), work: Box::new(work) }
         })
@@ -146,8 +138,9 @@ fn measure(
             let cell = &mut cells[index];
             step.message(cell.way.name);
             let Ok(rounds) = &mut cell.rounds else { continue };
-            match fleet.round(&(cell.work)(&mut seeds))? {
-                Ok(samples) => rounds.push(samples),
+            let work = (cell.work)(&mut seeds);
+            match fleet.round(&work)? {
+                Ok(hosts) => rounds.push(Round { repeat: repeat as u32, work, hosts }),
                 Err(why) => cell.rounds = Err(why),
             }
         }
@@ -159,12 +152,28 @@ fn measure(
         anyhow::bail!("nothing could be measured: {why}");
     }
     for cell in &cells {
-        experiments[cell.experiment].rows.extend(rows(&cell.way, &cell.rounds, &fleet.hosts)?);
+        let last = cell.rounds.as_ref().ok().and_then(|rounds| rounds.last());
+        let experiment = &mut experiments[cell.experiment];
+        if let Some(last) = last.filter(|_| experiment.conditions.is_empty()) {
+            experiment.conditions = ground(last, &fleet.hosts);
+        }
+        experiment.rows.extend(rows(&cell.way, &cell.rounds, &fleet.hosts)?);
     }
     for experiment in &mut experiments {
         experiment.parameters.insert("repeats".to_owned(), repeats.into());
     }
     Ok(experiments)
+}
+
+/// What each host stood on, with the host's label.
+fn ground(round: &Round, hosts: &[Host]) -> Vec<Condition> {
+    let of_host = |(sample, host): (&HostSample, &Host)| {
+        let label = host.label.clone();
+        let labelled =
+            move |gate: &Condition| Condition { why: format!("@{label}: {}", gate.why), ..gate.clone() };
+        sample.conditions.iter().map(labelled).collect::<Vec<_>>()
+    };
+    round.hosts.iter().zip(hosts).flat_map(of_host).collect()
 }
 
 /// Sizes that every host can afford.
@@ -224,12 +233,6 @@ fn frame(name: &str, fleet: &Fleet, sizes: &Sizes, prepared: &[Prepared], settin
         ));
         for note in &prepared.notes {
             experiment.notes.push(format!("@{}: {note}", host.label));
-        }
-        if !prepared.device_counts {
-            experiment.notes.push(format!(
-                "@{}: what was read cannot be compared with a device's counter: {} has no block device",
-                host.label, prepared.file_system
-            ));
         }
     }
     experiment

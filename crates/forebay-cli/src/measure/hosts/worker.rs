@@ -81,8 +81,6 @@ fn serve(
     say(&Done::Prepared(Prepared {
         file_bytes: subject.bytes,
         file_system: subject.filesystem.clone(),
-        device_counts: subject.device_stat.is_some(),
-        cold: cold.name().to_owned(),
         cold_method: cold.describe(memory_bytes),
         memory_limited: matches!(cold, Cold::Cgroup(_)),
         cache: cold.cache_state(),
@@ -120,7 +118,8 @@ fn sample(
         }
     };
     let (timed, memory_peak_bytes) = sampler.run_at(job, cached, &mut start)?;
-    Ok(Done::Sampled { round, timed: Box::new(timed), memory_peak_bytes })
+    let conditions = subject.ground.conditions();
+    Ok(Done::Sampled { round, timed: Box::new(timed), memory_peak_bytes, conditions })
 }
 
 fn fail(round: Option<u64>, error: &anyhow::Error) -> anyhow::Result<()> {

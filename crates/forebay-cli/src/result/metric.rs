@@ -1,0 +1,59 @@
+//! The names of metrics, so that the experiments that fill them and the report that shows them agree.
+
+/// Useful bytes a second, in millions of bytes.
+pub(crate) const MB_PER_S: &str = "mb_per_s";
+/// CPU seconds (user and system, all threads of the process) for each 10^9 bytes read.
+pub(crate) const CPU_S_PER_GB: &str = "cpu_s_per_gb";
+/// The largest memory in use, page cache of the file included, in bytes.
+pub(crate) const MEMORY_PEAK_BYTES: &str = "memory_peak_bytes";
+/// The largest sum of buffers held at one time, in bytes.
+pub(crate) const BUFFERS_PEAK_BYTES: &str = "buffers_peak_bytes";
+/// Requests in flight at the block device, averaged over the sample's time.
+pub(crate) const IN_FLIGHT_AVG: &str = "in_flight_avg";
+/// Wall time of a sample.
+pub(crate) const SECONDS: &str = "seconds";
+/// Operations a second.
+pub(crate) const IOPS: &str = "iops";
+/// Latency percentiles as the caller saw them, in microseconds.
+pub(crate) const P50_US: &str = "p50_us";
+/// See [`P50_US`].
+pub(crate) const P99_US: &str = "p99_us";
+/// See [`P50_US`].
+pub(crate) const P99_9_US: &str = "p99_9_us";
+/// CPU microseconds (user and system, all threads of the process) for each operation.
+pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
+/// Voluntary and involuntary context switches of all threads for each operation.
+pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
+/// Appends that were answered, a second.
+pub(crate) const APPENDS_PER_S: &str = "appends_per_s";
+/// Records of those appends, where an append has several.
+pub(crate) const RECORDS_PER_S: &str = "records_per_s";
+/// Time until an append was durable, stamped where that happened, in microseconds: p50, p99, p99.9, largest.
+pub(crate) const DURABLE: [&str; 4] =
+    ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
+/// Time until the task that awaits an append was told that it is durable.
+pub(crate) const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
+/// From when an append was due until it was begun.
+pub(crate) const LATE_P99_US: &str = "late_p99_us";
+/// Work of the runtime's own, units a second.
+pub(crate) const WORK_PER_S: &str = "work_per_s";
+/// That work, as a share of what there was without appends.
+pub(crate) const WORK_KEPT: &str = "work_kept";
+/// CPU microseconds (user and system, all threads of the process) for each append.
+pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
+/// Lookups that were answered and verified, a second.
+pub(crate) const LOOKUPS_PER_S: &str = "lookups_per_s";
+/// CPU microseconds (user and system, all threads of the process) for each lookup.
+pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
+/// Voluntary and involuntary context switches of all threads for each lookup.
+pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
+/// How often a lookup's task was polled again.
+pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
+/// Several hosts: seconds from the first start to when the first, and the last host was done.
+pub(crate) const FIRST_DONE_S: &str = "first_done_s";
+/// See [`FIRST_DONE_S`].
+pub(crate) const LAST_DONE_S: &str = "last_done_s";
+/// Several hosts: how far their starts lay apart, in microseconds.
+pub(crate) const START_SKEW_US: &str = "start_skew_us";
+/// Several hosts: how well the clock of the least known one is known, in microseconds.
+pub(crate) const CLOCK_ERROR_US: &str = "clock_error_us";
