@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
+use crate::measure::hosts::agent::AgentArgs;
 use crate::measure::kind::{self, ALL, Kind};
 use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
 use crate::wait::WaitArgs;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
+    /// Serve one directory to a controller that measures on several hosts at once.
+    Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
     /// Say what changed beyond noise between two results.
@@ -53,11 +56,20 @@ pub(crate) enum Command {
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
+    /// What measures for an agent; the agent starts the program with it.
+    #[command(name = crate::measure::hosts::WORKER_SUBCOMMAND, hide = true)]
+    AgentWorker {
+        /// The directory that the agent serves.
+        directory: PathBuf,
+    },
     /// One sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
         /// What to do, as the parent process wrote it.
         job: String,
+        /// Wait for the instant at which to begin.
+        #[arg(long)]
+        start_line: bool,
     },
 }
 

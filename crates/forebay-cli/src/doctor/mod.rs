@@ -62,6 +62,11 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     Ok(environment)
 }
 
+/// Looks at the machine only.
+pub(crate) fn machine_only() -> Environment {
+    machine::environment(cgroup::MemoryLimit::of_this_process().as_ref())
+}
+
 /// Makes sure that direct I/O works at `target` before anything is measured there.
 ///
 /// # Errors

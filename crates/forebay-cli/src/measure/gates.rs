@@ -32,9 +32,13 @@ pub(super) struct Claim {
 /// One sample's number of repeat, what was seen, and what it claims.
 pub(super) type Seen<'a> = (u32, &'a Witness, Claim);
 
-/// The gates of a row, over all its samples: a sample that fails fails the row, whose value is the worst.
-pub(super) fn of_row(samples: &[Seen<'_>]) -> Vec<Condition> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+/// Processors that this process may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The gates of a row that ran on so many processors, over all its samples: a sample that fails fails the row, whose value is the worst.
+pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> {
     let gates: [fn(&Seen<'_>, usize) -> Condition; 5] = [
         |seen, _| device_bytes(seen),
         generator,
@@ -184,7 +188,7 @@ mod tests {
     }
 
     fn failed(witness: Witness, claim: Claim) -> Vec<String> {
-        let gates = of_row(&[(0, &good(), claim), (1, &witness, claim)]);
+        let gates = of_row(&[(0, &good(), claim), (1, &witness, claim)], processors());
         assert_eq!(gates.len(), 5);
         let failed = gates.into_iter().filter(|gate| gate.passed == Some(false));
         failed.inspect(|gate| assert!(gate.repeats.contains(&1), "{gate:?}")).map(|gate| gate.name).collect()
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_called_good() {
         let blind = Witness { device: None, own: None, ticks: None, throttled: None, ..good() };
-        let gates = of_row(&[(0, &blind, claim())]);
+        let gates = of_row(&[(0, &blind, claim())], processors());
         let known: Vec<bool> = gates.iter().map(|gate| gate.passed.is_some()).collect();
         assert_eq!(known, [false, true, false, false, false], "{gates:?}");
         let busy = Claim { busy_on_purpose: true, ..claim() };
@@ -223,10 +227,10 @@ mod tests {
             ..good()
         };
         let writing = Claim { written_bytes: Some(10 << 20), read_bytes: None, ..claim() };
-        let gates = of_row(&[(0, &journal, writing)]);
+        let gates = of_row(&[(0, &journal, writing)], processors());
         assert!(gates.iter().all(|gate| gate.passed != Some(false)), "{gates:?}");
         let lost = Witness { device: Some(Bytes { read: 0, written: 9 << 20 }), ..journal };
-        assert_eq!(of_row(&[(0, &lost, writing)])[0].passed, Some(false));
+        assert_eq!(of_row(&[(0, &lost, writing)], processors())[0].passed, Some(false));
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
+//! The first two can run on several hosts at once ([`hosts`]), whose samples begin together ([`startline`]).
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
 //! an index. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]).
 
+pub(crate) mod hosts;
 pub(crate) mod kind;
 
 mod aligned;
@@ -33,6 +35,7 @@ mod sampler;
 mod saturate;
 mod scan;
 mod span;
+mod startline;
 mod std_rows;
 mod subject;
 mod turns;
@@ -45,11 +48,11 @@ mod witness;
 /// goes to [`run_child`].
 pub(crate) const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample and returns the line to print on standard output.
+/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
 ///
 /// # Errors
 /// The text is not one that this program wrote, or the sample failed; the message goes to standard error and the exit
 /// code is not zero.
-pub(crate) fn run_child(job: &str) -> anyhow::Result<String> {
-    child::run(job)
+pub(crate) fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
+    child::run(job, start_line)
 }

@@ -117,6 +117,21 @@ pub(crate) const CPU_US_PER_APPEND: Column = column(
     1.0,
     "processor microseconds, user and system, all threads, for one append",
 );
+/// Of several hosts, which `scan` and `random` can be measured on.
+pub(crate) const FIRST_DONE_S: Column = column(
+    metric::FIRST_DONE_S,
+    "first done s",
+    1.0,
+    "seconds from the first host's start until the first host was done",
+);
+pub(crate) const LAST_DONE_S: Column = column(
+    metric::LAST_DONE_S,
+    "last done s",
+    1.0,
+    "seconds from the first host's start until the last host was done",
+);
+pub(crate) const START_SKEW_US: Column =
+    column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
 pub(crate) const SECONDS: Column = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
 /// What is shown of an experiment that this program does not know.

@@ -49,3 +49,11 @@ pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
 pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
 /// How often a lookup's task was polled again.
 pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
+/// Several hosts: seconds from the first start to when the first, and the last host was done.
+pub(crate) const FIRST_DONE_S: &str = "first_done_s";
+/// See [`FIRST_DONE_S`].
+pub(crate) const LAST_DONE_S: &str = "last_done_s";
+/// Several hosts: how far their starts lay apart, in microseconds.
+pub(crate) const START_SKEW_US: &str = "start_skew_us";
+/// Several hosts: how well the clock of the least known one is known, in microseconds.
+pub(crate) const CLOCK_ERROR_US: &str = "clock_error_us";
