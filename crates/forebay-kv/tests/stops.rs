@@ -88,6 +88,7 @@ fn longest_wait(load: Load) -> (Duration, Stats) {
 fn no_writer_is_stopped_for_long_by_flushes_and_compaction() {
     for load in LOADS {
         let (longest, stats) = longest_wait(load);
+        println!("{load:?}: {longest:?}");
         assert!(stats.flushes > 5 && stats.compactions > 0, "{load:?} was too little: {stats:?}");
         assert!(stats.space_waits > 0, "{load:?}: nobody came to wait for memory");
         assert!(longest <= WAIT_MAX, "{load:?}: a writer waited {longest:?}");
@@ -130,6 +131,7 @@ fn writers_that_nothing_paces_are_seen_to_stop() {
     use forebay_kv::breakage::{self, Breakage};
     for load in LOADS {
         let (longest, _) = breakage::with(Breakage::WritersNotPaced, || longest_wait(load));
+        println!("{load:?}, not paced: {longest:?}");
         assert!(longest > WAIT_MAX, "{load:?}: {longest:?} is no stop");
     }
 }
