@@ -287,7 +287,7 @@ mod tests {
         let answer = pattern(&report(experiments));
         assert_eq!(answer.verdict, Verdict::Yes);
         assert!(
-            answer.sentence.contains("reach 336 MB/s of it with many in flight, and 41 MB/s (1.71 %)"),
+            answer.sentence.contains("reach 336 MB/s of it with many in flight, and 41.0 MB/s (1.71 %)"),
             "{answer:?}"
         );
         let mut experiments = random(figures);
