@@ -10,6 +10,7 @@ use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
 use crate::measure::wal::WalOptions;
 use crate::measure::walk::WalkOptions;
+use crate::measure::writes::WritesOptions;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -66,6 +67,8 @@ pub(crate) enum Measure {
     Blocking(MeasureArgs<BlockingOptions>),
     /// Look keys up in an index on the device, each a chain of dependent reads, in several ways.
     Walk(MeasureArgs<WalkOptions>),
+    /// Write blocks at random, with and without the time for open, sync and close.
+    Writes(MeasureArgs<WritesOptions>),
 }
 
 /// Options of `doctor`.

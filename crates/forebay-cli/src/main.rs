@@ -61,6 +61,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Measure(Measure::Wal(args)) => run_measure(args, &cleanup()?, measure::wal::run),
         Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
         Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
+        Command::Measure(Measure::Writes(args)) => run_measure(args, &cleanup()?, measure::writes::run),
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
@@ -105,6 +106,7 @@ fn run_measure<Options: clap::Args>(
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::appends::of(&report.experiments);
     report.verdicts.extend(report::walks::of(&report.experiments));
+    report.verdicts.extend(report::writes::of(&report.experiments));
     if args.json {
         print(&report.to_json()?)?;
     } else {

@@ -286,6 +286,24 @@ pub(crate) mod metric {
     pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
     /// How often a lookup's task was polled again.
     pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
+    /// Operations divided by the time in write calls alone.
+    pub(crate) const IOPS_ADVERTISED: &str = "iops_advertised";
+    /// Operations divided by the whole time: open, write, sync, close. Absent where nothing is durable then.
+    pub(crate) const IOPS_RELIABLE: &str = "iops_reliable";
+    /// Time that a client spent opening, in milliseconds: all of its calls together.
+    pub(crate) const OPEN_MS: &str = "open_ms";
+    /// See [`OPEN_MS`].
+    pub(crate) const WRITE_MS: &str = "write_ms";
+    /// See [`OPEN_MS`].
+    pub(crate) const SYNC_MS: &str = "sync_ms";
+    /// See [`OPEN_MS`].
+    pub(crate) const CLOSE_MS: &str = "close_ms";
+    /// From the beginning until the last client was ready.
+    pub(crate) const TOTAL_MS: &str = "total_ms";
+    /// How long the sync took that a row did not make.
+    pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
+    /// Bytes that the block device moved for each byte that the program asked for.
+    pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
 }
 
 /// The median; the mean of the middle two when the number of values is even.

@@ -10,6 +10,7 @@ use super::latency::Latency;
 use super::pattern::Pattern;
 use super::wal::WalWork;
 use super::walk::WalkWork;
+use super::writes::WritesWork;
 
 /// The hidden subcommand's argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub(super) enum Work {
     Wal(WalWork),
     /// Looks up in an index.
     Walk(WalkWork),
+    /// Writes blocks at random.
+    Writes(WritesWork),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

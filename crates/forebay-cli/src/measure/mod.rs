@@ -1,17 +1,19 @@
 //! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable, `walk` looks up in an index.
+//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random.
 //!
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index.
+//! an index. [`home`], [`rounds`] and [`traffic`] are what the newer experiments share: their directory, the turns of
+//! their cells, and the bytes that really moved.
 
 pub(crate) mod blocking;
 pub(crate) mod random;
 pub(crate) mod scan;
 pub(crate) mod wal;
 pub(crate) mod walk;
+pub(crate) mod writes;
 
 mod aligned;
 mod beneath;
@@ -20,16 +22,19 @@ mod child;
 mod cold;
 mod forebay_rows;
 mod gauge;
+mod home;
 mod job;
 mod latency;
 mod pace;
 mod pattern;
 mod plan;
 mod residency;
+mod rounds;
 mod sampler;
 mod span;
 mod std_rows;
 mod subject;
+mod traffic;
 mod units;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which

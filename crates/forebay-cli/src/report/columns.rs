@@ -17,7 +17,7 @@ pub(crate) struct Column {
 }
 
 /// Every metric that tables show, in their order.
-pub(crate) const COLUMNS: [Column; 30] = [
+pub(crate) const COLUMNS: [Column; 39] = [
     column(
         metric::MB_PER_S,
         "MB/s",
@@ -27,13 +27,31 @@ pub(crate) const COLUMNS: [Column; 30] = [
     column(metric::IOPS, "IOPS", 1.0, "blocks that the program got in a second"),
     column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that were answered and verified in a second"),
     column(
-        metric::P50_US,
-        "p50 µs",
+        metric::IOPS_ADVERTISED,
+        "IOPS as advertised",
         1.0,
-        "half of the reads or lookups took no longer, seen from the caller",
+        "writes divided by the time in write calls alone",
     ),
-    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 reads or lookups took no longer"),
-    column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer"),
+    column(
+        metric::IOPS_RELIABLE,
+        "IOPS you can rely on",
+        1.0,
+        "writes divided by the whole time: open, write, sync and close; rows that are not durable then have none",
+    ),
+    column(metric::OPEN_MS, "open ms", 1.0, "time that a client spent opening"),
+    column(metric::WRITE_MS, "write ms", 1.0, "time that a client spent in write calls"),
+    column(metric::SYNC_MS, "sync ms", 1.0, "time that a client spent in sync calls"),
+    column(metric::CLOSE_MS, "close ms", 1.0, "time that a client spent closing"),
+    column(metric::TOTAL_MS, "total ms", 1.0, "from the beginning until the last client was ready"),
+    column(
+        metric::SYNC_LEFT_OUT_MS,
+        "sync left out ms",
+        1.0,
+        "how long the sync took afterwards that the row did not make",
+    ),
+    column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller"),
+    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 operations took no longer"),
+    column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 operations took no longer"),
     column(
         metric::CPU_S_PER_GB,
         "CPU s/GB",
@@ -65,6 +83,12 @@ pub(crate) const COLUMNS: [Column; 30] = [
         "voluntary and involuntary context switches for one lookup",
     ),
     column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again"),
+    column(
+        metric::DEVICE_BYTES_PER_BYTE,
+        "device bytes/byte",
+        1.0,
+        "bytes that the block device moved for each byte that the program asked for; everyone's count",
+    ),
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time"),
     column(
         metric::MEMORY_PEAK_BYTES,
@@ -167,6 +191,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
         }
         "wal" | "blocking" => super::appends::title(experiment),
         "walk" => super::walks::title(experiment),
+        "writes" => super::writes::title(experiment),
         other => other.to_owned(),
     }
 }

@@ -8,3 +8,4 @@ pub(crate) mod summary;
 mod svg;
 pub(crate) mod verdicts;
 pub(crate) mod walks;
+pub(crate) mod writes;

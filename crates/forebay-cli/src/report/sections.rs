@@ -13,6 +13,8 @@ const APPEND_CHARTS: [&str; 4] =
     [metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT];
 const WALK_CHARTS: [&str; 4] =
     [metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP];
+const WRITES_CHARTS: [&str; 4] =
+    [metric::IOPS_ADVERTISED, metric::IOPS_RELIABLE, metric::TOTAL_MS, metric::DEVICE_BYTES_PER_BYTE];
 const RANDOM_CHARTS: [&str; 3] = [metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO];
 
 /// All experiments: scans one by one, random reads by span, with lines over the depth where there are several.
@@ -35,6 +37,7 @@ fn charts_of(experiment: &Experiment) -> &'static [&'static str] {
     match experiment.name.as_str() {
         "random" => &RANDOM_CHARTS,
         "walk" => &WALK_CHARTS,
+        "writes" => &WRITES_CHARTS,
         "wal" | "blocking" => &APPEND_CHARTS,
         _ => &SCAN_CHARTS,
     }
