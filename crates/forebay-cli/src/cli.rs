@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::kv::KvCommand;
+use crate::measure::amplification::AmplificationOptions;
 use crate::measure::blocking::BlockingOptions;
 use crate::measure::random::RandomOptions;
 use crate::measure::scan::ScanOptions;
@@ -69,6 +70,8 @@ pub(crate) enum Measure {
     Walk(MeasureArgs<WalkOptions>),
     /// Write blocks at random, with and without the time for open, sync and close.
     Writes(MeasureArgs<WritesOptions>),
+    /// Read pieces of less than a page from one file and from many: what the device reads for them.
+    Amplification(MeasureArgs<AmplificationOptions>),
 }
 
 /// Options of `doctor`.

@@ -62,6 +62,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
         Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
         Command::Measure(Measure::Writes(args)) => run_measure(args, &cleanup()?, measure::writes::run),
+        Command::Measure(Measure::Amplification(args)) => {
+            run_measure(args, &cleanup()?, measure::amplification::run)
+        }
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
@@ -107,6 +110,7 @@ fn run_measure<Options: clap::Args>(
     report.verdicts = report::appends::of(&report.experiments);
     report.verdicts.extend(report::walks::of(&report.experiments));
     report.verdicts.extend(report::writes::of(&report.experiments));
+    report.verdicts.extend(report::amplification::of(&report.experiments));
     if args.json {
         print(&report.to_json()?)?;
     } else {

@@ -304,6 +304,8 @@ pub(crate) mod metric {
     pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
     /// Bytes that the block device moved for each byte that the program asked for.
     pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
+    /// The same by the kernel's account of the process.
+    pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
 }
 
 /// The median; the mean of the middle two when the number of values is even.

@@ -23,6 +23,9 @@ pub(super) fn run(job: &str) -> anyhow::Result<String> {
         Work::Random(work) => random(&job, work)?,
         Work::Walk(work) => return super::walk::sample(&job.path, job.device_stat.as_deref(), work),
         Work::Writes(work) => return super::writes::sample(&job.path, job.device_stat.as_deref(), work),
+        Work::Amplification(work) => {
+            return super::amplification::sample(&job.path, job.device_stat.as_deref(), work);
+        }
         Work::Wal(work) => return Ok(serde_json::to_string(&super::wal::sample(&job.path, work)?)?),
     };
     Ok(serde_json::to_string(&Answer::of(&reading))?)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::amplification::AmplificationWork;
 use super::gauge::Cost;
 use super::latency::Latency;
 use super::pattern::Pattern;
@@ -45,6 +46,8 @@ pub(super) enum Work {
     Walk(WalkWork),
     /// Writes blocks at random.
     Writes(WritesWork),
+    /// Reads small pieces at random.
+    Amplification(AmplificationWork),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

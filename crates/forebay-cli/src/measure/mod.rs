@@ -1,5 +1,6 @@
 //! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random.
+//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
+//! `amplification` reads small pieces.
 //!
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
@@ -8,6 +9,7 @@
 //! an index. [`home`], [`rounds`] and [`traffic`] are what the newer experiments share: their directory, the turns of
 //! their cells, and the bytes that really moved.
 
+pub(crate) mod amplification;
 pub(crate) mod blocking;
 pub(crate) mod random;
 pub(crate) mod scan;

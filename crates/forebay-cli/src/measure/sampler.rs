@@ -188,6 +188,7 @@ fn limit_of(work: &Work) -> Duration {
         // Warming reads at 20 MB/s on the slowest of disks.
         Work::Random(work) => work.seconds + work.warm_bytes as f64 / 20e6,
         Work::Walk(work) => work.seconds,
+        Work::Amplification(work) => work.seconds_max,
         // Syncing takes as long as the device needs for what was written in that time.
         Work::Writes(work) => 10.0 * work.seconds_max,
         // Writing files through at the same rate.

@@ -17,14 +17,14 @@ pub(crate) struct Column {
 }
 
 /// Every metric that tables show, in their order.
-pub(crate) const COLUMNS: [Column; 39] = [
+pub(crate) const COLUMNS: [Column; 40] = [
     column(
         metric::MB_PER_S,
         "MB/s",
         1.0,
         "millions of bytes that the program got in a second, closing included",
     ),
-    column(metric::IOPS, "IOPS", 1.0, "blocks that the program got in a second"),
+    column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second"),
     column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that were answered and verified in a second"),
     column(
         metric::IOPS_ADVERTISED,
@@ -88,6 +88,12 @@ pub(crate) const COLUMNS: [Column; 39] = [
         "device bytes/byte",
         1.0,
         "bytes that the block device moved for each byte that the program asked for; everyone's count",
+    ),
+    column(
+        metric::PROCESS_BYTES_PER_BYTE,
+        "process bytes/byte",
+        1.0,
+        "the same by the kernel's account of the process: what others move is not in it",
     ),
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time"),
     column(
@@ -192,6 +198,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
         "wal" | "blocking" => super::appends::title(experiment),
         "walk" => super::walks::title(experiment),
         "writes" => super::writes::title(experiment),
+        "amplification" => super::amplification::title(experiment),
         other => other.to_owned(),
     }
 }

@@ -1,5 +1,6 @@
 //! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
+pub(crate) mod amplification;
 pub(crate) mod appends;
 mod columns;
 pub(crate) mod html;

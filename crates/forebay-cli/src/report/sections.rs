@@ -15,6 +15,8 @@ const WALK_CHARTS: [&str; 4] =
     [metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP];
 const WRITES_CHARTS: [&str; 4] =
     [metric::IOPS_ADVERTISED, metric::IOPS_RELIABLE, metric::TOTAL_MS, metric::DEVICE_BYTES_PER_BYTE];
+const AMPLIFICATION_CHARTS: [&str; 4] =
+    [metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE, metric::IOPS, metric::P99_US];
 const RANDOM_CHARTS: [&str; 3] = [metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO];
 
 /// All experiments: scans one by one, random reads by span, with lines over the depth where there are several.
@@ -38,6 +40,7 @@ fn charts_of(experiment: &Experiment) -> &'static [&'static str] {
         "random" => &RANDOM_CHARTS,
         "walk" => &WALK_CHARTS,
         "writes" => &WRITES_CHARTS,
+        "amplification" => &AMPLIFICATION_CHARTS,
         "wal" | "blocking" => &APPEND_CHARTS,
         _ => &SCAN_CHARTS,
     }
