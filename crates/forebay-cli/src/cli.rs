@@ -2,16 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
-use crate::measure::amplification::AmplificationOptions;
-use crate::measure::blocking::BlockingOptions;
-use crate::measure::random::RandomOptions;
-use crate::measure::scan::ScanOptions;
-use crate::measure::wal::WalOptions;
-use crate::measure::walk::WalkOptions;
-use crate::measure::writes::WritesOptions;
+use crate::measure::kind::{self, ALL, Kind};
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -39,7 +34,7 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
-    /// Run doctor and all measurements, and write one HTML page.
+    /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
@@ -55,25 +50,6 @@ pub(crate) enum Command {
     },
 }
 
-/// The experiments.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Measure {
-    /// Read a file from its beginning to its end, in several ways.
-    Scan(MeasureArgs<ScanOptions>),
-    /// Read blocks at random places, in several ways.
-    Random(MeasureArgs<RandomOptions>),
-    /// Make records durable from a Tokio runtime, idle and busy, in several ways.
-    Wal(MeasureArgs<WalOptions>),
-    /// Append batches to the log from tasks that block, that use spawn_blocking, or that await.
-    Blocking(MeasureArgs<BlockingOptions>),
-    /// Look keys up in an index on the device, each a chain of dependent reads, in several ways.
-    Walk(MeasureArgs<WalkOptions>),
-    /// Write blocks at random, with and without the time for open, sync and close.
-    Writes(MeasureArgs<WritesOptions>),
-    /// Read pieces of less than a page from one file and from many: what the device reads for them.
-    Amplification(MeasureArgs<AmplificationOptions>),
-}
-
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -85,15 +61,74 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// Options of every experiment, around its own.
+/// One experiment and its command line: subcommands as the registry has them.
+#[derive(Debug)]
+pub(crate) struct Measure {
+    /// Which one.
+    pub(crate) kind: &'static Kind,
+    /// What all of them have.
+    pub(crate) args: MeasureArgs,
+    /// What it reads its own options from.
+    pub(crate) matches: ArgMatches,
+}
+
+impl Subcommand for Measure {
+    fn augment_subcommands(command: clap::Command) -> clap::Command {
+        let commands = ALL.iter().map(|kind| {
+            let command = MeasurePath::augment_args(clap::Command::new(kind.name).about(kind.about));
+            MeasureArgs::augment_args((kind.options)(command))
+        });
+        command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
+    }
+
+    fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        kind::find(name).is_some()
+    }
+}
+
+impl FromArgMatches for Measure {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let missing = || clap::Error::new(ErrorKind::MissingSubcommand);
+        let (name, matches) = matches.subcommand().ok_or_else(missing)?;
+        Ok(Self {
+            kind: kind::find(name).ok_or_else(missing)?,
+            args: MeasureArgs::from_arg_matches(matches)?,
+            matches: matches.clone(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Measure {
+    /// Where it works.
+    ///
+    /// # Errors
+    /// None: there is a default.
+    pub(crate) fn path(&self) -> Result<PathBuf, clap::Error> {
+        Ok(MeasurePath::from_arg_matches(&self.matches)?.path)
+    }
+}
+
+/// Where an experiment works; apart, so that the help tells it before the experiment's own options.
 #[derive(Debug, Args)]
-pub(crate) struct MeasureArgs<Options: Args> {
-    /// A directory (a temp file is written there and removed), or an existing file or block device (only
-    /// read).
+struct MeasurePath {
+    /// A directory (temp files are written there and removed), or an existing file or block device (only read);
+    /// experiments that write take a directory only.
     #[arg(default_value = ".")]
-    pub(crate) path: PathBuf,
-    #[command(flatten)]
-    pub(crate) options: Options,
+    path: PathBuf,
+}
+
+/// Options of every experiment, beside its own.
+#[derive(Debug, Args)]
+pub(crate) struct MeasureArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
     /// Print JSON instead of a table.
@@ -104,7 +139,7 @@ pub(crate) struct MeasureArgs<Options: Args> {
 /// Options that experiments and the report share.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
-    /// Smaller files and fewer repeats; `report --quick` ends within 90 seconds.
+    /// Smaller files and fewer repeats; `report --quick` ends within three minutes.
     #[arg(long)]
     pub(crate) quick: bool,
     /// The seed of file contents and offsets; without it every run takes a new one, and says which.
@@ -134,6 +169,9 @@ pub(crate) struct ReportArgs {
     /// Where to write all numbers as JSON; `-` prints them instead of the summary.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Only these experiments, in the report's order
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = kind::parse_name)]
+    pub(crate) only: Vec<&'static Kind>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
@@ -146,5 +184,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_experiment_has_its_own_options_and_the_common_ones() {
+        for kind in ALL {
+            let cli = Cli::try_parse_from(["forebay", "measure", kind.name, "/data", "--quick", "--json"]);
+            let Ok(Cli { command: Command::Measure(measure) }) = cli else { panic!("{}", kind.name) };
+            assert_eq!(measure.kind.name, kind.name);
+            assert!(measure.args.json && measure.args.common.quick);
+            assert_eq!(measure.path().expect("it was given"), PathBuf::from("/data"));
+        }
+        let wrong = Cli::try_parse_from(["forebay", "measure", "walk", "--no-such-option"]);
+        assert!(wrong.is_err_and(|error| error.kind() == ErrorKind::UnknownArgument));
     }
 }

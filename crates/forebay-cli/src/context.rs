@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
-use crate::progress::Progress;
+use crate::measure::kind::Kind;
+use crate::progress::{Progress, Step, Unit, time_left};
 
 /// Everything an experiment shares with the program.
 #[derive(Debug)]
@@ -26,18 +27,36 @@ pub(crate) struct Context {
     pub(crate) seed: u64,
     /// When the experiment was started.
     pub(crate) started: Instant,
+    /// When this experiment and those after it should be done, in a report.
+    ends: Option<Instant>,
 }
 
 impl Context {
     /// A context without a budget that starts now.
     pub(crate) fn new(target: Target, progress: Progress, cleanup: Cleanup, seed: u64) -> Self {
-        Self { target, progress, cleanup, quick: false, budget: None, seed, started: Instant::now() }
+        let started = Instant::now();
+        Self { target, progress, cleanup, quick: false, budget: None, seed, started, ends: None }
     }
 
-    /// Starts the clock of a new experiment with a budget of its own.
-    pub(crate) fn restart(&mut self, budget: Option<Duration>) {
-        self.budget = budget;
+    /// Starts the clock of the first of `kinds`, with the budget that it has when all must be quick.
+    pub(crate) fn restart(&mut self, kinds: &[&Kind]) {
+        let quick = self.quick;
+        let seconds = |kind: &Kind| if quick { kind.quick_seconds } else { kind.full_seconds };
+        let all = kinds.iter().map(|kind| seconds(kind)).sum();
         self.started = Instant::now();
+        self.budget = kinds.first().filter(|_| quick).map(|kind| Duration::from_secs(kind.quick_seconds));
+        self.ends = self.started.checked_add(Duration::from_secs(all));
+    }
+
+    /// About how long this and the following experiments of a report will take, in words; `None` when there are no
+    /// others, or when that time is over.
+    pub(crate) fn left(&self) -> Option<String> {
+        time_left(self.ends?.checked_duration_since(Instant::now())?)
+    }
+
+    /// Starts a step of the experiment; see [`Progress::step`]. In a report it tells how long all will take, too.
+    pub(crate) fn step(&self, label: impl Into<String>, total: u64, unit: Unit) -> Step {
+        self.progress.step(label, total, unit).within(self.ends)
     }
 
     /// What is left of the budget; `None` when there is no budget.

@@ -20,26 +20,19 @@ mod wal;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use clap::Parser;
 
 use cleanup::Cleanup;
-use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, MeasureArgs, ReportArgs};
+use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
 use context::{Context, Target};
 use exit::Failure;
-use measure::walk::WalkOptions;
+use measure::kind::{ALL, Kind};
 use output::{Destination, print};
 use progress::Progress;
-use result::{Experiment, Report, Row};
-
-/// How `report --quick` divides its 90 seconds; the rest is for the doctor, the preparations and the page.
-const QUICK_SCAN: Duration = Duration::from_secs(27);
-const QUICK_RANDOM: Duration = Duration::from_secs(23);
-const QUICK_WAL: Duration = Duration::from_secs(18);
-const QUICK_BLOCKING: Duration = Duration::from_secs(5);
-const QUICK_WALK: Duration = Duration::from_secs(6);
+use result::{Report, Row};
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -54,17 +47,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let cleanup = || Cleanup::install().context("the signal handlers cannot be installed");
     match cli.command {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
-        Command::Measure(Measure::Scan(args)) => {
-            run_measure(args, &cleanup()?, |options, context| Ok(vec![measure::scan::run(options, context)?]))
-        }
-        Command::Measure(Measure::Random(args)) => run_measure(args, &cleanup()?, measure::random::run),
-        Command::Measure(Measure::Wal(args)) => run_measure(args, &cleanup()?, measure::wal::run),
-        Command::Measure(Measure::Blocking(args)) => run_measure(args, &cleanup()?, measure::blocking::run),
-        Command::Measure(Measure::Walk(args)) => run_measure(args, &cleanup()?, measure::walk::run),
-        Command::Measure(Measure::Writes(args)) => run_measure(args, &cleanup()?, measure::writes::run),
-        Command::Measure(Measure::Amplification(args)) => {
-            run_measure(args, &cleanup()?, measure::amplification::run)
-        }
+        Command::Measure(measure) => run_measure(&measure, &cleanup()?),
         Command::Report(args) => run_report(&args, &cleanup()?),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
@@ -98,20 +81,13 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     .into())
 }
 
-fn run_measure<Options: clap::Args>(
-    args: MeasureArgs<Options>,
-    cleanup: &Cleanup,
-    experiment: impl FnOnce(&Options, &mut Context) -> anyhow::Result<Vec<Experiment>>,
-) -> anyhow::Result<ExitCode> {
-    let mut context = prepare(&args.path, &args.common, cleanup)?;
+fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let environment = doctor::examine(&context.target, cleanup)?;
-    let experiments = experiment(&args.options, &mut context)?;
+    let experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
     let mut report = Report::new(environment, experiments);
-    report.verdicts = report::appends::of(&report.experiments);
-    report.verdicts.extend(report::walks::of(&report.experiments));
-    report.verdicts.extend(report::writes::of(&report.experiments));
-    report.verdicts.extend(report::amplification::of(&report.experiments));
-    if args.json {
+    report.verdicts = report::verdicts::of(&report.experiments);
+    if measure.args.json {
         print(&report.to_json()?)?;
     } else {
         print(&report::summary::render(&report))?;
@@ -131,32 +107,20 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         _ => None,
     };
     let mut context = prepare(&args.path, &args.common, cleanup)?;
+    let kinds = kinds(&args.only, &context)?;
     context.progress.say("doctor: trying what works here");
     let environment = doctor::examine(&context.target, cleanup)?;
-    let quick = args.common.quick;
-
-    context.restart(quick.then_some(QUICK_SCAN));
-    let mut experiments = vec![measure::scan::run(&Default::default(), &mut context)?];
-    context.restart(quick.then_some(QUICK_RANDOM));
-    experiments.extend(measure::random::run(&Default::default(), &mut context)?);
-
-    if matches!(context.target, Target::Directory(_)) {
-        context.restart(quick.then_some(QUICK_WAL));
-        experiments.extend(measure::wal::run(&Default::default(), &mut context)?);
-        context.restart(quick.then_some(QUICK_BLOCKING));
-        experiments.extend(measure::blocking::run(&Default::default(), &mut context)?);
-        context.restart(quick.then_some(QUICK_WALK));
-        experiments.extend(measure::walk::run(&WalkOptions::for_report(), &mut context)?);
-    } else {
-        context.progress.say(
-            "durable appends and lookups are not measured: they need a directory for files of their own",
-        );
+    let mut experiments = Vec::new();
+    for (done, kind) in kinds.iter().enumerate() {
+        context.restart(&kinds[done..]);
+        let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
+        let (number, count) = (done + 1, kinds.len());
+        context.progress.say(&format!("experiment {number} of {count}: {}{left}", kind.name));
+        experiments.extend((kind.report)(&mut context)?);
     }
 
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::verdicts::of(&report.experiments);
-    report.verdicts.extend(report::appends::of(&report.experiments));
-    report.verdicts.extend(report::walks::of(&report.experiments));
     let json = report.to_json()?;
     page.write(&report::html::page(&report), cleanup)?;
     if let Some(numbers) = numbers {
@@ -169,6 +133,23 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         print(&format!("\nThe page: {}\n", args.out.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The experiments of a report: those named, or all that the path allows.
+fn kinds(only: &[&'static Kind], context: &Context) -> Result<Vec<&'static Kind>, Failure> {
+    let is_directory = matches!(context.target, Target::Directory(_));
+    let chosen = |kind: &&Kind| only.is_empty() || only.iter().any(|named| named.name == kind.name);
+    let (kinds, others): (Vec<&Kind>, Vec<&Kind>) =
+        ALL.iter().copied().filter(chosen).partition(|kind| is_directory || !kind.needs_directory);
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|kind| kind.name).collect();
+        let told = format!("{}: these need a directory for files of their own", names.join(", "));
+        if !only.is_empty() {
+            return Err(Failure::Path(format!("{told}, and {} is none", context.target.path().display())));
+        }
+        context.progress.say(&format!("not measured: {told}"));
+    }
+    Ok(kinds)
 }
 
 fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Result<Context> {

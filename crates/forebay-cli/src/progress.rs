@@ -59,7 +59,8 @@ impl Progress {
             }
             Self::Silent => None,
         };
-        Step { mode: *self, label, total, bar, said: Mutex::new(Instant::now()), started: Instant::now() }
+        let started = Instant::now();
+        Step { mode: *self, label, total, bar, said: Mutex::new(started), started, ends: None }
     }
 }
 
@@ -91,9 +92,30 @@ pub(crate) struct Step {
     bar: Option<ProgressBar>,
     said: Mutex<Instant>,
     started: Instant,
+    ends: Option<Instant>,
+}
+
+/// `about 2 min left`; `None` for less than a second.
+pub(crate) fn time_left(left: Duration) -> Option<String> {
+    match left.as_secs() {
+        0 => None,
+        seconds @ 1..=119 => Some(format!("about {seconds} s left")),
+        seconds => Some(format!("about {} min left", seconds.div_ceil(60))),
+    }
 }
 
 impl Step {
+    /// Tells beside the step's own progress how long it is until `ends`, when all steps should be over.
+    pub(crate) fn within(mut self, ends: Option<Instant>) -> Self {
+        self.ends = ends;
+        self
+    }
+
+    fn left(&self) -> String {
+        let left = self.ends.and_then(|ends| ends.checked_duration_since(Instant::now()));
+        left.and_then(time_left).map_or_else(String::new, |left| format!(", {left} in all"))
+    }
+
     /// How far the step is, in its unit.
     pub(crate) fn set(&self, position: u64) {
         if let Some(bar) = &self.bar {
@@ -105,7 +127,7 @@ impl Step {
             {
                 *said = Instant::now();
                 let percent = position.saturating_mul(100).checked_div(self.total).unwrap_or(100);
-                eprintln!("{}: {}%", self.label, percent.min(100));
+                eprintln!("{}: {}%{}", self.label, percent.min(100), self.left());
             }
         }
     }
@@ -113,7 +135,7 @@ impl Step {
     /// A few words behind the bar, such as the row that is running.
     pub(crate) fn message(&self, words: impl Into<String>) {
         if let Some(bar) = &self.bar {
-            bar.set_message(words.into());
+            bar.set_message(format!("{}{}", words.into(), self.left()));
         }
     }
 
@@ -144,6 +166,14 @@ mod tests {
     #[test]
     fn quiet_is_silent() {
         assert_eq!(Progress::detect(true), Progress::Silent);
+    }
+
+    #[test]
+    fn the_time_left_is_told_in_words() {
+        let told = |seconds| time_left(Duration::from_secs(seconds));
+        assert_eq!(told(0), None);
+        assert_eq!(told(119).as_deref(), Some("about 119 s left"));
+        assert_eq!(told(121).as_deref(), Some("about 3 min left"));
     }
 
     #[test]

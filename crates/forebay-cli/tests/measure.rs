@@ -164,3 +164,21 @@ fn a_report_is_one_page_and_one_document() {
     assert!(before == fs::read(&file).expect("readable"), "a file that was only to be read has changed");
     assert_eq!(directory.names(), ["data", "numbers.json", "page.html"]);
 }
+
+#[test]
+fn a_report_has_only_what_was_named_in_its_own_order() {
+    let directory = Directory::new("named");
+    let file = directory.file("data", 40 << 20);
+    let page = directory.path().join("page.html");
+    let [file, page] = [&file, &page].map(|path| path.to_str().expect("readable name"));
+    let outcome = run(&["report", file, "--quick", "--only", "random,scan", "--out", page, "--json", "-"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("experiments");
+    let mut names: Vec<&str> = experiments.iter().filter_map(|found| found["name"].as_str()).collect();
+    names.dedup();
+    assert_eq!(names, ["scan", "random"]);
+    assert!(outcome.err.contains("experiment 1 of 2: scan, about 4"), "{}", outcome.err);
+    let outcome = run(&["report", file, "--quick", "--only", "scan", "--out", page, "--json", "-"]);
+    assert_eq!(document(&outcome)["experiments"].as_array().map(Vec::len), Some(1));
+}

@@ -22,6 +22,23 @@ fn wrong_usage() {
     refused(&["measure", "scan", "--no-such-option"], 2, &["--no-such-option"]);
     refused(&["measure", "random", "--depth", "many"], 2, &["many"]);
     refused(&[], 2, &["Usage"]);
+    refused(&["measure"], 2, &["Usage", "blocking"]);
+    refused(&["measure", "scna"], 2, &["scna", "scan"]);
+}
+
+#[test]
+fn experiments_that_there_are_not() {
+    refused(&["report", "--only", "scan,scna"], 2, &["\"scna\"", "scan, random, wal, blocking, walk"]);
+    let directory = Directory::new("only");
+    let file = directory.file("data", 40 << 20);
+    let page = directory.path().join("page.html");
+    let [file, page] = [&file, &page].map(|path| path.to_str().expect("readable name"));
+    refused(
+        &["report", file, "--only", "scan,walk,wal", "--out", page],
+        3,
+        &["wal, walk: these need a directory", file],
+    );
+    assert_eq!(directory.names(), ["data"]);
 }
 
 #[test]

@@ -90,6 +90,59 @@ fn a_sync_that_fails_after_a_good_write_is_an_error_either_way() {
     }
 }
 
+/// Write calls of the thread that asks; what a ring does on its behalf is none.
+fn write_calls() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    io.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()
+}
+
+/// Counted, because either way the bytes are durable: a `WhenAlone` that never blocked, or always did, passed every other
+/// test.
+#[test]
+fn when_alone_blocks_alone_and_not_beside_another_operation() {
+    const WRITES: u64 = 20;
+    let (engine, dir) = (Engine::start(config().shards(1)).unwrap(), dir());
+    if engine.health().driver != "uring" {
+        println!("the threads of the driver `threads` make every call: who makes it is not tested");
+        return;
+    }
+    let file = engine.open(dir.path().join("file"), Open::create()).wait().unwrap();
+    let calls = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let mut calls = Vec::new();
+        file.write(0, bytes_of(0..64 * KIB)).await.unwrap();
+        for (flush, beside) in WAYS.into_iter().flat_map(|flush| [(flush, false), (flush, true)]) {
+            let before = write_calls();
+            for n in 0..WRITES {
+                let mut read = file.read(0..64 * KIB).into_future();
+                if beside {
+                    // Polled once it waits for its turn or for the device; nothing else runs before the write is there.
+                    assert!(poll_once(&mut read).await.is_pending());
+                }
+                let write = file.write(n * 4 * KIB, bytes_of(0..4 * KIB)).durable(Durability::Data);
+                write.flush(flush).await.unwrap();
+                if beside {
+                    read.await.unwrap();
+                }
+            }
+            calls.push((flush, beside, write_calls() - before));
+        }
+        calls
+    });
+    let wanted = [
+        (Flush::Queued, false, 0),
+        (Flush::Queued, true, 0),
+        (Flush::Blocking, false, WRITES),
+        (Flush::Blocking, true, WRITES),
+        (Flush::WhenAlone, false, WRITES),
+        (Flush::WhenAlone, true, 0),
+    ];
+    assert_eq!(calls.wait().unwrap(), wanted);
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
 /// More of them than the ring, the queue or the shard takes at once, beside reads, at the smallest depths.
 #[test]
 fn thousands_at_once_at_small_depths() {

@@ -5,12 +5,14 @@
 
 use clap::Args;
 
+use super::kind::{Axis, Kind, parsed};
 use super::rounds::known;
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
-use crate::result::Experiment;
+use crate::report::{amplification, columns};
+use crate::result::{Experiment, metric};
 
 mod cells;
 mod engine;
@@ -21,8 +23,33 @@ mod run;
 use cells::{Plan, measure};
 use job::ReadRow;
 
-pub(super) use job::AmplificationWork;
-pub(super) use run::sample;
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "amplification",
+    about: "Read pieces of less than a page from one file and from many, and count what the device reads for them",
+    quick_seconds: 9,
+    full_seconds: 60,
+    needs_directory: true,
+    options: AmplificationOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&AmplificationOptions::default(), context),
+    sample: |job| run::sample(&job.path, job.device_stat.as_deref(), &job.work()?),
+    columns: &[
+        columns::PROCESS_BYTES_PER_BYTE,
+        columns::DEVICE_BYTES_PER_BYTE,
+        columns::IOPS,
+        columns::P50_US,
+        columns::P99_US,
+        columns::CPU_US_PER_IO,
+    ],
+    compared: metric::PROCESS_BYTES_PER_BYTE,
+    charts: &[metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE, metric::IOPS, metric::P99_US],
+    axis: Axis { parameter: "files", label: "files" },
+    title: amplification::title,
+    heading: amplification::heading,
+    together: |_, _| true,
+    verdicts: amplification::of,
+};
 
 const BYTES: u64 = 1 << 30;
 const BYTES_QUICK: u64 = 128 << 20;

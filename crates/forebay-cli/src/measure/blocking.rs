@@ -1,14 +1,38 @@
-//! `measure blocking`: batches of records into the log, from tasks that block, that hand the blocking to
-//! another thread, or that await.
+//! `measure blocking`: batches of records into the log and into the store, from tasks that block, that hand the
+//! blocking to another thread, or that await.
 
 use clap::Args;
 
+use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
 use super::wal::{
-    FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
+    COLUMNS, FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
+    sample,
 };
 use crate::context::Context;
-use crate::result::Experiment;
+use crate::report::appends;
+use crate::result::{Experiment, metric};
+
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "blocking",
+    about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
+    quick_seconds: 8,
+    full_seconds: 50,
+    needs_directory: true,
+    options: BlockingOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&BlockingOptions::default(), context),
+    sample,
+    columns: COLUMNS,
+    compared: metric::DURABLE[1],
+    charts: &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT],
+    axis: DEPTH,
+    title: appends::title,
+    heading: appends::title,
+    together: |_, _| false,
+    verdicts: appends::blocking,
+};
 
 /// What can be chosen for batches.
 #[derive(Debug, Clone, Default, Args)]
@@ -32,7 +56,7 @@ pub(crate) struct BlockingOptions {
     /// Samples of each cell [default: 3, with --quick 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
-    /// Only these rows: direct, spawn-blocking, async
+    /// Only these rows: direct, spawn-blocking, async, store-direct, store-spawn-blocking, store-async
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
 }
@@ -68,7 +92,7 @@ pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::R
         .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
         .collect();
     let plan = Plan {
-        name: "blocking",
+        name: KIND.name,
         settings,
         rows,
         seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 1.0 }),

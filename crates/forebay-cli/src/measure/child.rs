@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::Context as _;
 
-use super::job::{Answer, Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork, Work};
-use super::{forebay_rows, std_rows};
+use super::job::{Answer, Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
+use super::{forebay_rows, kind, std_rows};
 
 /// Runs one sample and returns the line to print on standard output.
 ///
@@ -17,18 +17,27 @@ pub(super) fn run(job: &str) -> anyhow::Result<String> {
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not go on reading when the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    let reading = match &job.work {
-        Work::Probe => return Ok("{}".to_owned()),
-        Work::Scan(work) => scan(&job, work)?,
-        Work::Random(work) => random(&job, work)?,
-        Work::Walk(work) => return super::walk::sample(&job.path, job.device_stat.as_deref(), work),
-        Work::Writes(work) => return super::writes::sample(&job.path, job.device_stat.as_deref(), work),
-        Work::Amplification(work) => {
-            return super::amplification::sample(&job.path, job.device_stat.as_deref(), work);
-        }
-        Work::Wal(work) => return Ok(serde_json::to_string(&super::wal::sample(&job.path, work)?)?),
-    };
-    Ok(serde_json::to_string(&Answer::of(&reading))?)
+    if job.experiment.is_empty() {
+        return Ok("{}".to_owned());
+    }
+    let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
+    (kind.sample)(&job)
+}
+
+/// A sample of `measure scan`.
+///
+/// # Errors
+/// The row failed, or found data that are not the file's.
+pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&Answer::of(&scan(job, &job.work()?)?))?)
+}
+
+/// A sample of `measure random`.
+///
+/// # Errors
+/// As for [`scan_sample`].
+pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&Answer::of(&random(job, &job.work()?)?))?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
@@ -86,12 +95,13 @@ mod tests {
         (cleanup, temp)
     }
 
-    fn job(temp: &TempFile, pattern_seed: Option<u64>, work: Work) -> Job {
-        Job { path: temp.path().to_owned(), pattern_seed, device_stat: None, work }
+    fn job(temp: &TempFile, pattern_seed: u64) -> Job {
+        let job = Job::new("", temp.path(), &(), 60.0).expect("plain");
+        Job { pattern_seed: Some(pattern_seed), ..job }
     }
 
-    fn scan_work(row: ScanRow) -> Work {
-        Work::Scan(ScanWork { row, bytes: BYTES, seconds_max: 60.0 })
+    fn scan_work(row: ScanRow) -> ScanWork {
+        ScanWork { row, bytes: BYTES, seconds_max: 60.0 }
     }
 
     fn fold(seed: u64) -> u64 {
@@ -102,8 +112,7 @@ mod tests {
     fn every_scan_row_sees_every_page_once() {
         let (_cleanup, temp) = file_with_pattern(11);
         for row in ScanRow::ALL {
-            let Work::Scan(work) = scan_work(row) else { unreachable!() };
-            let reading = scan(&job(&temp, Some(11), scan_work(row)), &work)
+            let reading = scan(&job(&temp, 11), &scan_work(row))
                 .unwrap_or_else(|error| panic!("{}: {error:#}", row.name()));
             assert_eq!(reading.bytes, BYTES, "{}", row.name());
             assert_eq!(reading.folded, fold(11), "{}", row.name());
@@ -116,8 +125,7 @@ mod tests {
         temp.file().write_all_at(&[0; 8], 2 << 20).expect("it may be written");
         temp.file().sync_all().expect("it can be flushed");
         for row in ScanRow::ALL {
-            let Work::Scan(work) = scan_work(row) else { unreachable!() };
-            let error = scan(&job(&temp, Some(11), scan_work(row)), &work).expect_err(row.name());
+            let error = scan(&job(&temp, 11), &scan_work(row)).expect_err(row.name());
             assert!(format!("{error:#}").contains("offset 2097152"), "{}: {error:#}", row.name());
         }
     }
@@ -138,7 +146,7 @@ mod tests {
                     seed: 3,
                     warm_bytes: 2 << 20,
                 };
-                let job = job(&temp, Some(12), Work::Random(work.clone()));
+                let job = job(&temp, 12);
                 let reading = random(&job, &work).unwrap_or_else(|error| panic!("{}: {error:#}", row.name()));
                 assert!(reading.operations > 0, "{}", row.name());
                 assert_eq!(reading.bytes, reading.operations * 4096);

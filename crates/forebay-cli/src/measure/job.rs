@@ -3,51 +3,62 @@
 
 use std::path::PathBuf;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::amplification::AmplificationWork;
 use super::gauge::Cost;
 use super::latency::Latency;
 use super::pattern::Pattern;
-use super::wal::WalWork;
-use super::walk::WalkWork;
-use super::writes::WritesWork;
 
 /// The hidden subcommand's argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Job {
+    /// The experiment, whose [`Kind`](super::kind::Kind) knows how a sample is made; empty for a child that only
+    /// shows that it can be run.
+    pub(super) experiment: String,
     pub(super) path: PathBuf,
     /// The seed of the file's contents, when this program wrote them.
     pub(super) pattern_seed: Option<u64>,
     /// The block device's `stat` file.
     pub(super) device_stat: Option<PathBuf>,
-    pub(super) work: Work,
+    /// How long the sample should take at most; one that takes a minute more hangs.
+    pub(super) seconds_max: f64,
+    /// What is to be done, as the experiment puts it.
+    pub(super) work: serde_json::Value,
 }
 
 impl Job {
+    /// A sample of `experiment` with the file or directory at `path`, for `seconds_max` at most.
+    ///
+    /// # Errors
+    /// `work` has no JSON.
+    pub(super) fn new(
+        experiment: &str,
+        path: impl Into<PathBuf>,
+        work: &impl Serialize,
+        seconds_max: f64,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            experiment: experiment.to_owned(),
+            path: path.into(),
+            pattern_seed: None,
+            device_stat: None,
+            seconds_max,
+            work: serde_json::to_value(work)?,
+        })
+    }
+
+    /// What the experiment put there.
+    ///
+    /// # Errors
+    /// It was another experiment.
+    pub(super) fn work<Work: DeserializeOwned>(&self) -> anyhow::Result<Work> {
+        Ok(Work::deserialize(&self.work)?)
+    }
+
     pub(super) fn pattern(&self) -> Option<Pattern> {
         self.pattern_seed.map(Pattern::new)
     }
-}
-
-/// What is done.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Work {
-    /// Nothing: tells whether a child can be run under a memory limit at all.
-    Probe,
-    /// Reads from the beginning to the end.
-    Scan(ScanWork),
-    /// Reads blocks at random.
-    Random(RandomWork),
-    /// Makes records durable, in a directory of its own.
-    Wal(WalWork),
-    /// Looks up in an index.
-    Walk(WalkWork),
-    /// Writes blocks at random.
-    Writes(WritesWork),
-    /// Reads small pieces at random.
-    Amplification(AmplificationWork),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -251,23 +262,23 @@ mod tests {
 
     #[test]
     fn a_job_survives_its_text() {
-        let job = Job {
-            path: PathBuf::from("/data/a file"),
-            pattern_seed: Some(u64::MAX),
-            device_stat: None,
-            work: Work::Random(RandomWork {
-                row: RandomRow::DirectTokio,
-                span_start: 4096,
-                span_bytes: 1 << 20,
-                block_bytes: 4096,
-                depth: 32,
-                threads: 2,
-                seconds: 0.5,
-                seed: 1,
-                warm_bytes: 0,
-            }),
+        let work = RandomWork {
+            row: RandomRow::DirectTokio,
+            span_start: 4096,
+            span_bytes: 1 << 20,
+            block_bytes: 4096,
+            depth: 32,
+            threads: 2,
+            seconds: 0.1,
+            seed: u64::MAX,
+            warm_bytes: 0,
         };
+        let mut job = Job::new("random", "/data/a file", &work, 0.1).expect("plain");
+        job.pattern_seed = Some(u64::MAX);
         let text = serde_json::to_string(&job).expect("plain");
-        assert_eq!(serde_json::from_str::<Job>(&text).expect("its own text"), job);
+        let back: Job = serde_json::from_str(&text).expect("its own text");
+        assert_eq!(back, job);
+        assert_eq!(back.work::<RandomWork>().expect("its own work"), work);
+        assert!(back.work::<ScanWork>().is_err());
     }
 }

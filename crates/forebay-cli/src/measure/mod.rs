@@ -9,16 +9,12 @@
 //! an index. [`home`], [`rounds`] and [`traffic`] are what the newer experiments share: their directory, the turns of
 //! their cells, and the bytes that really moved.
 
-pub(crate) mod amplification;
-pub(crate) mod blocking;
-pub(crate) mod random;
-pub(crate) mod scan;
-pub(crate) mod wal;
-pub(crate) mod walk;
-pub(crate) mod writes;
+pub(crate) mod kind;
 
 mod aligned;
+mod amplification;
 mod beneath;
+mod blocking;
 mod cgroup;
 mod child;
 mod cold;
@@ -30,14 +26,19 @@ mod latency;
 mod pace;
 mod pattern;
 mod plan;
+mod random;
 mod residency;
 mod rounds;
 mod sampler;
+mod scan;
 mod span;
 mod std_rows;
 mod subject;
 mod traffic;
 mod units;
+mod wal;
+mod walk;
+mod writes;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].

@@ -119,7 +119,7 @@ impl Offsets {
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::{RandomRow, ScanRow, Work};
+    use super::super::job::{RandomRow, ScanRow};
     use super::*;
 
     fn random_work(seed: u64) -> RandomWork {
@@ -159,8 +159,7 @@ mod tests {
     #[test]
     fn a_scan_ends_at_its_deadline() {
         let work = ScanWork { row: ScanRow::Buffered, bytes: 1 << 30, seconds_max: 0.0 };
-        let job =
-            Job { path: "/".into(), pattern_seed: None, device_stat: None, work: Work::Scan(work.clone()) };
+        let job = Job::new("scan", "/", &work, 0.0).expect("plain");
         let gauge = Gauge::start(None).expect("getrusage works");
         let mut pace = Pace::new(&job, &work, gauge.begun());
         assert!(pace.take(&[0; 4096]).expect("nothing is compared"));
@@ -172,8 +171,7 @@ mod tests {
     #[test]
     fn a_scan_that_loses_its_end_is_an_error() {
         let work = ScanWork { row: ScanRow::Default, bytes: 8192, seconds_max: 60.0 };
-        let job =
-            Job { path: "/".into(), pattern_seed: None, device_stat: None, work: Work::Scan(work.clone()) };
+        let job = Job::new("scan", "/", &work, 0.0).expect("plain");
         let gauge = Gauge::start(None).expect("getrusage works");
         let mut pace = Pace::new(&job, &work, gauge.begun());
         assert!(pace.take(&[0; 4096]).expect("nothing is compared"));

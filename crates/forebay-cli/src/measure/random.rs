@@ -4,21 +4,55 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::child;
 use super::cold::Cold;
-use super::job::{RandomRow, RandomWork, Work};
+use super::job::{Job, RandomRow, RandomWork};
+use super::kind::{DEPTH, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
-use super::sampler::{Outcome, Sampler};
+use super::sampler::{Cached, Outcome, Sampler};
 use super::scan::{general_notes, memory_source, parse_seconds};
 use super::span::{Span, check_spans};
 use super::subject::Subject;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::progress::Unit;
+use crate::report::{columns, reads, verdicts};
 use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
 
 const SWEEP: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
+
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "random",
+    about: "Read blocks at random places, in several ways",
+    quick_seconds: 23,
+    full_seconds: 180,
+    needs_directory: false,
+    options: RandomOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&RandomOptions::default(), context),
+    sample: child::random_sample,
+    columns: &[
+        columns::IOPS,
+        columns::P50_US,
+        columns::P99_US,
+        columns::P99_9_US,
+        columns::CPU_US_PER_IO,
+        columns::CONTEXT_SWITCHES_PER_IO,
+        columns::IN_FLIGHT_AVG,
+        columns::MEMORY_PEAK_BYTES,
+        columns::BUFFERS_PEAK_BYTES,
+    ],
+    compared: metric::IOPS,
+    charts: &[metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO],
+    axis: DEPTH,
+    title: reads::random_title,
+    heading: reads::random_heading,
+    together: |one, other| reads::span(one) == reads::span(other),
+    verdicts: verdicts::randoms,
+};
 
 /// What can be chosen for random reads.
 #[derive(Debug, Clone, Default, Args)]
@@ -108,7 +142,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
     let mut seeds = SplitMix::new(context.seed);
 
-    let step = context.progress.step("measure random", (cells.len() * repeats) as u64, Unit::Count);
+    let step = context.step("measure random", (cells.len() * repeats) as u64, Unit::Count);
     let begun = Instant::now();
     let mut done = 0;
     while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
@@ -118,7 +152,11 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
             step.set((done * count + position) as u64);
             step.message(format!("{}, {} in flight, {}", cell.row.name(), cell.depth, cell.span.name()));
             let Ok(samples) = &mut cell.samples else { continue };
-            match sampler.run(Work::Random(shape.work(cell.span, cell.depth, cell.row, &mut seeds))) {
+            let work = shape.work(cell.span, cell.depth, cell.row, &mut seeds);
+            let cached = if cell.row.uses_page_cache() { Cached::Apart } else { Cached::Not };
+            // Warming reads at 20 MB/s on the slowest of disks.
+            let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
+            match sampler.run(Job::new(KIND.name, &subject.path, &work, seconds_max)?, cached) {
                 Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
                 Err(error) => cell.samples = Err(format!("{error:#}")),
             }
@@ -197,7 +235,7 @@ impl Shape<'_> {
     }
 
     fn experiment(&self, span: Span, depth: usize, cold: &Cold, repeats: usize) -> Experiment {
-        let mut experiment = Experiment::new("random", self.method(cold))
+        let mut experiment = Experiment::new(KIND.name, self.method(cold))
             .parameter("span", span.name())
             .parameter("span_bytes", self.span_bytes(span))
             .parameter("depth", depth)

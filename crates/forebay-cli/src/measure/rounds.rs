@@ -37,7 +37,7 @@ pub(super) fn run<Setting: Copy, Way: Copy>(
     mut one: impl FnMut(Setting, Way, u64) -> anyhow::Result<Metrics>,
 ) -> anyhow::Result<usize> {
     let count = cells.len();
-    let step = context.progress.step(format!("measure {label}"), (count * repeats) as u64, Unit::Count);
+    let step = context.step(format!("measure {label}"), (count * repeats) as u64, Unit::Count);
     let (mut seeds, mut done, begun) = (SplitMix::new(context.seed), 0, Instant::now());
     while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
         // 53 bits: every reader of the JSON can hold it exactly.

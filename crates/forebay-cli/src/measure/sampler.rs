@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use super::CHILD_SUBCOMMAND;
 use super::cgroup::Group;
 use super::cold::Cold;
-use super::job::{Answer, Job, RandomRow, ScanRow, Work};
+use super::job::{Answer, Job};
 use super::residency::resident_bytes;
 use super::subject::Subject;
 use crate::cleanup::Cleanup;
@@ -54,35 +54,43 @@ impl<'a> Sampler<'a> {
     ///
     /// # Errors
     /// What the child said before it failed, or that it had to be ended.
-    pub(super) fn run(&mut self, work: Work) -> anyhow::Result<Outcome> {
+    pub(super) fn run(&mut self, job: Job, cached: Cached) -> anyhow::Result<Outcome> {
         self.number += 1;
         let group = self.cold.prepare(self.subject, self.memory_bytes, self.number, self.cleanup)?;
         let job = Job {
-            path: self.subject.path.clone(),
             pattern_seed: self.subject.pattern.map(super::pattern::Pattern::seed),
             device_stat: self.subject.device_stat.clone(),
-            work,
+            ..job
         };
         let text = run_child(&job, group.as_ref(), self.cleanup)?;
         let answer: Answer =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         let memory_peak_bytes =
-            group.as_ref().and_then(Group::peak_bytes).or_else(|| self.memory_without_group(&job, &answer));
+            group.as_ref().and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, &answer));
         Ok(Outcome { answer, memory_peak_bytes })
     }
 
     /// What the process had in memory at most, and what the page cache holds of the file afterwards.
-    fn memory_without_group(&self, job: &Job, answer: &Answer) -> Option<u64> {
+    fn memory_without_group(&self, cached: Cached, answer: &Answer) -> Option<u64> {
         let process = answer.resident_peak_bytes?;
-        let cached = resident_bytes(&self.subject.handle, self.subject.bytes).ok()?;
-        Some(match &job.work {
-            // The pages of a map are counted in both.
-            Work::Scan(work) if work.row == ScanRow::Mmap => process.max(cached),
-            Work::Scan(work) if work.row.uses_page_cache() => process + cached,
-            Work::Random(work) if work.row == RandomRow::Buffered => process + cached,
-            _ => process,
+        let pages = || resident_bytes(&self.subject.handle, self.subject.bytes).ok();
+        Some(match cached {
+            Cached::Apart => process + pages()?,
+            Cached::Mapped => process.max(pages()?),
+            Cached::Not => process,
         })
     }
+}
+
+/// Where the page cache's part of a sample's memory is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cached {
+    /// It has no part.
+    Not,
+    /// Beside the process.
+    Apart,
+    /// The pages are mapped: the process counts those that it touched.
+    Mapped,
 }
 
 /// Runs a child that does nothing in `group`.
@@ -90,8 +98,7 @@ impl<'a> Sampler<'a> {
 /// # Errors
 /// This process may not put a child there.
 pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
-    let job = Job { path: "/".into(), pattern_seed: None, device_stat: None, work: Work::Probe };
-    run_child(&job, Some(group), cleanup).map(drop)
+    run_child(&Job::new("", "/", &(), 0.0)?, Some(group), cleanup).map(drop)
 }
 
 /// Runs a child to its end, in `group` where there is one, and returns what it printed.
@@ -126,7 +133,7 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
         )
     };
     let (done, watch) = mpsc::channel::<()>();
-    let (watched, limit) = (Arc::clone(&child), limit_of(&job.work));
+    let (watched, limit) = (Arc::clone(&child), GRACE + Duration::from_secs_f64(job.seconds_max));
     let watchdog = std::thread::spawn(move || {
         let late = watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         if late {
@@ -179,22 +186,6 @@ fn enter_on_spawn(command: &mut Command, door: File) {
     // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork;
     // it allocates nothing and takes no lock (an errno becomes an io::Error without allocating).
     unsafe { command.pre_exec(enter) };
-}
-
-fn limit_of(work: &Work) -> Duration {
-    let seconds = match work {
-        Work::Probe => 0.0,
-        Work::Scan(work) => work.seconds_max,
-        // Warming reads at 20 MB/s on the slowest of disks.
-        Work::Random(work) => work.seconds + work.warm_bytes as f64 / 20e6,
-        Work::Walk(work) => work.seconds,
-        Work::Amplification(work) => work.seconds_max,
-        // Syncing takes as long as the device needs for what was written in that time.
-        Work::Writes(work) => 10.0 * work.seconds_max,
-        // Writing files through at the same rate.
-        Work::Wal(work) => work.seconds + 2.0 * work.file_bytes as f64 / 20e6,
-    };
-    GRACE + Duration::from_secs_f64(seconds)
 }
 
 fn end(child: &Mutex<Option<Child>>) {

@@ -4,15 +4,46 @@ use std::time::Instant;
 
 use clap::Args;
 
+use super::child;
 use super::cold::Cold;
-use super::job::{ScanRow, ScanWork, Work};
+use super::job::{Job, ScanRow, ScanWork};
+use super::kind::{DEPTH, Kind, parsed};
 use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
-use super::sampler::{Outcome, Sampler};
+use super::sampler::{Cached, Outcome, Sampler};
 use super::subject::Subject;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::progress::Unit;
+use crate::report::{columns, reads, verdicts};
 use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "scan",
+    about: "Read a file from its beginning to its end, in several ways",
+    quick_seconds: 25,
+    full_seconds: 200,
+    needs_directory: false,
+    options: ScanOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&ScanOptions::default(), context),
+    sample: child::scan_sample,
+    columns: &[
+        columns::MB_PER_S,
+        columns::CPU_S_PER_GB,
+        columns::IN_FLIGHT_AVG,
+        columns::MEMORY_PEAK_BYTES,
+        columns::BUFFERS_PEAK_BYTES,
+        columns::SECONDS,
+    ],
+    compared: metric::MB_PER_S,
+    charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
+    axis: DEPTH,
+    title: reads::scan_title,
+    heading: reads::scan_title,
+    together: |_, _| false,
+    verdicts: verdicts::scans,
+};
 
 /// What can be chosen for a scan.
 #[derive(Debug, Clone, Default, Args)]
@@ -58,7 +89,7 @@ fn parse_row(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or no row could be measured.
-pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Experiment> {
+pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let sizes = Sizes::choose(context, options.memory, options.size)?;
     let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
     let (cold, mut notes) = Cold::choose(&subject, sizes.memory_bytes, &context.cleanup);
@@ -75,7 +106,7 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
     let mut results: Vec<Result<Vec<Sample>, String>> = rows.iter().map(|_| Ok(Vec::new())).collect();
 
-    let step = context.progress.step("measure scan", (rows.len() * repeats) as u64, Unit::Count);
+    let step = context.step("measure scan", (rows.len() * repeats) as u64, Unit::Count);
     let begun = Instant::now();
     let mut done = 0;
     while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
@@ -84,7 +115,13 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
             step.message(rows[index].name());
             let Ok(samples) = &mut results[index] else { continue };
             let work = ScanWork { row: rows[index], bytes: subject.bytes, seconds_max };
-            match sampler.run(Work::Scan(work)) {
+            let cached = match work.row {
+                ScanRow::Mmap => Cached::Mapped,
+                row if row.uses_page_cache() => Cached::Apart,
+                _ => Cached::Not,
+            };
+            let job = Job::new(KIND.name, &subject.path, &work, seconds_max)?;
+            match sampler.run(job, cached) {
                 Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
                 Err(error) => results[index] = Err(format!("{error:#}")),
             }
@@ -98,7 +135,7 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         anyhow::bail!("no row of the scan could be measured on {}: {why}", subject.path.display());
     }
     notes.extend(general_notes(&subject, done, repeats));
-    let mut experiment = Experiment::new("scan", method(&cold, &sizes, seconds_max))
+    let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
         .parameter("file_bytes", subject.bytes)
         .parameter("memory_limit_bytes", sizes.memory_bytes)
         .parameter("cold", cold.name())
@@ -109,7 +146,7 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         .parameter("seed", context.seed);
     experiment.notes = notes;
     experiment.rows = rows.iter().zip(results).map(|(row, result)| build_row(*row, result, &cold)).collect();
-    Ok(experiment)
+    Ok(vec![experiment])
 }
 
 fn build_row(row: ScanRow, result: Result<Vec<Sample>, String>, cold: &Cold) -> Row {

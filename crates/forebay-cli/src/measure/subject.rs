@@ -55,11 +55,7 @@ impl Subject {
             Target::Overwritten(path) => {
                 let pattern = Pattern::new(context.seed);
                 let subject = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
-                let step = context.progress.step(
-                    format!("overwrite {}", path.display()),
-                    subject.bytes,
-                    Unit::Bytes,
-                );
+                let step = context.step(format!("overwrite {}", path.display()), subject.bytes, Unit::Bytes);
                 write_pattern(path, subject.bytes, pattern, &step)?;
                 step.finish(&show_bytes(subject.bytes));
                 Ok(subject)
@@ -84,8 +80,7 @@ impl Subject {
         })?;
         require_direct(temp.path(), &filesystem)?;
         let pattern = Pattern::new(context.seed);
-        let step =
-            context.progress.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
+        let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
         // Claims the space at once, so that running out of it is told before the writing.
         rustix::fs::fallocate(temp.file(), rustix::fs::FallocateFlags::empty(), 0, bytes)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })

@@ -1,19 +1,24 @@
 //! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one whose
 //! workers compute.
 //!
-//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`] and [`peers`] are the
-//! rows ([`appender`], [`mod@file`]), [`load`] is what keeps the workers busy, [`source`] the thread from which
+//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`], [`store`] and [`peers`] are
+//! the rows ([`appender`], [`batches`], [`mod@file`]), [`load`] is what keeps the workers busy, [`source`] the thread from which
 //! appends come at fixed times, [`stamp`] tells when a record was durable, [`targets`] what `--check` holds
 //! the figures against.
 
 use clap::{Args, ValueEnum};
 
+use super::job::Job;
+use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::result::Experiment;
+use crate::report::appends;
+use crate::report::columns::{self, Column};
+use crate::result::{Experiment, metric};
 
 mod appender;
+mod batches;
 mod cells;
 mod file;
 mod job;
@@ -23,12 +28,58 @@ mod peers;
 mod run;
 mod source;
 mod stamp;
+mod store;
 mod targets;
 mod words;
 
 pub(super) use cells::{Plan, Setting, measure};
-pub(super) use job::{FlushChoice, Load, WalRow, WalWork, Workload};
-pub(super) use run::sample;
+pub(super) use job::{FlushChoice, Load, WalRow, Workload};
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "wal",
+    about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
+    quick_seconds: 18,
+    full_seconds: 320,
+    needs_directory: true,
+    options: WalOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&WalOptions::default(), context),
+    sample,
+    columns: COLUMNS,
+    compared: metric::DURABLE[1],
+    charts: &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT],
+    axis: DEPTH,
+    title: appends::title,
+    heading: appends::title,
+    together: |_, _| false,
+    verdicts: appends::wal,
+};
+
+/// What tables of appends show.
+pub(super) const COLUMNS: &[Column] = &[
+    columns::APPENDS_PER_S,
+    columns::RECORDS_PER_S,
+    columns::DURABLE[0],
+    columns::DURABLE[1],
+    columns::DURABLE[2],
+    columns::DURABLE[3],
+    columns::SEEN[0],
+    columns::SEEN[1],
+    columns::SEEN[2],
+    columns::SEEN[3],
+    columns::LATE_P99_US,
+    columns::WORK_PER_S,
+    columns::WORK_KEPT,
+    columns::CPU_US_PER_APPEND,
+];
+
+/// A sample of this experiment, and of `measure blocking`.
+///
+/// # Errors
+/// The row failed, or lost what it had answered.
+pub(super) fn sample(job: &Job) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&run::sample(&job.path, &job.work()?)?)?)
+}
 
 /// Size of a segment of the log, and of the file of the other rows.
 const FILE_BYTES: u64 = 64 << 20;
@@ -134,7 +185,7 @@ pub(crate) fn run(options: &WalOptions, context: &mut Context) -> anyhow::Result
         .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
         .collect();
     let plan = Plan {
-        name: "wal",
+        name: KIND.name,
         settings: settings(options, context.quick),
         rows,
         seconds: options.seconds.unwrap_or(if context.quick { 0.5 } else { 2.0 }),

@@ -7,10 +7,12 @@
 
 use clap::Args;
 
+use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::result::Experiment;
+use crate::report::{columns, walks};
+use crate::result::{Experiment, metric};
 
 mod blocking;
 mod cells;
@@ -28,8 +30,34 @@ use cells::{Plan, Setting, measure};
 use job::{WalkRow, processors};
 use tree::fan_out_max;
 
-pub(super) use job::WalkWork;
-pub(super) use run::sample;
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "walk",
+    about: "Look keys up in an index on the device, each a chain of dependent reads, in several ways",
+    quick_seconds: 6,
+    full_seconds: 40,
+    needs_directory: true,
+    options: WalkOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&WalkOptions::for_report(), context),
+    sample: |job| run::sample(&job.path, job.device_stat.as_deref(), &job.work()?),
+    columns: &[
+        columns::LOOKUPS_PER_S,
+        columns::P50_US,
+        columns::P99_US,
+        columns::CPU_US_PER_LOOKUP,
+        columns::CONTEXT_SWITCHES_PER_LOOKUP,
+        columns::WAKES_PER_LOOKUP,
+        columns::IN_FLIGHT_AVG,
+    ],
+    compared: metric::LOOKUPS_PER_S,
+    charts: &[metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP],
+    axis: Axis { parameter: "depth", label: "reads of a lookup" },
+    title: walks::title,
+    heading: walks::heading,
+    together: walks::belong_together,
+    verdicts: walks::of,
+};
 
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 128 << 20;

@@ -6,12 +6,15 @@
 
 use clap::Args;
 
+use super::kind::{Axis, Kind, parsed};
 use super::rounds::known;
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
-use crate::result::Experiment;
+use crate::report::columns::{self, Column, column};
+use crate::report::writes;
+use crate::result::{Experiment, metric};
 
 mod blocking;
 mod cells;
@@ -23,8 +26,61 @@ mod run;
 use cells::{Plan, Setting, measure};
 use job::{BLOCK_BYTES, Pattern, WriteRow};
 
-pub(super) use job::WritesWork;
-pub(super) use run::sample;
+/// What the program knows of this experiment.
+pub(crate) static KIND: Kind = Kind {
+    name: "writes",
+    about: "Write blocks at random, with and without the time for open, sync and close, in several ways",
+    quick_seconds: 16,
+    full_seconds: 200,
+    needs_directory: true,
+    options: WritesOptions::augment_args,
+    measure: |matches, context| run(&parsed(matches)?, context),
+    report: |context| run(&WritesOptions::for_report(context.quick), context),
+    sample: |job| run::sample(&job.path, job.device_stat.as_deref(), &job.work()?),
+    columns: COLUMNS,
+    compared: metric::IOPS_RELIABLE,
+    charts: &[
+        metric::IOPS_ADVERTISED,
+        metric::IOPS_RELIABLE,
+        metric::TOTAL_MS,
+        metric::DEVICE_BYTES_PER_BYTE,
+    ],
+    axis: Axis { parameter: "clients", label: "clients" },
+    title: writes::title,
+    heading: writes::heading,
+    together: |one, other| one.parameters.get("pattern") == other.parameters.get("pattern"),
+    verdicts: writes::of,
+};
+
+const COLUMNS: &[Column] = &[
+    column(
+        metric::IOPS_ADVERTISED,
+        "IOPS as advertised",
+        1.0,
+        "writes divided by the time in write calls alone",
+    ),
+    column(
+        metric::IOPS_RELIABLE,
+        "IOPS you can rely on",
+        1.0,
+        "writes divided by the whole time: open, write, sync and close; rows that are not durable then have none",
+    ),
+    column(metric::OPEN_MS, "open ms", 1.0, "time that a client spent opening"),
+    column(metric::WRITE_MS, "write ms", 1.0, "time that a client spent in write calls"),
+    column(metric::SYNC_MS, "sync ms", 1.0, "time that a client spent in sync calls"),
+    column(metric::CLOSE_MS, "close ms", 1.0, "time that a client spent closing"),
+    column(metric::TOTAL_MS, "total ms", 1.0, "from the beginning until the last client was ready"),
+    column(
+        metric::SYNC_LEFT_OUT_MS,
+        "sync left out ms",
+        1.0,
+        "how long the sync took afterwards that the row did not make",
+    ),
+    columns::P50_US,
+    columns::P99_US,
+    columns::CPU_US_PER_IO,
+    columns::DEVICE_BYTES_PER_BYTE,
+];
 
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 256 << 20;
@@ -60,6 +116,13 @@ pub(crate) struct WritesOptions {
     /// forebay, forebay-durable
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
+}
+
+impl WritesOptions {
+    /// What the report measures: a quick one has time for one client only.
+    fn for_report(is_quick: bool) -> Self {
+        Self { clients: if is_quick { vec![1] } else { Vec::new() }, ..Self::default() }
+    }
 }
 
 fn parse_row(text: &str) -> Result<String, String> {

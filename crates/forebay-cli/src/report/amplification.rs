@@ -7,21 +7,21 @@ use crate::result::{Experiment, Row, metric};
 const RATE: &str = metric::IOPS;
 
 /// What such an experiment is called in headings.
-pub(super) fn title(experiment: &Experiment) -> String {
+pub(crate) fn title(experiment: &Experiment) -> String {
+    let files = experiment.number("files").map_or_else(|| "?".to_owned(), number);
+    format!("{} from {files} file(s)", heading(experiment))
+}
+
+/// What those of all numbers of files are called.
+pub(crate) fn heading(experiment: &Experiment) -> String {
     let size = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
-    format!(
-        "Pieces of {} to {} wanted at random from {} file(s)",
-        size("wanted_bytes_min"),
-        size("wanted_bytes_max"),
-        experiment.number("files").map_or_else(|| "?".to_owned(), number)
-    )
+    format!("Pieces of {} to {} wanted at random", size("wanted_bytes_min"), size("wanted_bytes_max"))
 }
 
 /// The verdicts: what is read for a byte that is wanted, of each number of files; then the most files against the
 /// fewest.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
-    let mut all: Vec<&Experiment> =
-        experiments.iter().filter(|experiment| experiment.name == "amplification").collect();
+pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    let mut all = experiments.to_vec();
     let files = |experiment: &Experiment| experiment.number("files").unwrap_or_default();
     all.sort_by(|a, b| files(a).total_cmp(&files(b)));
     let mut sentences: Vec<String> = all.iter().filter_map(|experiment| per_byte(experiment)).collect();
@@ -147,7 +147,7 @@ mod tests {
     fn read_ahead_in_many_files_is_found() {
         let few = experiment(1, vec![row("buffered", 3.0, 9e3), row("direct", 1.2, 20e3)]);
         let many = experiment(1000, vec![row("buffered", 12.0, 3e3), row("direct", 1.2, 20e3)]);
-        let sentences = of(&[many, few]);
+        let sentences = of(&[&many, &few]);
         assert_eq!(sentences.len(), 3, "{sentences:?}");
         assert!(
             sentences[0].starts_with("Pieces of 512 B to 4 KiB wanted at random from 1 file(s): bytes read")
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn many_files_are_not_accused_where_nothing_differs() {
         let rows = || vec![row("buffered", 1.2, 20e3), row("direct", 1.2, 20e3)];
-        let sentences = of(&[experiment(1, rows()), experiment(50, rows())]);
+        let sentences = of(&[&experiment(1, rows()), &experiment(50, rows())]);
         assert!(sentences[0].contains("no way reads clearly more"), "{sentences:?}");
         assert!(
             sentences[2].ends_with("no more for the same pieces, and direct reads are as fast from them: many files are not slower"),
@@ -180,13 +180,13 @@ mod tests {
     fn slower_files_are_called_slower() {
         let few = experiment(1, vec![row("buffered", 3.0, 9e3), row("direct", 1.2, 20e3)]);
         let many = experiment(1000, vec![row("buffered", 3.0, 9e3), row("direct", 1.2, 5e3)]);
-        let sentences = of(&[few, many]);
+        let sentences = of(&[&few, &many]);
         assert!(sentences[2].contains("direct reads are 4 times slower from them"), "{sentences:?}");
         assert!(!sentences[2].contains("not slower"), "{sentences:?}");
     }
 
     #[test]
     fn rows_without_figures_make_no_sentence() {
-        assert!(of(&[experiment(1, vec![Row::skipped("buffered", "no")])]).is_empty());
+        assert!(of(&[&experiment(1, vec![Row::skipped("buffered", "no")])]).is_empty());
     }
 }

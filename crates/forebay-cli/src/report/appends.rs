@@ -20,12 +20,12 @@ const OTHERS: [(&str, &str); 5] = [
 ];
 
 /// What such an experiment is called in headings.
-pub(super) fn title(experiment: &Experiment) -> String {
+pub(crate) fn title(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     let load = if is(experiment, "load", "cpu") { "workers busy" } else { "workers idle" };
     if experiment.name == "blocking" {
         return format!(
-            "Batches of {} records into the log, {} caller(s), {load}",
+            "Batches of {} records, {} caller(s), {load}",
             count("batch_records"),
             count("appenders")
         );
@@ -36,11 +36,11 @@ pub(super) fn title(experiment: &Experiment) -> String {
     format!("Durable appends, {} appender(s), {load}", count("appenders"))
 }
 
-/// The verdicts, the most important first.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
+/// The verdicts of `measure wal`.
+pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
-    let of = |name: &'static str| experiments.iter().filter(move |experiment| experiment.name == name);
-    let open = |load: &str| of("wal").find(|found| is(found, "loop", "open") && is(found, "load", load));
+    let all = || experiments.iter().copied();
+    let open = |load: &str| all().find(|found| is(found, "loop", "open") && is(found, "load", load));
     if let Some(busy) = open("cpu") {
         sentences.extend(under_load(busy));
         if let Some(idle) = open("none") {
@@ -48,16 +48,20 @@ pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
         }
         sentences.extend(work(busy));
     }
-    sentences.extend(of("wal").filter(|found| is(found, "loop", "closed")).filter_map(throughput));
-    sentences.extend(of("blocking").filter_map(batches));
+    sentences.extend(all().filter(|found| is(found, "loop", "closed")).filter_map(throughput));
     let mut told = Vec::new();
-    for row in of("wal").flat_map(|experiment| &experiment.rows) {
+    for row in all().flat_map(|experiment| &experiment.rows) {
         if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
             told.push(&row.name);
             sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
         }
     }
     sentences
+}
+
+/// The verdicts of `measure blocking`.
+pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
+    experiments.iter().flat_map(|experiment| batches(experiment)).collect()
 }
 
 fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
@@ -178,13 +182,20 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-fn batches(experiment: &Experiment) -> Option<String> {
-    let row = |name: &str| measured(experiment, name);
-    let (waits, moved, awaits) = (row("direct")?, row("spawn-blocking")?, row("async")?);
+/// One sentence for the log and one for the store.
+fn batches(experiment: &Experiment) -> Vec<String> {
+    let log = ("the log", ["direct", "spawn-blocking", "async"]);
+    let store = ("the store", ["store-direct", "store-spawn-blocking", "store-async"]);
+    [log, store].into_iter().filter_map(|(what, rows)| three_ways(experiment, what, rows)).collect()
+}
+
+fn three_ways(experiment: &Experiment, what: &str, rows: [&str; 3]) -> Option<String> {
+    let [waits, moved, awaits] = rows.map(|name| measured(experiment, name));
+    let (waits, moved, awaits) = (waits?, moved?, awaits?);
     let rate = |row: &Row| row.metrics.get(metric::APPENDS_PER_S).map(number);
     let p50 = metric::SEEN[0];
     Some(format!(
-        "{}: half of them take at most {} awaited ({} a second), {} with .wait() in the task ({}), {} with .wait() in \
+        "{}, into {what}: half of them take at most {} awaited ({} a second), {} with .wait() in the task ({}), {} with .wait() in \
          spawn_blocking ({}); awaiting takes {} spawn_blocking",
         title(experiment),
         time_of(awaits, p50)?,
@@ -201,6 +212,10 @@ fn batches(experiment: &Experiment) -> Option<String> {
 mod tests {
     use super::*;
     use crate::result::{Metrics, Sample};
+
+    fn of(experiments: &[Experiment]) -> Vec<String> {
+        wal(&experiments.iter().collect::<Vec<_>>())
+    }
 
     fn row(name: &str, p99_us: f64, rate: f64) -> Row {
         let samples = [0.99, 1.0, 1.01]

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::columns::COLUMNS;
+use super::columns::{Column, groups};
 use super::sections;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::bytes;
@@ -43,7 +43,7 @@ pub(crate) fn page(report: &Report) -> String {
                     (sections::experiments(&report.experiments))
                     (doctor(&report.environment))
                     (environment(&report.environment))
-                    (legend())
+                    (legend(report))
                     p.small { "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source." }
                 }
                 // "<" cannot end the element early, and JSON reads the escape as the same character.
@@ -155,11 +155,17 @@ fn device_line(device: &DeviceInfo) -> String {
     parts.join(", ")
 }
 
-fn legend() -> Markup {
+fn legend(report: &Report) -> Markup {
+    let mut columns: Vec<&Column> = Vec::new();
+    for column in groups(&report.experiments).iter().flat_map(|group| Column::present(group)) {
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
     html! {
         h2 { "What each column counts" }
         div.scroll {
-            table { tbody { @for column in &COLUMNS { tr { th { (column.heading) } td { (column.meaning) } } } } }
+            table { tbody { @for column in &columns { tr { th { (column.heading) } td { (column.meaning) } } } } }
         }
     }
 }

@@ -2,8 +2,9 @@
 
 pub(crate) mod amplification;
 pub(crate) mod appends;
-mod columns;
+pub(crate) mod columns;
 pub(crate) mod html;
+pub(crate) mod reads;
 mod sections;
 pub(crate) mod summary;
 mod svg;

@@ -5,44 +5,22 @@ use maud::{Markup, html};
 use super::columns::{Column, groups, heading};
 use super::svg::{self, Line, Whisker};
 use crate::doctor::units::number;
-use crate::result::{Experiment, Row, metric};
+use crate::measure::kind;
+use crate::result::{Experiment, Row};
 
-const SCAN_CHARTS: [&str; 4] =
-    [metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG];
-const APPEND_CHARTS: [&str; 4] =
-    [metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT];
-const WALK_CHARTS: [&str; 4] =
-    [metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP];
-const WRITES_CHARTS: [&str; 4] =
-    [metric::IOPS_ADVERTISED, metric::IOPS_RELIABLE, metric::TOTAL_MS, metric::DEVICE_BYTES_PER_BYTE];
-const AMPLIFICATION_CHARTS: [&str; 4] =
-    [metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE, metric::IOPS, metric::P99_US];
-const RANDOM_CHARTS: [&str; 3] = [metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO];
-
-/// All experiments: scans one by one, random reads by span, with lines over the depth where there are several.
+/// All experiments, those that belong together with lines over what differs between them.
 pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
     html! {
         @for group in groups(experiments) {
             h2 { (heading(&group)) }
             (about(&group))
             @if let [only] = group.as_slice() {
-                (bar_charts(only, charts_of(only)))
+                (bar_charts(only))
             } @else {
                 (sweep_charts(&group))
             }
             (table(&group))
         }
-    }
-}
-
-fn charts_of(experiment: &Experiment) -> &'static [&'static str] {
-    match experiment.name.as_str() {
-        "random" => &RANDOM_CHARTS,
-        "walk" => &WALK_CHARTS,
-        "writes" => &WRITES_CHARTS,
-        "amplification" => &AMPLIFICATION_CHARTS,
-        "wal" | "blocking" => &APPEND_CHARTS,
-        _ => &SCAN_CHARTS,
     }
 }
 
@@ -73,10 +51,11 @@ fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     seen
 }
 
-fn bar_charts(experiment: &Experiment, metrics: &[&str]) -> Markup {
+fn bar_charts(experiment: &Experiment) -> Markup {
+    let kind = kind::of(experiment);
     html! {
         div.charts {
-            @for column in metrics.iter().filter_map(|metric| Column::of(metric)) {
+            @for column in kind.charts.iter().filter_map(|metric| Column::of(kind, metric)) {
                 @let bars: Vec<(String, Whisker)> = experiment.rows.iter()
                     .filter_map(|row| Some((row.name.clone(), whisker(column, row)?))).collect();
                 @if !bars.is_empty() {
@@ -91,22 +70,20 @@ fn bar_charts(experiment: &Experiment, metrics: &[&str]) -> Markup {
 }
 
 fn sweep_charts(group: &[&Experiment]) -> Markup {
-    let mut depths: Vec<f64> = group.iter().filter_map(|experiment| experiment.number("depth")).collect();
-    depths.sort_by(f64::total_cmp);
-    depths.dedup();
-    let labels: Vec<String> = depths.iter().map(|depth| number(*depth)).collect();
+    let Some(kind) = group.first().map(|first| kind::of(first)) else { return html! {} };
+    let place = |experiment: &&Experiment| experiment.number(kind.axis.parameter);
+    let mut places: Vec<f64> = group.iter().filter_map(place).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let labels: Vec<String> = places.iter().map(|place| number(*place)).collect();
     let names = once(group.iter().flat_map(|experiment| &experiment.rows).map(|row| &row.name));
-    let (charts, axis) = match group.first() {
-        Some(first) if first.name == "walk" => (charts_of(first), "reads of a lookup"),
-        _ => (&RANDOM_CHARTS[..], "reads in flight"),
-    };
     html! {
         div.charts {
-            @for column in charts.iter().filter_map(|metric| Column::of(metric)) {
-                @let lines: Vec<Line> = names.iter().filter_map(|name| line(name, group, &depths, column)).collect();
+            @for column in kind.charts.iter().filter_map(|metric| Column::of(kind, metric)) {
+                @let lines: Vec<Line> = names.iter().filter_map(|name| line(name, group, &places, column)).collect();
                 @if !lines.is_empty() {
                     figure {
-                        (svg::lines(axis, &labels, column.heading, &lines))
+                        (svg::lines(kind.axis.label, &labels, column.heading, &lines))
                         figcaption { (column.heading) ": " (column.meaning) ". Points are medians, whiskers go from the smallest to the largest repeat." }
                     }
                 }
@@ -115,12 +92,12 @@ fn sweep_charts(group: &[&Experiment]) -> Markup {
     }
 }
 
-fn line(name: &str, group: &[&Experiment], depths: &[f64], column: &Column) -> Option<Line> {
+fn line(name: &str, group: &[&Experiment], places: &[f64], column: &Column) -> Option<Line> {
     let mut points: Vec<(usize, Whisker)> = group
         .iter()
         .filter_map(|experiment| {
-            let depth = experiment.number("depth")?;
-            let place = depths.iter().position(|known| *known == depth)?;
+            let value = experiment.number(kind::of(experiment).axis.parameter)?;
+            let place = places.iter().position(|known| *known == value)?;
             Some((place, whisker(column, experiment.row(name)?)?))
         })
         .collect();
@@ -134,16 +111,16 @@ fn whisker(column: &Column, row: &Row) -> Option<Whisker> {
     Some(Whisker { value, low, high })
 }
 
-/// One table for experiments that belong together: one row for each depth and way.
+/// One table for experiments that belong together: one row for each way in each of them.
 fn table(group: &[&Experiment]) -> Markup {
     let columns = Column::present(group);
-    let several = group.len() > 1;
+    let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
     html! {
         div.scroll {
             table {
                 thead {
                     tr {
-                        @if several { th.number { "depth" } }
+                        @if let Some(axis) = axis { th.number { (axis) } }
                         th { "row" }
                         @for column in &columns { th.number { (column.heading) } }
                         th { "page cache" }
@@ -154,7 +131,7 @@ fn table(group: &[&Experiment]) -> Markup {
                     @for experiment in group {
                         @for row in &experiment.rows {
                             tr {
-                                @if several { td.number { (experiment.number("depth").map_or_else(String::new, number)) } }
+                                @if let Some(axis) = axis { td.number { (experiment.number(axis).map_or_else(String::new, number)) } }
                                 td { (row.name) }
                                 @if let Some(why) = &row.skipped {
                                     td colspan=(columns.len() + 2) { "not measured: " (why) }
@@ -183,7 +160,7 @@ fn spread(column: &Column, row: &Row) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Sample};
+    use crate::result::{Metrics, Sample, metric};
 
     fn random(depth: u32) -> Experiment {
         let mut metrics = Metrics::default();

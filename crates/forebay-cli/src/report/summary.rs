@@ -6,6 +6,7 @@ use super::columns::{Column, groups, heading};
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
+use crate::measure::kind;
 use crate::result::{Experiment, Gate, Report, Row};
 
 /// Tables of all experiments, what the doctor found wanting, and the verdicts.
@@ -44,17 +45,15 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
-/// One table for experiments that belong together: one row for each depth and way.
+/// One table for experiments that belong together: one row for each way in each of them.
 fn table(text: &mut String, group: &[&Experiment]) {
-    let several = group.len() > 1;
+    let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
     let _ = writeln!(text, "{}", heading(group));
     let columns = Column::present(group);
     let mut grid = vec![vec!["row".to_owned()]];
-    if several {
-        grid[0].push("depth".to_owned());
-    }
+    grid[0].extend(axis.map(str::to_owned));
     grid[0].extend(columns.iter().map(|column| column.heading.to_owned()));
-    let compared = Column::compared(&columns);
+    let compared = Column::compared(group, &columns);
     grid[0].push(match compared {
         Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
         _ => "spread".to_owned(),
@@ -63,9 +62,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
             let mut cells = vec![row.name.clone()];
-            if several {
-                cells.push(experiment.number("depth").map_or_else(String::new, number));
-            }
+            cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
             cells.extend(columns.iter().map(|column| column.cell(row)));
             cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
             cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());

@@ -1,22 +1,35 @@
 //! Sentences computed from the numbers: also when Forebay loses, and when nothing can be said.
 
-use super::columns::{groups, span};
+use super::columns::groups;
+use super::reads::span;
 use crate::doctor::units::{bytes, number};
+use crate::measure::kind::{ALL, Kind};
 use crate::result::{CacheState, Experiment, Row, metric};
 
 /// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
 pub(super) const NOTEWORTHY: f64 = 1.05;
 
-/// The verdicts of a whole report, the most important first.
+/// The verdicts of all experiments, in the order in which the report shows them.
 pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
+    let of_kind = |kind: &&Kind| {
+        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
+        (kind.verdicts)(&own)
+    };
+    ALL.iter().flat_map(of_kind).collect()
+}
+
+/// The verdicts of `measure scan`.
+pub(crate) fn scans(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
-    for experiment in experiments.iter().filter(|experiment| experiment.name == "scan") {
-        scan(experiment, &mut sentences);
-    }
-    for group in groups(experiments) {
-        if group[0].name == "random" {
-            random_of_span(&group, &mut sentences);
-        }
+    experiments.iter().for_each(|experiment| scan(experiment, &mut sentences));
+    sentences
+}
+
+/// The verdicts of `measure random`.
+pub(crate) fn randoms(experiments: &[&Experiment]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for group in groups(experiments.iter().copied()) {
+        random_of_span(&group, &mut sentences);
     }
     sentences
 }

@@ -8,13 +8,13 @@ const RATE: &str = metric::LOOKUPS_PER_S;
 const CPU: &str = metric::CPU_US_PER_LOOKUP;
 
 /// What such an experiment is called in headings.
-pub(super) fn title(experiment: &Experiment) -> String {
+pub(crate) fn title(experiment: &Experiment) -> String {
     let depth = experiment.number("depth").map_or_else(|| "?".to_owned(), number);
     format!("{}, {depth} read(s) each", heading(experiment))
 }
 
 /// What experiments of all depths are called.
-pub(super) fn heading(experiment: &Experiment) -> String {
+pub(crate) fn heading(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     format!(
         "Lookups in nodes of {}, {} in flight from {} thread(s)",
@@ -25,13 +25,13 @@ pub(super) fn heading(experiment: &Experiment) -> String {
 }
 
 /// Whether they differ in their depth only.
-pub(super) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
+pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
     ["node_bytes", "threads", "in_flight"].iter().all(|name| one.number(name) == other.number(name))
 }
 
 /// The verdicts: of each index the lookups of the most reads, from the fewest threads.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
-    let walks = || experiments.iter().filter(|experiment| experiment.name == "walk");
+pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    let walks = || experiments.iter().copied();
     let order = |experiment: &Experiment| {
         let number = |name| experiment.number(name).unwrap_or_default();
         (-number("threads"), number("depth"))
@@ -164,7 +164,7 @@ mod tests {
             ]
         };
         let all = [experiment(1, 1, rows()), experiment(6, 1, rows()), experiment(6, 8, rows())];
-        let sentences = of(&all);
+        let sentences = of(&all.each_ref());
         assert_eq!(sentences.len(), 2, "{sentences:?}");
         assert!(
             sentences[0].starts_with(
@@ -188,6 +188,6 @@ mod tests {
             [(1, 1), (6, 1), (6, 4)].map(|(depth, threads)| experiment(depth, threads, vec![]));
         assert!(belong_together(&one, &six) && !belong_together(&six, &many));
         assert_eq!(title(&one), "Lookups in nodes of 512 B, 64 in flight from 1 thread(s), 1 read(s) each");
-        assert!(of(&[one]).is_empty());
+        assert!(of(&[&one]).is_empty());
     }
 }

@@ -8,19 +8,24 @@ const ADVERTISED: &str = metric::IOPS_ADVERTISED;
 const RELIABLE: &str = metric::IOPS_RELIABLE;
 
 /// What such an experiment is called in headings.
-pub(super) fn title(experiment: &Experiment) -> String {
-    let word = |name: &str| experiment.parameters.get(name).and_then(serde_json::Value::as_str);
+pub(crate) fn title(experiment: &Experiment) -> String {
+    let clients = experiment.number("clients").map_or_else(|| "?".to_owned(), number);
+    format!("{}, {clients} client(s)", heading(experiment))
+}
+
+/// What those of one pattern are called.
+pub(crate) fn heading(experiment: &Experiment) -> String {
+    let pattern = experiment.parameters.get("pattern").and_then(serde_json::Value::as_str);
     format!(
-        "Random writes of {}, {}, {} client(s)",
+        "Random writes of {}, {}",
         experiment.number("block_bytes").map_or_else(|| "?".to_owned(), |block| bytes(block as u64)),
-        word("pattern").unwrap_or("?"),
-        experiment.number("clients").map_or_else(|| "?".to_owned(), number)
+        pattern.unwrap_or("?")
     )
 }
 
 /// The verdicts: of each pattern with the fewest clients.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
-    let writes = || experiments.iter().filter(|experiment| experiment.name == "writes");
+pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    let writes = || experiments.iter().copied();
     let mut sentences = Vec::new();
     let mut told = Vec::new();
     for experiment in writes() {
@@ -157,7 +162,7 @@ mod tests {
             ]
         };
         let all = [experiment("sparse", 4, rows()), experiment("sparse", 1, rows())];
-        let sentences = of(&all);
+        let sentences = of(&all.each_ref());
         assert_eq!(sentences.len(), 2, "{sentences:?}");
         assert!(
             sentences[0].starts_with(
@@ -181,14 +186,14 @@ mod tests {
             row("o-direct-dsync", 1.0e3, Some(1.0e3)),
             row("fsync-each", 1.0e3, Some(0.99e3)),
         ];
-        let sentences = of(&[experiment("dense", 1, rows)]);
+        let sentences = of(&[&experiment("dense", 1, rows)]);
         assert!(sentences[0].contains("no clear difference"), "{sentences:?}");
         assert!(sentences[1].contains("all ways are about as fast"), "{sentences:?}");
     }
 
     #[test]
     fn nothing_is_said_of_rows_without_figures() {
-        assert!(of(&[experiment("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
-        assert!(of(&[experiment("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
+        assert!(of(&[&experiment("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
+        assert!(of(&[&experiment("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
     }
 }

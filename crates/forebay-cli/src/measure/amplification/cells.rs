@@ -5,7 +5,7 @@ use std::cell::Cell as Flag;
 use anyhow::Context as _;
 
 use super::super::home::Home;
-use super::super::job::{Job, Work};
+use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::rounds::{self, Cell};
 use super::super::sampler::run_child;
@@ -35,7 +35,7 @@ pub(super) struct Plan {
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, "amplification")?;
+    let home = Home::find(context, super::KIND.name)?;
     let sets = plan
         .files
         .iter()
@@ -47,12 +47,12 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         .collect::<anyhow::Result<Vec<Files>>>()?;
     let settings: Vec<usize> = (0..sets.len()).collect();
     let mut cells = rounds::cells(&settings, &plan.rows);
-    let seconds = fit_seconds(plan.seconds, cells.len(), context.remaining());
+    let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
     let name = |cell: &Cell<usize, ReadRow>| {
         format!("{}, {} file(s)", cell.row.name(), sets[cell.setting].planted.files)
     };
     let is_cold = Flag::new(true);
-    let done = rounds::run(context, "amplification", plan.repeats, &mut cells, name, |set, row, seed| {
+    let done = rounds::run(context, super::KIND.name, plan.repeats, &mut cells, name, |set, row, seed| {
         let files = &sets[set];
         is_cold.set(is_cold.get() & files.evict()?);
         let work = AmplificationWork {
@@ -65,19 +65,15 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             seconds_max: seconds,
             seed,
         };
-        let job = Job {
-            path: files.directory.path().to_owned(),
-            pattern_seed: None,
-            device_stat: files.device_stat.clone(),
-            work: Work::Amplification(work),
-        };
+        let mut job = Job::new(super::KIND.name, files.directory.path(), &work, seconds)?;
+        job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let answer = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         Ok(metrics(&answer))
     })?;
     let build = |set: usize| {
         let planted = sets[set].planted;
-        let mut experiment = Experiment::new("amplification", method(plan, seconds))
+        let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
             .parameter("files", planted.files)
             .parameter("file_bytes", planted.file_bytes)
             .parameter("wanted_bytes_min", plan.least)

@@ -8,7 +8,7 @@ use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
 
 /// One row over one number of files, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(in crate::measure) struct AmplificationWork {
+pub(super) struct AmplificationWork {
     pub(super) row: ReadRow,
     pub(super) planted: Planted,
     /// Bytes of the shortest and of the longest piece.
@@ -19,7 +19,7 @@ pub(in crate::measure) struct AmplificationWork {
     /// Pieces wanted at once.
     pub(super) in_flight: usize,
     /// No read is begun after so many seconds.
-    pub(in crate::measure) seconds_max: f64,
+    pub(super) seconds_max: f64,
     /// Of the places.
     pub(super) seed: u64,
 }

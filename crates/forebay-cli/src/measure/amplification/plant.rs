@@ -44,7 +44,7 @@ impl Files {
         check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
         let directory = home.temp_directory(context, "pieces")?;
         let label = format!("write {} in {} file(s)", show_bytes(bytes), planted.files);
-        let step = context.progress.step(label, u64::from(planted.files), Unit::Count);
+        let step = context.step(label, u64::from(planted.files), Unit::Count);
         write(directory.path(), planted, &step).map_err(|error| refused(home, &error))?;
         step.finish("on the device");
         let first = File::open(Planted::path(directory.path(), 0))?;

@@ -78,7 +78,7 @@ impl Meter {
 ///
 /// # Errors
 /// A read failed, or gave something else than what was written.
-pub(in crate::measure) fn sample(
+pub(super) fn sample(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &AmplificationWork,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::super::beneath::filesystem_of;
-use super::super::job::{Job, Work};
+use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::{another_repeat, fit_seconds, interleaved};
 use super::super::sampler::run_child;
@@ -67,11 +67,8 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
     let share = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), context.remaining());
     let seconds = (share - EXTRA_SECONDS).max(plan.seconds.min(0.1));
     let mut seeds = SplitMix::new(context.seed);
-    let step = context.progress.step(
-        format!("measure {}", plan.name),
-        (cells.len() * plan.repeats) as u64,
-        Unit::Count,
-    );
+    let step =
+        context.step(format!("measure {}", plan.name), (cells.len() * plan.repeats) as u64, Unit::Count);
     let begun = Instant::now();
     let mut done = 0;
     while done < plan.repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
@@ -91,7 +88,7 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
                 flush: plan.flush,
                 seed: seeds.next_u64(),
             };
-            cell.take(done, plan, one(&directory, work, context));
+            cell.take(done, plan, one(plan.name, &directory, work, context));
         }
         done += 1;
     }
@@ -150,15 +147,16 @@ fn cells(plan: &Plan) -> Vec<Cell> {
 }
 
 /// One sample in a process and a directory of its own.
-fn one(directory: &Path, work: WalWork, context: &Context) -> anyhow::Result<WalAnswer> {
+fn one(name: &str, directory: &Path, work: WalWork, context: &Context) -> anyhow::Result<WalAnswer> {
     let own = context.cleanup.temp_directory(directory, "wal").map_err(|error| {
         Failure::Path(format!(
             "no directory can be made in {}: {error}; name one that this user may write to",
             directory.display()
         ))
     })?;
-    let job =
-        Job { path: own.path().to_owned(), pattern_seed: None, device_stat: None, work: Work::Wal(work) };
+    // Writing files through at 20 MB/s on the slowest of disks.
+    let seconds_max = work.seconds + 2.0 * work.file_bytes as f64 / 20e6;
+    let job = Job::new(name, own.path(), &work, seconds_max)?;
     let text = run_child(&job, None, &context.cleanup)?;
     serde_json::from_str(&text).context("the measuring child answered in an unknown way")
 }

@@ -115,6 +115,20 @@ pub(in crate::measure) enum WalRow {
     BatchDirect,
     BatchSpawnBlocking,
     BatchAsync,
+    StoreDirect,
+    StoreSpawnBlocking,
+    StoreAsync,
+}
+
+/// How a task has a batch made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It waits itself, and its worker with it.
+    Direct,
+    /// A thread for blocking work waits.
+    SpawnBlocking,
+    /// It awaits.
+    Async,
 }
 
 impl WalRow {
@@ -131,8 +145,29 @@ impl WalRow {
     ];
 
     /// Of `measure blocking`.
-    pub(in crate::measure) const BATCHES: [Self; 3] =
-        [Self::BatchDirect, Self::BatchSpawnBlocking, Self::BatchAsync];
+    pub(in crate::measure) const BATCHES: [Self; 6] = [
+        Self::BatchDirect,
+        Self::BatchSpawnBlocking,
+        Self::BatchAsync,
+        Self::StoreDirect,
+        Self::StoreSpawnBlocking,
+        Self::StoreAsync,
+    ];
+
+    /// How batches are made durable; `None` for rows of single records.
+    pub(super) const fn way(self) -> Option<Way> {
+        match self {
+            Self::BatchDirect | Self::StoreDirect => Some(Way::Direct),
+            Self::BatchSpawnBlocking | Self::StoreSpawnBlocking => Some(Way::SpawnBlocking),
+            Self::BatchAsync | Self::StoreAsync => Some(Way::Async),
+            _ => None,
+        }
+    }
+
+    /// Batches go into a store, not a log.
+    pub(super) const fn is_store(self) -> bool {
+        matches!(self, Self::StoreDirect | Self::StoreSpawnBlocking | Self::StoreAsync)
+    }
 
     pub(in crate::measure) const fn name(self) -> &'static str {
         match self {
@@ -147,6 +182,9 @@ impl WalRow {
             Self::ForebayRealtime => "forebay-realtime",
             Self::BatchDirect => "direct",
             Self::BatchAsync => "async",
+            Self::StoreDirect => "store-direct",
+            Self::StoreSpawnBlocking => "store-spawn-blocking",
+            Self::StoreAsync => "store-async",
         }
     }
 
@@ -170,9 +208,15 @@ impl WalRow {
             Self::BatchDirect => "append_batch(..).wait() in the task itself, whose worker waits meanwhile",
             Self::BatchSpawnBlocking => "append_batch(..).wait() in a spawn_blocking of each batch",
             Self::BatchAsync => "append_batch(..).await in the task",
+            Self::StoreDirect => {
+                "the store: write(&batch).wait() in the task itself, whose worker waits meanwhile"
+            }
+            Self::StoreSpawnBlocking => "the store: write(&batch).wait() in a spawn_blocking of each batch",
+            Self::StoreAsync => "the store: write(&batch).await in the task",
         }
     }
 
+    /// Forebay's log, alone or under a store.
     pub(super) const fn is_log(self) -> bool {
         !matches!(
             self,

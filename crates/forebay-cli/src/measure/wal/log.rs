@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Instant;
 
 use anyhow::Context as _;
 use forebay::{Config, Engine, Health, Priority};
@@ -14,7 +13,8 @@ use forebay_wal::{Options, Wal};
 
 use super::super::pattern::Pattern;
 use super::appender::{Appender, Appending};
-use super::job::{WalRow, WalWork};
+use super::batches::{self, Batch};
+use super::job::{WalRow, WalWork, Way};
 use super::stamp::stamped;
 
 /// An engine with one shard and a log on it.
@@ -118,27 +118,30 @@ fn refusal(health: &Health, asked: Priority) -> Option<String> {
     Some(format!("priority {asked} was asked for and {} granted: {}", health.priority, whys.join("; ")))
 }
 
+struct Append {
+    wal: Wal,
+    records: Arc<Records>,
+}
+
+impl Batch for Append {
+    fn wait(self) -> anyhow::Result<()> {
+        self.wal.append_batch(&self.records.slices()).wait()?;
+        Ok(())
+    }
+
+    async fn write(self) -> anyhow::Result<()> {
+        self.wal.append_batch(&self.records.slices()).await?;
+        Ok(())
+    }
+}
+
 impl Appender for Log {
     fn append(&self, _lane: usize) -> Appending {
         self.give_up();
         let (wal, records) = (self.wal.clone(), Arc::clone(&self.records));
-        match self.row {
-            WalRow::BatchDirect => Box::pin(async move {
-                wal.append_batch(&records.slices()).wait()?;
-                Ok(Instant::now())
-            }),
-            WalRow::BatchSpawnBlocking => Box::pin(async move {
-                let appended = tokio::task::spawn_blocking(move || {
-                    wal.append_batch(&records.slices()).wait().map(|_| Instant::now())
-                });
-                Ok(appended.await??)
-            }),
-            WalRow::BatchAsync => Box::pin(async move {
-                let (appended, at) = stamped(wal.append_batch(&records.slices())).await;
-                appended?;
-                Ok(at)
-            }),
-            _ => Box::pin(async move {
+        match self.row.way() {
+            Some(way) => batches::append(way, Append { wal, records }),
+            None => Box::pin(async move {
                 let (appended, at) = stamped(wal.append(&records.bytes)).await;
                 appended?;
                 Ok(at)
@@ -147,7 +150,7 @@ impl Appender for Log {
     }
 
     fn begins_anywhere(&self) -> bool {
-        self.row != WalRow::BatchDirect
+        self.row.way() != Some(Way::Direct)
     }
 
     fn degraded(&self) -> Option<String> {
@@ -162,14 +165,22 @@ impl Appender for Log {
             "{appends} appends of {} were answered and {durable} records are durable",
             self.records.batch
         );
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let report = engine.context("the row was closed before")?.close().wait()?;
-        anyhow::ensure!(
-            report.leaked_operations == 0 && report.lost_shards == 0,
-            "the engine lost {} shards and {} operations as it was closed",
-            report.lost_shards,
-            report.leaked_operations
-        );
-        Ok(())
+        close_engine(&self.engine)
     }
+}
+
+/// Ends the engine of a row.
+///
+/// # Errors
+/// It was ended before, it cannot be closed, or it lost something.
+pub(super) fn close_engine(engine: &Mutex<Option<Engine>>) -> anyhow::Result<()> {
+    let engine = engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let report = engine.context("the row was closed before")?.close().wait()?;
+    anyhow::ensure!(
+        report.leaked_operations == 0 && report.lost_shards == 0,
+        "the engine lost {} shards and {} operations as it was closed",
+        report.lost_shards,
+        report.leaked_operations
+    );
+    Ok(())
 }

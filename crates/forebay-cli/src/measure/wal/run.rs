@@ -16,7 +16,7 @@ use super::appender::Appender;
 use super::job::{Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{Working, runtime, workers};
 use super::source::{Schedule, become_punctual, sleep_until};
-use super::{log, peers};
+use super::{log, peers, store};
 
 /// Not measured: threads and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
@@ -29,9 +29,10 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// The row failed, lost what it had answered, or did not answer in time.
 pub(in crate::measure) fn sample(directory: &Path, work: &WalWork) -> anyhow::Result<WalAnswer> {
     // Before the runtime: the engine's threads must not inherit what its workers are.
-    let appender = match work.row {
-        WalRow::NoAppends => None,
-        row if row.is_log() => Some(log::open(directory, work)?),
+    let appender = match (work.row, work.row.way()) {
+        (WalRow::NoAppends, _) => None,
+        (row, Some(way)) if row.is_store() => Some(store::open(directory, work, way)?),
+        (row, _) if row.is_log() => Some(log::open(directory, work)?),
         _ => Some(peers::open(directory, work)?),
     };
     // What earlier samples removed and this one made: the file system would write it in the middle of the

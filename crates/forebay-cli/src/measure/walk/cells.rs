@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::super::job::{Job, Work};
+use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::{another_repeat, fit_seconds, interleaved};
 use super::super::sampler::run_child;
@@ -90,7 +90,7 @@ fn of_node(
     let fitted = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), remaining());
     let seconds = (fitted - EXTRA_SECONDS).max(plan.seconds.min(0.1));
     let label = format!("measure walk, nodes of {node_bytes} bytes");
-    let step = context.progress.step(label, (cells.len() * plan.repeats) as u64, Unit::Count);
+    let step = context.step(label, (cells.len() * plan.repeats) as u64, Unit::Count);
     let (mut seeds, mut done, repeating) = (SplitMix::new(context.seed), 0, Instant::now());
     while done < plan.repeats && another_repeat(done, repeating.elapsed(), remaining()) {
         let (count, seed) = (cells.len(), seeds.next_u64());
@@ -122,20 +122,21 @@ fn of_node(
         anyhow::bail!("nothing could be measured in {}: {why}", place.directory.display());
     }
     let build = |setting: &Setting| {
-        let mut experiment = Experiment::new("walk", method(&planted, *setting, plan.in_flight, seconds))
-            .parameter("depth", setting.depth)
-            .parameter("threads", setting.threads)
-            .parameter("in_flight", plan.in_flight)
-            .parameter("node_bytes", node_bytes)
-            .parameter("fan_out", tree.fan_out)
-            .parameter("levels", tree.levels)
-            .parameter("nodes_per_level", tree.nodes)
-            .parameter("file_bytes", tree.file_bytes())
-            .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
-            .parameter("seconds", seconds)
-            .parameter("repeats", done)
-            .parameter("file_system", place.filesystem.as_str())
-            .parameter("seed", context.seed);
+        let mut experiment =
+            Experiment::new(super::KIND.name, method(&planted, *setting, plan.in_flight, seconds))
+                .parameter("depth", setting.depth)
+                .parameter("threads", setting.threads)
+                .parameter("in_flight", plan.in_flight)
+                .parameter("node_bytes", node_bytes)
+                .parameter("fan_out", tree.fan_out)
+                .parameter("levels", tree.levels)
+                .parameter("nodes_per_level", tree.nodes)
+                .parameter("file_bytes", tree.file_bytes())
+                .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
+                .parameter("seconds", seconds)
+                .parameter("repeats", done)
+                .parameter("file_system", place.filesystem.as_str())
+                .parameter("seed", context.seed);
         if let Some(device) = &planted.device {
             experiment = experiment.parameter("device", device.as_str());
         }
@@ -150,12 +151,8 @@ fn of_node(
 /// One sample in a process of its own.
 fn one(planted: &Planted, work: WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
     planted.evict()?;
-    let job = Job {
-        path: planted.temp.path().to_owned(),
-        pattern_seed: None,
-        device_stat: planted.device_stat.clone(),
-        work: Work::Walk(work),
-    };
+    let mut job = Job::new(super::KIND.name, planted.temp.path(), &work, work.seconds)?;
+    job.device_stat.clone_from(&planted.device_stat);
     let text = run_child(&job, None, &context.cleanup)?;
     serde_json::from_str(&text).context("the measuring child answered in an unknown way")
 }

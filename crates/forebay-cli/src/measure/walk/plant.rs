@@ -83,7 +83,7 @@ impl Planted {
             ))
         })?;
         let label = format!("write {} of nodes", show_bytes(bytes));
-        let step = context.progress.step(label, bytes, Unit::Bytes);
+        let step = context.step(label, bytes, Unit::Bytes);
         write(&direct, tree, bytes, &step).with_context(|| format!("writing {}", temp.path().display()))?;
         step.finish("on the device");
         let unit_bytes = direct_unit(&direct)?;

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 
-use super::super::job::{Job, Work};
+use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::rounds::{self, Cell};
 use super::super::sampler::run_child;
@@ -36,40 +36,39 @@ pub(super) struct Setting {
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, "writes")?;
+    let home = Home::find(context, super::KIND.name)?;
     let subject = Subject::prepare(context, plan.file_bytes, None)?;
     let mut cells = rounds::cells(&plan.settings, &plan.rows);
     // What is written in that time still has to reach the device, in a row that syncs at the end.
-    let seconds = fit_seconds(2.0 * plan.seconds, cells.len(), context.remaining()) / 2.0;
+    let seconds = fit_seconds(2.0 * plan.seconds, cells.len() * plan.repeats, context.remaining()) / 2.0;
     let name = |cell: &Cell<Setting, WriteRow>| {
         let Setting { pattern, clients } = cell.setting;
         format!("{}, {}, {clients} client(s)", cell.row.name(), pattern.name())
     };
-    let done = rounds::run(context, "writes", plan.repeats, &mut cells, name, |setting, row, seed| {
-        // So that no row finds the pages of another one in memory.
-        evict(&subject.handle)?;
-        let work = WritesWork {
-            row,
-            pattern: setting.pattern,
-            file_bytes: subject.bytes,
-            clients: setting.clients as usize,
-            operations: plan.operations,
-            seconds_max: seconds,
-            // Each row other blocks, so that none is written again while a device still has it in its cache.
-            seed: seed ^ (row as u64) << 3 ^ u64::from(setting.clients) << 8,
-        };
-        let job = Job {
-            path: subject.path.clone(),
-            pattern_seed: None,
-            device_stat: subject.device_stat.clone(),
-            work: Work::Writes(work),
-        };
-        let text = run_child(&job, None, &context.cleanup)?;
-        let answer = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-        Ok(metrics(row, &answer))
-    })?;
+    let done =
+        rounds::run(context, super::KIND.name, plan.repeats, &mut cells, name, |setting, row, seed| {
+            // So that no row finds the pages of another one in memory.
+            evict(&subject.handle)?;
+            let work = WritesWork {
+                row,
+                pattern: setting.pattern,
+                file_bytes: subject.bytes,
+                clients: setting.clients as usize,
+                operations: plan.operations,
+                seconds_max: seconds,
+                // Each row other blocks, so that none is written again while a device still has it in its cache.
+                seed: seed ^ (row as u64) << 3 ^ u64::from(setting.clients) << 8,
+            };
+            // Syncing takes as long as the device needs for what was written in that time.
+            let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
+            job.device_stat.clone_from(&subject.device_stat);
+            let text = run_child(&job, None, &context.cleanup)?;
+            let answer =
+                serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            Ok(metrics(row, &answer))
+        })?;
     let build = |setting: &Setting| {
-        let mut experiment = Experiment::new("writes", method(setting.pattern, seconds))
+        let mut experiment = Experiment::new(super::KIND.name, method(setting.pattern, seconds))
             .parameter("pattern", setting.pattern.name())
             .parameter("clients", setting.clients)
             .parameter("operations", plan.operations)

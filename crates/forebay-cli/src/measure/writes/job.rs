@@ -9,7 +9,7 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// One row with one pattern and number of clients, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(in crate::measure) struct WritesWork {
+pub(super) struct WritesWork {
     pub(super) row: WriteRow,
     pub(super) pattern: Pattern,
     /// Of the file, which has been written through.
@@ -19,7 +19,7 @@ pub(in crate::measure) struct WritesWork {
     /// All clients together; no block is written twice.
     pub(super) operations: u64,
     /// No write is begun after so many seconds.
-    pub(in crate::measure) seconds_max: f64,
+    pub(super) seconds_max: f64,
     /// Of places and contents.
     pub(super) seed: u64,
 }

@@ -20,11 +20,7 @@ const LOOKED_AT: usize = 64;
 ///
 /// # Errors
 /// A call failed, or what was written is not in the file.
-pub(in crate::measure) fn sample(
-    path: &Path,
-    device_stat: Option<&Path>,
-    work: &WritesWork,
-) -> anyhow::Result<String> {
+pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork) -> anyhow::Result<String> {
     let offsets = work.offsets();
     let traffic = Traffic::start(device_stat);
     let gauge = Gauge::start(None)?;

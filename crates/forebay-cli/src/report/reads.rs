@@ -1,0 +1,38 @@
+//! Titles of `measure scan` and `measure random`.
+
+use crate::doctor::units::bytes;
+use crate::result::Experiment;
+
+/// What a scan is called in headings.
+pub(crate) fn scan_title(experiment: &Experiment) -> String {
+    match experiment.number("file_bytes") {
+        Some(file) => format!("Sequential read of {}", bytes(file as u64)),
+        None => "Sequential read".to_owned(),
+    }
+}
+
+/// What random reads are called in headings.
+pub(crate) fn random_title(experiment: &Experiment) -> String {
+    let depth = experiment.number("depth").map_or_else(String::new, |depth| format!(", {depth} in flight"));
+    format!("{}{depth}", random_heading(experiment))
+}
+
+/// What random reads of all depths are called.
+pub(crate) fn random_heading(experiment: &Experiment) -> String {
+    let block = experiment
+        .number("block_bytes")
+        .map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
+    format!("Random reads{block} over {}", span(experiment))
+}
+
+/// Which part of the file random reads went to.
+pub(crate) fn span(experiment: &Experiment) -> String {
+    let (Some(span), Some(file)) = (experiment.number("span_bytes"), experiment.number("file_bytes")) else {
+        return "the file".to_owned();
+    };
+    if span >= file * 0.999 {
+        format!("the whole file ({})", bytes(file as u64))
+    } else {
+        format!("{} of the file's {}", bytes(span as u64), bytes(file as u64))
+    }
+}
