@@ -1,5 +1,7 @@
 //! Where the numbers were made: kernel, processor, memory, the path and what is below it, and what `doctor` found.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::doctor::Check;
@@ -35,6 +37,9 @@ pub(crate) struct Environment {
     /// The cgroup that sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_limit_by: Option<String>,
+    /// What the kernel does about the processor's flaws, by flaw; each costs at every system call or switch.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) mitigations: BTreeMap<String, String>,
     /// Whether the program was built with optimisation; figures of an unoptimised build are not worth much.
     pub(crate) optimized_build: bool,
     /// What is under the path that was named.

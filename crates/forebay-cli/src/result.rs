@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 
+mod condition;
+pub(crate) mod metric;
+
+pub(crate) use condition::Condition;
+
 /// The version of the schema; raised when a field changes its meaning or goes away, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -54,7 +59,7 @@ impl Report {
 /// Several ways of doing the same work under the same conditions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Experiment {
-    /// `scan`, `random`, `wal`, `blocking` or `walk`.
+    /// As on the command line: `scan`, `random`, ...
     pub(crate) name: String,
     /// What was held fixed: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names end in their unit.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
@@ -64,6 +69,9 @@ pub(crate) struct Experiment {
     /// What a reader must know before trusting the numbers ("the figures of `buffered` are warm: ...").
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
+    /// Gates that concern all rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) conditions: Vec<Condition>,
     /// One row for each way.
     pub(crate) rows: Vec<Row>,
 }
@@ -114,7 +122,19 @@ pub(crate) struct Row {
     pub(crate) samples: Vec<Sample>,
     /// Limits that a metric was held against; empty outside of checks.
     pub(crate) gates: Vec<Gate>,
+    /// Gates of the run: whether the figures mean what they say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) conditions: Vec<Condition>,
+    /// Times of single operations by name, over all samples: HdrHistogram V2, compressed, in base64; nanoseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) histograms: BTreeMap<String, String>,
+    /// What changed over time in the first repeat.
+    #[serde(default, skip_serializing_if = "Series::is_empty")]
+    pub(crate) series: Series,
 }
+
+/// Lists of numbers of one length by name; a name ends in its unit, and `at_s` is where the values stand in time.
+pub(crate) type Series = BTreeMap<String, Vec<f64>>;
 
 impl Row {
     /// A row whose metrics are the medians of `samples`.
@@ -147,6 +167,11 @@ impl Row {
     pub(crate) fn cache(mut self, cache: CacheState) -> Self {
         self.cache = Some(cache);
         self
+    }
+
+    /// Whether it failed a gate of the run.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.conditions.iter().any(Condition::failed)
     }
 
     /// The smallest and the largest value of a metric over the samples.
@@ -235,77 +260,18 @@ pub(crate) struct Gate {
     pub(crate) passed: bool,
 }
 
-/// The names of metrics, so that the experiments that fill them and the report that shows them agree.
-pub(crate) mod metric {
-    /// Useful bytes a second, in millions of bytes.
-    pub(crate) const MB_PER_S: &str = "mb_per_s";
-    /// CPU seconds (user and system, all threads of the process) for each 10^9 bytes read.
-    pub(crate) const CPU_S_PER_GB: &str = "cpu_s_per_gb";
-    /// The largest memory in use, page cache of the file included, in bytes.
-    pub(crate) const MEMORY_PEAK_BYTES: &str = "memory_peak_bytes";
-    /// The largest sum of buffers held at one time, in bytes.
-    pub(crate) const BUFFERS_PEAK_BYTES: &str = "buffers_peak_bytes";
-    /// Requests in flight at the block device, averaged over the sample's time.
-    pub(crate) const IN_FLIGHT_AVG: &str = "in_flight_avg";
-    /// Wall time of a sample.
-    pub(crate) const SECONDS: &str = "seconds";
-    /// Operations a second.
-    pub(crate) const IOPS: &str = "iops";
-    /// Latency percentiles as the caller saw them, in microseconds.
-    pub(crate) const P50_US: &str = "p50_us";
-    /// See [`P50_US`].
-    pub(crate) const P99_US: &str = "p99_us";
-    /// See [`P50_US`].
-    pub(crate) const P99_9_US: &str = "p99_9_us";
-    /// CPU microseconds (user and system, all threads of the process) for each operation.
-    pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
-    /// Voluntary and involuntary context switches of all threads for each operation.
-    pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
-    /// Appends that were answered, a second.
-    pub(crate) const APPENDS_PER_S: &str = "appends_per_s";
-    /// Records of those appends, where an append has several.
-    pub(crate) const RECORDS_PER_S: &str = "records_per_s";
-    /// Time until an append was durable, stamped where that happened, in microseconds: p50, p99, p99.9, largest.
-    pub(crate) const DURABLE: [&str; 4] =
-        ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
-    /// Time until the task that awaits an append was told that it is durable.
-    pub(crate) const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
-    /// From when an append was due until it was begun.
-    pub(crate) const LATE_P99_US: &str = "late_p99_us";
-    /// Work of the runtime's own, units a second.
-    pub(crate) const WORK_PER_S: &str = "work_per_s";
-    /// That work, as a share of what there was without appends.
-    pub(crate) const WORK_KEPT: &str = "work_kept";
-    /// CPU microseconds (user and system, all threads of the process) for each append.
-    pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
-    /// Lookups that were answered and verified, a second.
-    pub(crate) const LOOKUPS_PER_S: &str = "lookups_per_s";
-    /// CPU microseconds (user and system, all threads of the process) for each lookup.
-    pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
-    /// Voluntary and involuntary context switches of all threads for each lookup.
-    pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
-    /// How often a lookup's task was polled again.
-    pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
-    /// Operations divided by the time in write calls alone.
-    pub(crate) const IOPS_ADVERTISED: &str = "iops_advertised";
-    /// Operations divided by the whole time: open, write, sync, close. Absent where nothing is durable then.
-    pub(crate) const IOPS_RELIABLE: &str = "iops_reliable";
-    /// Time that a client spent opening, in milliseconds: all of its calls together.
-    pub(crate) const OPEN_MS: &str = "open_ms";
-    /// See [`OPEN_MS`].
-    pub(crate) const WRITE_MS: &str = "write_ms";
-    /// See [`OPEN_MS`].
-    pub(crate) const SYNC_MS: &str = "sync_ms";
-    /// See [`OPEN_MS`].
-    pub(crate) const CLOSE_MS: &str = "close_ms";
-    /// From the beginning until the last client was ready.
-    pub(crate) const TOTAL_MS: &str = "total_ms";
-    /// How long the sync took that a row did not make.
-    pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
-    /// Bytes that the block device moved for each byte that the program asked for.
-    pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
-    /// The same by the kernel's account of the process.
-    pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
+impl Gate {
+    /// A value that must be no less than `limit`.
+    pub(crate) fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
+        let (name, metric) = (name.to_owned(), metric.to_owned());
+        Self { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
+    }
+
+    /// A value that must be no more than `limit`.
+    pub(crate) fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
+        let (name, metric) = (name.to_owned(), metric.to_owned());
+        Self { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
+    }
 }
 
 /// The median; the mean of the middle two when the number of values is even.

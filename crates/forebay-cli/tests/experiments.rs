@@ -118,3 +118,31 @@ fn an_existing_file_is_only_read() {
     assert!(fs::read(&file).expect("readable") == before, "the file was changed");
     assert_eq!(directory.names(), ["mine"]);
 }
+
+/// Every row says whether its figures mean what they say, and keeps the time of every single operation.
+#[test]
+fn rows_have_gates_and_the_times_of_all_operations() {
+    let directory = Directory::new("gates");
+    let mut arguments = vec!["measure", "random", directory.text(), "--json", "--quiet", "--repeats", "2"];
+    arguments.extend(["--memory", "32MiB", "--size", "48MiB", "--seconds", "0.1", "--depth", "4"]);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    for experiment in value["experiments"].as_array().expect("experiments") {
+        let names = |value: &Value| -> Vec<String> {
+            let gates = value["conditions"].as_array().expect("gates");
+            gates.iter().map(|gate| gate["name"].as_str().expect("a name").to_owned()).collect()
+        };
+        assert_eq!(names(experiment), ["write_cache", "extents"]);
+        for row in rows(experiment) {
+            assert_eq!(names(row), ["device_bytes", "generator", "other_io", "steal", "throttling"], "{row}");
+            let histogram = row["histograms"]["latency"].as_str().expect("a text");
+            assert!(histogram.starts_with("HISTFAAA"), "{histogram}");
+        }
+    }
+    assert!(
+        value["environment"]["mitigations"].is_object() || !std::path::Path::new("/sys/devices").exists()
+    );
+    let outcome = run(&arguments.into_iter().filter(|word| *word != "--json").collect::<Vec<_>>());
+    assert!(outcome.out.contains("gates: "), "{}", outcome.out);
+}

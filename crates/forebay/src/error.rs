@@ -112,6 +112,11 @@ impl Error {
         self.0.cause.as_ref().and_then(io::Error::raw_os_error)
     }
 
+    /// The process, or the whole system, may open no more files: open(2).
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        matches!(self.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+    }
+
     /// The operation that failed, as a word such as `"read"` or `"open"`.
     pub fn operation(&self) -> &'static str {
         self.0.operation

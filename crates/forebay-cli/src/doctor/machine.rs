@@ -1,6 +1,8 @@
 //! The machine: kernel, processors, memory.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::cgroup::MemoryLimit;
@@ -28,9 +30,20 @@ pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
         memory_available_bytes: kibibytes(&memory, "MemAvailable"),
         memory_limit_bytes: limit.map(|limit| limit.bytes),
         memory_limit_by: limit.map(|limit| format!("{} {}", limit.version, limit.cgroup)),
+        mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
         optimized_build: !cfg!(debug_assertions),
         ..Environment::default()
     }
+}
+
+/// The contents of a folder with a file for each flaw; those that the processor does not have are left out.
+fn mitigations(folder: &Path) -> BTreeMap<String, String> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
+    let told = entries.flatten().filter_map(|entry| {
+        let text = fs::read_to_string(entry.path()).ok()?.trim().to_owned();
+        (text != "Not affected").then(|| (entry.file_name().to_string_lossy().into_owned(), text))
+    });
+    told.collect()
 }
 
 fn distribution(text: &str) -> Option<String> {

@@ -1,13 +1,13 @@
 //! `measure amplification`: what a device reads for pieces of less than a page, wanted at random from one file and
 //! from many.
 //!
-//! [`plant`] writes the files, [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables.
+//! [`cells`] makes the files, runs every row in a fresh process ([`mod@run`]) and builds the tables.
 
 use clap::Args;
 
 use super::kind::{Axis, Kind, parsed};
-use super::rounds::known;
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -17,7 +17,6 @@ use crate::result::{Experiment, metric};
 mod cells;
 mod engine;
 mod job;
-mod plant;
 mod run;
 
 use cells::{Plan, measure};
@@ -27,7 +26,7 @@ use job::ReadRow;
 pub(crate) static KIND: Kind = Kind {
     name: "amplification",
     about: "Read pieces of less than a page from one file and from many, and count what the device reads for them",
-    quick_seconds: 9,
+    quick_seconds: 8,
     full_seconds: 60,
     needs_directory: true,
     options: AmplificationOptions::augment_args,
@@ -92,7 +91,7 @@ pub(crate) struct AmplificationOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    known(text, &ReadRow::ALL.map(ReadRow::name))
+    parse_way(text, &ReadRow::ALL)
 }
 
 /// Reads with every row in turn; one experiment for each number of files.
@@ -120,10 +119,9 @@ pub(crate) fn run(options: &AmplificationOptions, context: &mut Context) -> anyh
         ))
         .into());
     }
-    let named = |row: &ReadRow| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name());
     let plan = Plan {
         files,
-        rows: ReadRow::ALL.into_iter().filter(named).collect(),
+        rows: chosen(&ReadRow::ALL, &options.rows),
         bytes,
         least,
         most,

@@ -5,6 +5,7 @@ use clap::Args;
 
 use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::wal::{
     COLUMNS, FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
     sample,
@@ -62,12 +63,7 @@ pub(crate) struct BlockingOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WalRow::BATCHES.map(WalRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WalRow::BATCHES)
 }
 
 /// Appends batches with every row in turn; one experiment for each number of callers and load.
@@ -87,14 +83,10 @@ pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::R
         let closed = |count: &u32| Workload::Closed { appenders: *count as usize };
         settings.extend(callers.iter().map(|count| Setting { workload: closed(count), load }));
     }
-    let rows = WalRow::BATCHES
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
     let plan = Plan {
         name: KIND.name,
         settings,
-        rows,
+        rows: chosen(&WalRow::BATCHES, &options.rows),
         seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 1.0 }),
         repeats: options.repeats.unwrap_or(if quick { 2 } else { 3 }) as usize,
         record_bytes: options.record.unwrap_or(256) as usize,

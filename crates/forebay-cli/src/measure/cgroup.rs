@@ -41,7 +41,7 @@ impl Parent {
     /// gives a memory controller only to children of groups that hold no process themselves).
     pub(super) fn candidates() -> Vec<Self> {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+        candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "memory")
     }
 
     /// `v1` or `v2`.
@@ -51,6 +51,13 @@ impl Parent {
             Version::V2 => "v2",
         }
     }
+}
+
+/// Where the groups of this process, its own first, count the processor time that they withheld.
+pub(super) fn cpu_stats() -> Vec<PathBuf> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "cpu");
+    groups.into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
 /// The smallest memory limit that binds this process now, or `None` when no cgroup limits it.
@@ -163,12 +170,12 @@ fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)
 }
 
-fn candidates_from(mountinfo: &str, own: &str) -> Vec<Parent> {
+fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> {
     let mut found = Vec::new();
     // A v1 memory hierarchy takes the controller away from v2, so it is asked first.
     for version in [Version::V1, Version::V2] {
-        let Some(path) = own_path(own, version) else { continue };
-        for mount in mountinfo.lines().filter_map(|line| Mount::parse(line, version)) {
+        let Some(path) = own_path(own, version, controller) else { continue };
+        for mount in mountinfo.lines().filter_map(|line| Mount::parse(line, version, controller)) {
             // Where the process's group lies outside of what is mounted (no cgroup namespace), the mount's top is
             // the nearest group that can be named.
             let inside = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
@@ -186,13 +193,13 @@ fn candidates_from(mountinfo: &str, own: &str) -> Vec<Parent> {
     found
 }
 
-/// The process's path in the memory hierarchy, from `/proc/self/cgroup`.
-fn own_path(text: &str, version: Version) -> Option<&str> {
+/// The process's path in the hierarchy of a controller, from `/proc/self/cgroup`.
+fn own_path<'a>(text: &'a str, version: Version, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let matches = match version {
-            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V1 => controllers.split(',').any(|name| name == controller),
             Version::V2 => number == "0" && controllers.is_empty(),
         };
         matches.then(|| path.trim_start_matches('/'))
@@ -205,14 +212,14 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    fn parse(line: &'a str, version: Version) -> Option<Self> {
+    fn parse(line: &'a str, version: Version, controller: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut fields = before.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
         let mut fields = after.split(' ');
         let (kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
         let matches = match version {
-            Version::V1 => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+            Version::V1 => kind == "cgroup" && options.split(',').any(|option| option == controller),
             Version::V2 => kind == "cgroup2",
         };
         matches.then(|| Self { root: root.trim_start_matches('/'), point })
@@ -246,7 +253,7 @@ mod tests {
     #[test]
     fn a_v1_hierarchy_is_asked_before_the_empty_v2_one() {
         assert_eq!(
-            directories(&candidates_from(V1_MOUNTS, V1_OWN)),
+            directories(&candidates_from(V1_MOUNTS, V1_OWN, "memory")),
             [
                 ("v1", "/sys/fs/cgroup/memory/jobs/17"),
                 ("v1", "/sys/fs/cgroup/memory/jobs"),
@@ -257,9 +264,15 @@ mod tests {
     }
 
     #[test]
+    fn controllers_may_have_places_of_their_own() {
+        let found = candidates_from(V1_MOUNTS, V1_OWN, "cpu");
+        assert_eq!(directories(&found), [("v1", "/sys/fs/cgroup/cpu"), ("v2", "/sys/fs/cgroup/unified")]);
+    }
+
+    #[test]
     fn v2_goes_up_to_the_top_of_the_mount() {
         assert_eq!(
-            directories(&candidates_from(V2_MOUNTS, V2_OWN)),
+            directories(&candidates_from(V2_MOUNTS, V2_OWN, "memory")),
             [
                 ("v2", "/sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope"),
                 ("v2", "/sys/fs/cgroup/user.slice/user-1000.slice"),
@@ -273,13 +286,13 @@ mod tests {
     fn a_container_that_sees_its_group_as_the_mount_root_stays_inside() {
         let mounts = "40 30 0:32 /docker/ab12 /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
         let own = "5:memory:/docker/ab12\n";
-        assert_eq!(directories(&candidates_from(mounts, own)), [("v1", "/sys/fs/cgroup/memory")]);
+        assert_eq!(directories(&candidates_from(mounts, own, "memory")), [("v1", "/sys/fs/cgroup/memory")]);
     }
 
     #[test]
     fn nothing_mounted_is_nothing_found() {
-        assert!(candidates_from("", V2_OWN).is_empty());
-        assert!(candidates_from(V2_MOUNTS, "").is_empty());
+        assert!(candidates_from("", V2_OWN, "memory").is_empty());
+        assert!(candidates_from(V2_MOUNTS, "", "memory").is_empty());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn run(job: &str) -> anyhow::Result<String> {
 /// # Errors
 /// The row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&Answer::of(&scan(job, &job.work()?)?))?)
+    Ok(serde_json::to_string(&Answer::of(scan(job, &job.work()?)?))?)
 }
 
 /// A sample of `measure random`.
@@ -37,7 +37,7 @@ pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
 /// # Errors
 /// As for [`scan_sample`].
 pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&Answer::of(&random(job, &job.work()?)?))?)
+    Ok(serde_json::to_string(&Answer::of(random(job, &job.work()?)?))?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {

@@ -6,16 +6,19 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::witness::{Readings, Witness};
+
 /// Running; ends with [`stop`](Gauge::stop).
 #[derive(Debug)]
 pub(super) struct Gauge {
     usage: Usage,
     device: Option<(PathBuf, u64)>,
+    readings: Readings,
     begun: Instant,
 }
 
 /// What [`Gauge::stop`] found.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
     /// User and system, all threads of the process, those that have ended included.
@@ -24,6 +27,8 @@ pub(super) struct Cost {
     pub(super) context_switches: u64,
     /// The device's own sum of request times, divided by the wall time. Requests of everyone count.
     pub(super) in_flight_avg: Option<f64>,
+    /// What the gates look at.
+    pub(super) witness: Witness,
 }
 
 impl Gauge {
@@ -32,8 +37,18 @@ impl Gauge {
     /// # Errors
     /// getrusage failed, which no kernel is known to do.
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
+        let readings = Readings::now(device);
         let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
-        Ok(Self { usage: Usage::now()?, device, begun: Instant::now() })
+        Ok(Self { usage: Usage::now()?, device, readings, begun: Instant::now() })
+    }
+
+    /// Counts from now on: reading all counters takes long enough to make what begins at a set time late.
+    ///
+    /// # Errors
+    /// See [`start`](Self::start).
+    pub(super) fn begin_again(&mut self) -> io::Result<()> {
+        (self.usage, self.begun) = (Usage::now()?, Instant::now());
+        Ok(())
     }
 
     pub(super) fn begun(&self) -> Instant {
@@ -47,15 +62,18 @@ impl Gauge {
     pub(super) fn stop(self) -> io::Result<Cost> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let usage = Usage::now()?;
+        let cpu_seconds = usage.cpu_seconds - self.usage.cpu_seconds;
+        let readings = Readings::now(self.device.as_ref().map(|(path, _)| path.as_path()));
         let in_flight_avg = self.device.and_then(|(path, before)| {
             let spent_ms = queue_ms(&path)?.checked_sub(before)?;
             (seconds > 0.0).then(|| spent_ms as f64 / 1000.0 / seconds)
         });
         Ok(Cost {
             seconds,
-            cpu_seconds: usage.cpu_seconds - self.usage.cpu_seconds,
+            cpu_seconds,
             context_switches: usage.context_switches - self.usage.context_switches,
             in_flight_avg,
+            witness: Witness::between(&self.readings, &readings, seconds, cpu_seconds),
         })
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::gauge::Cost;
 use super::latency::Latency;
 use super::pattern::Pattern;
+use super::turns::{Evidence, Way};
 
 /// The hidden subcommand's argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -194,6 +195,26 @@ impl RandomRow {
     }
 }
 
+impl Way for ScanRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
+}
+
+impl Way for RandomRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
+}
+
 /// What a row's code gives back.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -209,7 +230,7 @@ pub(super) struct Reading {
 }
 
 /// What the child prints.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
@@ -223,10 +244,11 @@ pub(super) struct Answer {
     pub(super) buffers_peak_bytes: Option<u64>,
     pub(super) resident_peak_bytes: Option<u64>,
     pub(super) folded: u64,
+    pub(super) evidence: Evidence,
 }
 
 impl Answer {
-    pub(super) fn of(reading: &Reading) -> Self {
+    pub(super) fn of(reading: Reading) -> Self {
         let percentile =
             |quantile| reading.latency.as_ref().and_then(|latency| latency.quantile_us(quantile));
         Self {
@@ -242,6 +264,10 @@ impl Answer {
             buffers_peak_bytes: reading.buffers_peak_bytes,
             resident_peak_bytes: super::gauge::peak_resident_bytes(),
             folded: reading.folded,
+            evidence: Evidence {
+                witness: reading.cost.witness,
+                times: reading.latency.map(|latency| ("latency".to_owned(), latency)).into_iter().collect(),
+            },
         }
     }
 }

@@ -16,7 +16,9 @@ pub(crate) static ALL: &[&Kind] = &[
     &super::blocking::KIND,
     &super::walk::KIND,
     &super::writes::KIND,
+    &super::sustain::KIND,
     &super::amplification::KIND,
+    &super::files::KIND,
 ];
 
 /// One experiment.

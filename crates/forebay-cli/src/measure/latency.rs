@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use serde::{Deserialize, Serialize};
 
 /// Two significant digits keep a percentile within 1 % and one histogram within a few kilobytes, so that the
 /// threads' histograms do not show in the memory that is measured.
 const DIGITS: u8 = 2;
 
 /// Times of operations in nanoseconds, up to a minute.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(super) struct Latency {
     nanoseconds: Histogram<u32>,
 }
@@ -39,6 +45,35 @@ impl Latency {
     pub(super) fn quantile_us(&self, quantile: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.nanoseconds.value_at_quantile(quantile) as f64 / 1000.0)
     }
+
+    /// The histogram as HdrHistogram V2, compressed, in base64: what its log files hold.
+    ///
+    /// # Errors
+    /// Memory for the text is missing.
+    pub(super) fn to_text(&self) -> anyhow::Result<String> {
+        let mut bytes = Vec::new();
+        let written = V2DeflateSerializer::new().serialize(&self.nanoseconds, &mut bytes);
+        written.map_err(|error| anyhow::anyhow!("a histogram could not be written: {error}"))?;
+        Ok(STANDARD.encode(bytes))
+    }
+}
+
+impl TryFrom<String> for Latency {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> anyhow::Result<Self> {
+        let bytes = STANDARD.decode(text).context("a histogram that is not base64")?;
+        let read = Deserializer::new().deserialize(&mut bytes.as_slice());
+        let nanoseconds = read.map_err(|error| anyhow::anyhow!("not a histogram: {error}"))?;
+        Ok(Self { nanoseconds })
+    }
+}
+
+impl From<Latency> for String {
+    /// A histogram that cannot be written is an empty text, which cannot be read.
+    fn from(latency: Latency) -> Self {
+        latency.to_text().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +94,21 @@ mod tests {
         for (quantile, expected) in [(0.5, 500.0), (0.99, 990.0), (0.999, 999.0)] {
             let found = odd.quantile_us(quantile).expect("it has values");
             assert!((found / expected - 1.0).abs() <= 0.01, "{quantile}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_survives_its_text_and_other_texts_are_none() {
+        let mut latency = Latency::new().expect("a few kilobytes");
+        for microseconds in 1..=1000 {
+            latency.record(Duration::from_micros(microseconds * microseconds));
+        }
+        let text = latency.to_text().expect("memory");
+        // The beginning by which other tools know the format.
+        assert!(text.starts_with("HISTFAAA"), "{text}");
+        assert_eq!(Latency::try_from(text.clone()).expect("its own text"), latency);
+        for wrong in ["", "x", "HISTFAAA", &text[..text.len() / 2 / 4 * 4]] {
+            assert!(Latency::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }
     }
 

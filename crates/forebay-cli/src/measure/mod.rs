@@ -1,13 +1,12 @@
 //! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
-//! `amplification` reads small pieces.
+//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random, `sustain` keeps one
+//! load up, `amplification` reads small pieces, `files` handles many small files.
 //!
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index. [`home`], [`rounds`] and [`traffic`] are what the newer experiments share: their directory, the turns of
-//! their cells, and the bytes that really moved.
+//! an index; the last four a directory ([`home`]) with a file, or with many ([`planted`]).
 
 pub(crate) mod kind;
 
@@ -18,26 +17,32 @@ mod blocking;
 mod cgroup;
 mod child;
 mod cold;
+mod extents;
+mod files;
 mod forebay_rows;
+mod gates;
 mod gauge;
+mod ground;
 mod home;
 mod job;
 mod latency;
 mod pace;
 mod pattern;
 mod plan;
+mod planted;
 mod random;
 mod residency;
-mod rounds;
 mod sampler;
 mod scan;
 mod span;
 mod std_rows;
 mod subject;
-mod traffic;
+mod sustain;
+mod turns;
 mod units;
 mod wal;
 mod walk;
+mod witness;
 mod writes;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which

@@ -1,24 +1,25 @@
 //! `measure random`: blocks read at random, within what memory could hold and over the whole file.
 
-use std::time::Instant;
+use std::fmt;
 
 use clap::Args;
 
 use super::child;
 use super::cold::Cold;
+use super::gates::Claim;
 use super::job::{Job, RandomRow, RandomWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::pattern::SplitMix;
-use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
+use super::plan::{Sizes, fit_seconds};
 use super::sampler::{Cached, Outcome, Sampler};
 use super::scan::{general_notes, memory_source, parse_seconds};
 use super::span::{Span, check_spans};
 use super::subject::Subject;
+use super::turns::{Cell, Taken, Turns, parse_way, until};
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
-use crate::progress::Unit;
 use crate::report::{columns, reads, verdicts};
-use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 const SWEEP: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
@@ -84,12 +85,7 @@ pub(crate) struct RandomOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = RandomRow::ALL.map(RandomRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &RandomRow::ALL)
 }
 
 fn parse_block(text: &str) -> Result<u64, String> {
@@ -101,13 +97,17 @@ fn parse_block(text: &str) -> Result<u64, String> {
     }
 }
 
-/// One row at one depth over one span.
-#[derive(Debug)]
-struct Cell {
+/// What the rows of one table share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Setting {
     span: Span,
     depth: usize,
-    row: RandomRow,
-    samples: Result<Vec<Sample>, String>,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", {} in flight, {}", self.depth, self.span.name())
+    }
 }
 
 /// Reads at random with every row in turn; one experiment for each span and depth.
@@ -142,41 +142,29 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
     let mut seeds = SplitMix::new(context.seed);
 
-    let step = context.step("measure random", (cells.len() * repeats) as u64, Unit::Count);
-    let begun = Instant::now();
-    let mut done = 0;
-    while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
-        let count = cells.len();
-        for (position, index) in interleaved(done, count).enumerate() {
-            let cell = &mut cells[index];
-            step.set((done * count + position) as u64);
-            step.message(format!("{}, {} in flight, {}", cell.row.name(), cell.depth, cell.span.name()));
-            let Ok(samples) = &mut cell.samples else { continue };
-            let work = shape.work(cell.span, cell.depth, cell.row, &mut seeds);
-            let cached = if cell.row.uses_page_cache() { Cached::Apart } else { Cached::Not };
-            // Warming reads at 20 MB/s on the slowest of disks.
-            let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
-            match sampler.run(Job::new(KIND.name, &subject.path, &work, seconds_max)?, cached) {
-                Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
-                Err(error) => cell.samples = Err(format!("{error:#}")),
-            }
-        }
-        done += 1;
-    }
-    step.finish(&format!("{done} repeats of {} cells", cells.len()));
-
-    if let Some(Err(why)) = cells.iter().map(|cell| &cell.samples).find(|samples| samples.is_err())
-        && cells.iter().all(|cell| cell.samples.is_err())
-    {
-        anyhow::bail!("nothing could be measured on {}: {why}", subject.path.display());
-    }
+    let turns = Turns {
+        label: "measure random".to_owned(),
+        repeats,
+        until: until(context),
+        place: &subject.path,
+        context,
+    };
+    let done = turns.take(&mut cells, |setting, row, _| {
+        let work = shape.work(setting.span, setting.depth, row, &mut seeds);
+        let cached = if row.uses_page_cache() { Cached::Apart } else { Cached::Not };
+        // Warming reads at 20 MB/s on the slowest of disks.
+        let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
+        let job = Job::new(KIND.name, &subject.path, &work, seconds_max)?;
+        Ok(taken(sampler.run(job, cached)?, &work))
+    })?;
     let notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
     let mut experiments = Vec::new();
     for span in Span::ALL {
         for depth in &depths {
             let mut experiment = shape.experiment(span, *depth, &cold, done);
             experiment.notes.extend(notes.iter().cloned());
-            let of_this = cells.extract_if(.., |cell| cell.span == span && cell.depth == *depth);
+            experiment.conditions = subject.ground.conditions();
+            let of_this = cells.extract_if(.., |cell| cell.setting == Setting { span, depth: *depth });
             experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
             experiments.push(experiment);
         }
@@ -185,12 +173,12 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
 }
 
 /// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
-fn cells(options: &RandomOptions, depths: &[usize]) -> Vec<Cell> {
+fn cells(options: &RandomOptions, depths: &[usize]) -> Vec<Cell<Setting, RandomRow>> {
     let mut cells = Vec::new();
     for span in Span::ALL {
         for depth in depths {
             for row in span.rows(&options.rows) {
-                cells.push(Cell { span, depth: *depth, row, samples: Ok(Vec::new()) });
+                cells.push(Cell::new(Setting { span, depth: *depth }, row));
             }
         }
     }
@@ -277,20 +265,31 @@ impl Shape<'_> {
     }
 }
 
-fn build_row(cell: Cell, cold: &Cold) -> Row {
-    let cache = match (cell.row.uses_page_cache(), cell.span) {
+fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
+    let cache = match (cell.way.uses_page_cache(), cell.setting.span) {
         (false, _) => CacheState::Direct,
         (true, Span::TenthOfMemory) => CacheState::Warm,
         // Without a limit nothing keeps the whole file from staying in memory.
         (true, Span::WholeFile) if matches!(cold, Cold::Cgroup(_)) => CacheState::MemoryLimited,
         (true, Span::WholeFile) => CacheState::Warm,
     };
-    match cell.samples {
-        Ok(samples) => Row::from_samples(cell.row.name(), samples),
-        Err(why) => Row::skipped(cell.row.name(), why),
-    }
-    .describe(cell.row.description())
-    .cache(cache)
+    cell.into_row().cache(cache)
+}
+
+fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
+    let workers = match work.row {
+        RandomRow::Buffered | RandomRow::DirectPread => work.depth,
+        RandomRow::Direct => work.threads,
+        // As many shards.
+        RandomRow::DirectTokio => 2 * work.threads,
+    };
+    let claim = Claim {
+        // What is in the page cache on purpose asks no device.
+        read_bytes: (!work.row.uses_page_cache()).then_some(outcome.answer.bytes),
+        workers: Some(workers),
+        ..Claim::default()
+    };
+    Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
@@ -330,15 +329,12 @@ mod tests {
             seconds: 0.5,
             cpu_seconds: 0.1,
             context_switches: 2_000,
-            in_flight_avg: None,
             bytes: 4_096_000,
             operations: 1_000,
             p50_us: Some(50.0),
             p99_us: Some(90.0),
             p99_9_us: Some(99.0),
-            buffers_peak_bytes: None,
-            resident_peak_bytes: None,
-            folded: 0,
+            ..Answer::default()
         };
         let metrics = metrics(&Outcome { answer, memory_peak_bytes: None });
         assert_eq!(metrics.get(metric::IOPS), Some(2_000.0));

@@ -1,21 +1,20 @@
 //! `measure scan`: a file read from beginning to end, in eight ways.
 
-use std::time::Instant;
-
 use clap::Args;
 
 use super::child;
 use super::cold::Cold;
+use super::gates::Claim;
 use super::job::{Job, ScanRow, ScanWork};
 use super::kind::{DEPTH, Kind, parsed};
-use super::plan::{Sizes, another_repeat, fit_seconds, interleaved};
+use super::plan::{Sizes, fit_seconds};
 use super::sampler::{Cached, Outcome, Sampler};
 use super::subject::Subject;
+use super::turns::{Cell, Taken, Turns, chosen, cut_short, parse_way, until};
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
-use crate::progress::Unit;
 use crate::report::{columns, reads, verdicts};
-use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What the program knows of this experiment.
 pub(crate) static KIND: Kind = Kind {
@@ -77,12 +76,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = ScanRow::ALL.map(ScanRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &ScanRow::ALL)
 }
 
 /// Reads the file with every row in turn, again and again, each time in a fresh process.
@@ -96,44 +90,29 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     for note in &notes {
         context.progress.say(note);
     }
-    let rows: Vec<ScanRow> = ScanRow::ALL
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
+    let rows = chosen(&ScanRow::ALL, &options.rows);
     let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
     let seconds_max = fit_seconds(wanted, rows.len(), context.remaining());
     let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
-    let mut results: Vec<Result<Vec<Sample>, String>> = rows.iter().map(|_| Ok(Vec::new())).collect();
-
-    let step = context.step("measure scan", (rows.len() * repeats) as u64, Unit::Count);
-    let begun = Instant::now();
-    let mut done = 0;
-    while done < repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
-        for (position, index) in interleaved(done, rows.len()).enumerate() {
-            step.set((done * rows.len() + position) as u64);
-            step.message(rows[index].name());
-            let Ok(samples) = &mut results[index] else { continue };
-            let work = ScanWork { row: rows[index], bytes: subject.bytes, seconds_max };
-            let cached = match work.row {
-                ScanRow::Mmap => Cached::Mapped,
-                row if row.uses_page_cache() => Cached::Apart,
-                _ => Cached::Not,
-            };
-            let job = Job::new(KIND.name, &subject.path, &work, seconds_max)?;
-            match sampler.run(job, cached) {
-                Ok(outcome) => samples.push(Sample { repeat: done as u32, metrics: metrics(&outcome) }),
-                Err(error) => results[index] = Err(format!("{error:#}")),
-            }
-        }
-        done += 1;
-    }
-    step.finish(&format!("{done} repeats of {} rows", rows.len()));
-
-    if results.iter().all(Result::is_err) {
-        let why = results.into_iter().find_map(Result::err).unwrap_or_default();
-        anyhow::bail!("no row of the scan could be measured on {}: {why}", subject.path.display());
-    }
+    let mut cells: Vec<Cell<&str, ScanRow>> = rows.iter().map(|row| Cell::new("", *row)).collect();
+    let turns = Turns {
+        label: "measure scan".to_owned(),
+        repeats,
+        until: until(context),
+        place: &subject.path,
+        context,
+    };
+    let done = turns.take(&mut cells, |_, row, _| {
+        let work = ScanWork { row, bytes: subject.bytes, seconds_max };
+        let cached = match row {
+            ScanRow::Mmap => Cached::Mapped,
+            row if row.uses_page_cache() => Cached::Apart,
+            _ => Cached::Not,
+        };
+        let outcome = sampler.run(Job::new(KIND.name, &subject.path, &work, seconds_max)?, cached)?;
+        Ok(taken(outcome, row, &cold))
+    })?;
     notes.extend(general_notes(&subject, done, repeats));
     let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
         .parameter("file_bytes", subject.bytes)
@@ -145,18 +124,23 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         .parameter("own_file", subject.pattern.is_some())
         .parameter("seed", context.seed);
     experiment.notes = notes;
-    experiment.rows = rows.iter().zip(results).map(|(row, result)| build_row(*row, result, &cold)).collect();
+    experiment.conditions = subject.ground.conditions();
+    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &cold)).collect();
     Ok(vec![experiment])
 }
 
-fn build_row(row: ScanRow, result: Result<Vec<Sample>, String>, cold: &Cold) -> Row {
-    let cache = if row.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
-    match result {
-        Ok(samples) => Row::from_samples(row.name(), samples),
-        Err(why) => Row::skipped(row.name(), why),
-    }
-    .describe(row.description())
-    .cache(cache)
+fn build_row(cell: Cell<&str, ScanRow>, cold: &Cold) -> Row {
+    let cache = if cell.way.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
+    cell.into_row().cache(cache)
+}
+
+fn taken(outcome: Outcome, row: ScanRow, cold: &Cold) -> Taken {
+    let from_device = !row.uses_page_cache() || cold.cache_state() != CacheState::Warm;
+    // A reader, and a shard that does its reads.
+    let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
+    let claim =
+        Claim { read_bytes: from_device.then_some(outcome.answer.bytes), workers, ..Claim::default() };
+    Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
@@ -225,9 +209,7 @@ pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Ve
             subject.filesystem
         ));
     }
-    if done < wanted {
-        notes.push(format!("{done} of {wanted} repeats were run: the time given was over"));
-    }
+    notes.extend(cut_short(done, wanted));
     notes
 }
 
@@ -240,16 +222,11 @@ mod tests {
         Answer {
             seconds: 2.0,
             cpu_seconds: 0.5,
-            context_switches: 7,
             in_flight_avg: Some(4.5),
             bytes: 2_000_000_000,
             operations: 10,
-            p50_us: None,
-            p99_us: None,
-            p99_9_us: None,
             buffers_peak_bytes: Some(4096),
-            resident_peak_bytes: None,
-            folded: 0,
+            ..Answer::default()
         }
     }
 
@@ -266,9 +243,11 @@ mod tests {
 
     #[test]
     fn a_row_that_failed_says_why_and_direct_rows_are_never_warm() {
-        let row = build_row(ScanRow::Uncached, Err("no".to_owned()), &Cold::Warm);
+        let mut cell = Cell::new("", ScanRow::Uncached);
+        cell.taken = Err("no".to_owned());
+        let row = build_row(cell, &Cold::Warm);
         assert_eq!((row.skipped.as_deref(), row.cache), (Some("no"), Some(CacheState::Warm)));
-        let row = build_row(ScanRow::DirectLarge, Ok(Vec::new()), &Cold::Warm);
+        let row = build_row(Cell::new("", ScanRow::DirectLarge), &Cold::Warm);
         assert_eq!(row.cache, Some(CacheState::Direct));
     }
 

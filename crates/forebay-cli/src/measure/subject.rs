@@ -11,6 +11,7 @@ use anyhow::Context as _;
 
 use super::aligned::AlignedBuffer;
 use super::beneath::{device_stat, filesystem_of};
+use super::ground::Ground;
 use super::pattern::{PAGE_BYTES, Pattern};
 use super::units::show_bytes;
 use crate::cleanup::TempFile;
@@ -34,6 +35,8 @@ pub(super) struct Subject {
     pub(super) pattern: Option<Pattern>,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
+    /// What is beneath it.
+    pub(super) ground: Ground,
     /// `ext4`, `xfs`, ...
     pub(super) filesystem: String,
     /// Open buffered for reading: to evict its pages and to count them.
@@ -89,8 +92,10 @@ impl Subject {
         write_pattern(&path, bytes, pattern, &step).map_err(|error| no_space(&directory, bytes, &error))?;
         step.finish("on the device");
         let handle = open_to_read(&path)?;
+        let device_stat = device_stat(&handle);
         Ok(Self {
-            device_stat: device_stat(&handle),
+            ground: Ground::of_file(&handle, bytes, device_stat.as_deref()),
+            device_stat,
             path,
             bytes,
             pattern: Some(pattern),
@@ -119,7 +124,9 @@ impl Subject {
             .into());
         }
         require_direct(&path, &filesystem)?;
-        Ok(Self { device_stat: device_stat(&handle), path, bytes, pattern, filesystem, handle, temp: None })
+        let device_stat = device_stat(&handle);
+        let ground = Ground::of_file(&handle, bytes, device_stat.as_deref());
+        Ok(Self { device_stat, ground, path, bytes, pattern, filesystem, handle, temp: None })
     }
 }
 

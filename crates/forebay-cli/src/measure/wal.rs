@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use super::job::Job;
 use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::appends;
@@ -78,7 +79,7 @@ pub(super) const COLUMNS: &[Column] = &[
 /// # Errors
 /// The row failed, or lost what it had answered.
 pub(super) fn sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&run::sample(&job.path, &job.work()?)?)?)
+    Ok(serde_json::to_string(&run::sample(&job.path, job.device_stat.as_deref(), &job.work()?)?)?)
 }
 
 /// Size of a segment of the log, and of the file of the other rows.
@@ -151,12 +152,7 @@ impl LoadChoice {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WalRow::APPENDS.map(WalRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WalRow::APPENDS)
 }
 
 /// Bytes of a record.
@@ -180,14 +176,10 @@ pub(super) fn file_bytes(quick: bool) -> u64 {
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(crate) fn run(options: &WalOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-    let rows = WalRow::APPENDS
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
     let plan = Plan {
         name: KIND.name,
         settings: settings(options, context.quick),
-        rows,
+        rows: chosen(&WalRow::APPENDS, &options.rows),
         seconds: options.seconds.unwrap_or(if context.quick { 0.5 } else { 2.0 }),
         repeats: options.repeats.unwrap_or(if context.quick { 1 } else { 3 }) as usize,
         record_bytes: options.record.unwrap_or(256) as usize,

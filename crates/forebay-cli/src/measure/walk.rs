@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::{columns, walks};
@@ -111,12 +112,7 @@ impl WalkOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    let names = WalkRow::ALL.map(WalkRow::name);
-    if names.contains(&text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
-    }
+    parse_way(text, &WalkRow::ALL)
 }
 
 fn parse_node(text: &str) -> Result<u64, String> {
@@ -153,14 +149,10 @@ pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Resul
         ))
         .into());
     }
-    let rows = WalkRow::ALL
-        .into_iter()
-        .filter(|row| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name()))
-        .collect();
     let plan = Plan {
         nodes,
         settings: settings(options, quick, processors() as u32),
-        rows,
+        rows: chosen(&WalkRow::ALL, &options.rows),
         fan_out: options.fanout,
         file_bytes: options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES }),
         in_flight: options.in_flight.unwrap_or(64) as usize,

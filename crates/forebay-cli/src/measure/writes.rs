@@ -7,8 +7,8 @@
 use clap::Args;
 
 use super::kind::{Axis, Kind, parsed};
-use super::rounds::known;
 use super::scan::parse_seconds;
+use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -30,7 +30,7 @@ use job::{BLOCK_BYTES, Pattern, WriteRow};
 pub(crate) static KIND: Kind = Kind {
     name: "writes",
     about: "Write blocks at random, with and without the time for open, sync and close, in several ways",
-    quick_seconds: 16,
+    quick_seconds: 14,
     full_seconds: 200,
     needs_directory: true,
     options: WritesOptions::augment_args,
@@ -126,7 +126,7 @@ impl WritesOptions {
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
-    known(text, &WriteRow::ALL.map(WriteRow::name))
+    parse_way(text, &WriteRow::ALL)
 }
 
 fn parse_pattern(text: &str) -> Result<Pattern, String> {
@@ -175,11 +175,9 @@ pub(crate) fn run(options: &WritesOptions, context: &mut Context) -> anyhow::Res
         ))
         .into());
     }
-    let named =
-        |row: &WriteRow| options.rows.is_empty() || options.rows.iter().any(|name| name == row.name());
     let plan = Plan {
         settings,
-        rows: WriteRow::ALL.into_iter().filter(named).collect(),
+        rows: chosen(&WriteRow::ALL, &options.rows),
         file_bytes,
         operations,
         seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 2.0 }),

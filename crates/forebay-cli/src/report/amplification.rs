@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure amplification`.
 
-use super::verdicts::{NOTEWORTHY, apart};
+use super::noise::{Difference, difference};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 
@@ -60,12 +60,11 @@ fn per_byte(experiment: &Experiment) -> Option<String> {
         told.iter().map(|(_, times, words)| format!("{} ({words})", number(*times))).collect();
     let (most, least) =
         (told.iter().max_by(|a, b| a.1.total_cmp(&b.1))?, told.iter().min_by(|a, b| a.1.total_cmp(&b.1))?);
-    let clear = most.1 >= NOTEWORTHY * least.1
-        && counted(most.0) == counted(least.0)
-        && counted(most.0).is_some_and(|metric| apart(most.0, least.0, metric));
+    let is_clear = counted(most.0) == counted(least.0)
+        && counted(most.0).and_then(|metric| difference(most.0, least.0, metric)) != Some(Difference::Equal);
     let end = if told.len() < 2 {
         String::new()
-    } else if clear {
+    } else if is_clear {
         format!(": {} reads {} times as much as {}", most.2, number(most.1 / least.1), least.2)
     } else {
         ": no way reads clearly more than another".to_owned()
@@ -86,25 +85,26 @@ fn many_files(few: &Experiment, many: &Experiment) -> Option<String> {
     }
     let (before, after) = (measured(few, "buffered")?, measured(many, "buffered")?);
     let metric = counted(before).filter(|metric| counted(after) == Some(metric))?;
-    let times = after.metrics.get(metric)? / before.metrics.get(metric)?;
-    let read = if times >= NOTEWORTHY && apart(before, after, metric) {
-        format!("the page cache reads {} times as much for the same pieces", number(times))
-    } else if times <= 1.0 / NOTEWORTHY && apart(before, after, metric) {
-        format!("the page cache reads {} times less for the same pieces", number(1.0 / times))
-    } else {
-        "the page cache reads no more for the same pieces".to_owned()
+    let more = difference(after, before, metric)?;
+    let read = match more {
+        Difference::More(times) => {
+            format!("the page cache reads {} times as much for the same pieces", number(times))
+        }
+        Difference::Less(times) => {
+            format!("the page cache reads {} times less for the same pieces", number(times))
+        }
+        Difference::Equal => "the page cache reads no more for the same pieces".to_owned(),
     };
-    let is_more = times >= NOTEWORTHY && apart(before, after, metric);
     let speed = measured(few, "direct").zip(measured(many, "direct")).and_then(|(before, after)| {
-        let ratio = after.metrics.get(RATE)? / before.metrics.get(RATE)?;
-        let is_slower = ratio <= 1.0 / NOTEWORTHY && apart(before, after, RATE);
-        Some(if is_slower {
-            format!(", and direct reads are {} times slower from them", number(1.0 / ratio))
-        } else if is_more {
-            ", while direct reads are as fast from them: many files are not slower, they are read more than needed"
-                .to_owned()
-        } else {
-            ", and direct reads are as fast from them: many files are not slower".to_owned()
+        Some(match (difference(after, before, RATE)?, more) {
+            (Difference::Less(times), _) => {
+                format!(", and direct reads are {} times slower from them", number(times))
+            }
+            (_, Difference::More(_)) => {
+                ", while direct reads are as fast from them: many files are not slower, they are read more than needed"
+                    .to_owned()
+            }
+            _ => ", and direct reads are as fast from them: many files are not slower".to_owned(),
         })
     });
     Some(format!(

@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure wal` and `measure blocking`.
 
-use super::verdicts::{NOTEWORTHY, apart};
+use super::noise::{Difference, difference};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
 
@@ -89,10 +89,11 @@ fn time_of(row: &Row, metric: &str) -> Option<String> {
 
 /// How a time of `row` compares with that of `other`: `9.4 times less than`.
 fn compared(row: &Row, other: &Row, metric: &str) -> Option<String> {
-    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
-    let (times, word) = if own <= theirs { (theirs / own, "less than") } else { (own / theirs, "more than") };
-    let clear = times.is_finite() && times >= NOTEWORTHY && apart(row, other, metric);
-    Some(if clear { format!("{} times {word}", number(times)) } else { "about as much as".to_owned() })
+    Some(match difference(row, other, metric)? {
+        Difference::Less(times) => format!("{} times less than", number(times)),
+        Difference::More(times) => format!("{} times more than", number(times)),
+        Difference::Equal => "about as much as".to_owned(),
+    })
 }
 
 /// What a sentence ends with when nothing tells how far repeats lie apart.
@@ -163,12 +164,10 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     };
     let ((own, words, rate), (other, other_words, theirs)) = (fastest(&LOGS)?, fastest(&OTHERS)?);
     let count = experiment.number("appenders").map_or_else(String::new, number);
-    let times = if rate >= theirs { rate / theirs } else { theirs / rate };
-    let clear = times >= NOTEWORTHY && apart(own, other, metric::APPENDS_PER_S);
-    let verdict = match (clear, rate >= theirs) {
-        (false, _) => "no clear difference was seen".to_owned(),
-        (true, true) => format!("{} times as many", number(times)),
-        (true, false) => format!("{} times fewer", number(times)),
+    let verdict = match difference(own, other, metric::APPENDS_PER_S)? {
+        Difference::Equal => "no clear difference was seen".to_owned(),
+        Difference::More(times) => format!("{} times as many", number(times)),
+        Difference::Less(times) => format!("{} times fewer", number(times)),
     };
     let hint = hint(own);
     Some(format!(

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading};
+use super::gates;
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
 use crate::measure::kind;
-use crate::result::{Experiment, Gate, Report, Row};
+use crate::result::{Experiment, Report, Row};
 
 /// Tables of all experiments, what the doctor found wanting, and the verdicts.
 pub(crate) fn render(report: &Report) -> String {
@@ -61,7 +62,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
     grid[0].push("cache".to_owned());
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
-            let mut cells = vec![row.name.clone()];
+            let mut cells = vec![gates::marked_name(row)];
             cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
             cells.extend(columns.iter().map(|column| column.cell(row)));
             cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
@@ -85,10 +86,11 @@ fn table(text: &mut String, group: &[&Experiment]) {
             if let Some(why) = &row.skipped {
                 told.push(format!("{}: not measured: {why}", row.name));
             }
-            told.extend(row.gates.iter().map(|gate| gate_line(row, gate)));
+            told.extend(row.gates.iter().map(|gate| gates::check(row, gate)));
         }
         told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
+    told.extend(gates::lines(group));
     let mut seen = Vec::new();
     for line in told {
         if !seen.contains(&line) {
@@ -96,17 +98,6 @@ fn table(text: &mut String, group: &[&Experiment]) {
             seen.push(line);
         }
     }
-}
-
-/// What a check found, in words.
-fn gate_line(row: &Row, gate: &Gate) -> String {
-    let limit = match (gate.at_least, gate.at_most) {
-        (Some(least), _) => format!("at least {}", number(least)),
-        (None, Some(most)) => format!("at most {}", number(most)),
-        (None, None) => "no limit".to_owned(),
-    };
-    let outcome = if gate.passed { "met" } else { "MISSED" };
-    format!("check {outcome}: {}: {} is {}, wanted {limit}", row.name, gate.name, number(gate.value))
 }
 
 /// How far the repeats of the column lie apart, and how many there were.

@@ -1,13 +1,11 @@
 //! Sentences computed from the numbers: also when Forebay loses, and when nothing can be said.
 
 use super::columns::groups;
+use super::noise::{Difference, difference};
 use super::reads::span;
 use crate::doctor::units::{bytes, number};
 use crate::measure::kind::{ALL, Kind};
 use crate::result::{CacheState, Experiment, Row, metric};
-
-/// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
-pub(super) const NOTEWORTHY: f64 = 1.05;
 
 /// The verdicts of all experiments, in the order in which the report shows them.
 pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
@@ -182,22 +180,26 @@ fn compare(
     if !ratio.is_finite() || ratio <= 0.0 {
         return None;
     }
-    let clear = apart(row, other_row, metric);
-    let mut sentence = if ratio >= NOTEWORTHY && clear {
-        format!("{subject} is {} times faster than {other} here{needs}", number(ratio))
-    } else if ratio <= 1.0 / NOTEWORTHY && clear {
-        format!("{subject} is {} times slower than {other} here{needs}", number(1.0 / ratio))
-    } else {
-        let (own, theirs) = (ranges(row, metric), ranges(other_row, metric));
-        format!(
-            "between {subject} and {other} no clear difference was seen here ({own} against {theirs}){needs}"
-        )
+    let difference = difference(row, other_row, metric)?;
+    let mut sentence = match difference {
+        Difference::More(times) => {
+            format!("{subject} is {} times faster than {other} here{needs}", number(times))
+        }
+        Difference::Less(times) => {
+            format!("{subject} is {} times slower than {other} here{needs}", number(times))
+        }
+        Difference::Equal => {
+            let (own, theirs) = (ranges(row, metric), ranges(other_row, metric));
+            format!(
+                "between {subject} and {other} no clear difference was seen here ({own} against {theirs}){needs}"
+            )
+        }
     };
     if [row, other_row].iter().any(|row| row.cache == Some(CacheState::Warm)) {
         sentence.push_str(
             "; warm: the page cache may hold all that is read, so this says little about the device",
         );
-        if ratio < 1.0 && clear {
+        if matches!(difference, Difference::Less(_)) {
             sentence.push_str(" (data that are hot and fit into memory are best read buffered)");
         }
     }
@@ -213,22 +215,16 @@ fn cpu(subject: &str, row: &Row, other: &str, other_row: &Row, metric: &str, uni
     if own <= 0.0 || theirs <= 0.0 {
         return None;
     }
-    let (word, times) = if own <= theirs { ("less", theirs / own) } else { ("more", own / theirs) };
     let figures = format!("{} against {} {unit}", number(own), number(theirs));
-    Some(if times >= NOTEWORTHY && apart(row, other_row, metric) {
-        format!("{subject} costs {} times {word} processor time than {other}: {figures}", number(times))
-    } else {
-        format!("{subject} costs about as much processor time as {other}: {figures}")
+    Some(match difference(row, other_row, metric)? {
+        Difference::Less(times) => {
+            format!("{subject} costs {} times less processor time than {other}: {figures}", number(times))
+        }
+        Difference::More(times) => {
+            format!("{subject} costs {} times more processor time than {other}: {figures}", number(times))
+        }
+        Difference::Equal => format!("{subject} costs about as much processor time as {other}: {figures}"),
     })
-}
-
-/// Whether each row's median lies outside of everything that the other row's repeats gave.
-pub(super) fn apart(row: &Row, other: &Row, metric: &str) -> bool {
-    let outside = |row: &Row, other: &Row| match (row.metrics.get(metric), other.spread(metric)) {
-        (Some(median), Some((low, high))) => median < low || median > high,
-        _ => false,
-    };
-    outside(row, other) && outside(other, row)
 }
 
 /// Median and range of a row: `1,000 (900 to 1,100)`.

@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure walk`.
 
-use super::verdicts::{NOTEWORTHY, apart};
+use super::noise::{Difference, difference};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 
@@ -65,10 +65,11 @@ fn of_row(row: &Row, metric: &str) -> Option<String> {
 
 /// How a figure of `row` compares with that of `other`: `1.3 times as much as`.
 fn compared(row: &Row, other: &Row, metric: &str, words: [&'static str; 2]) -> Option<String> {
-    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
-    let (times, word) = if own >= theirs { (own / theirs, words[0]) } else { (theirs / own, words[1]) };
-    let clear = times.is_finite() && times >= NOTEWORTHY && apart(row, other, metric);
-    Some(if clear { format!("{} times {word} than", number(times)) } else { "about as much as".to_owned() })
+    Some(match difference(row, other, metric)? {
+        Difference::More(times) => format!("{} times {} than", number(times), words[0]),
+        Difference::Less(times) => format!("{} times {} than", number(times), words[1]),
+        Difference::Equal => "about as much as".to_owned(),
+    })
 }
 
 fn hint(row: &Row) -> &'static str {

@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure writes`.
 
-use super::verdicts::NOTEWORTHY;
+use super::noise::NOTEWORTHY;
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 

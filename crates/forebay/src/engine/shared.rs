@@ -25,7 +25,7 @@ use crate::stats::MemoryStats;
 
 /// What handles, files and shards share.
 pub(crate) struct EngineShared {
-    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    pub(crate) inboxes: Arc<[Arc<Inbox>]>,
     pub(crate) arena: Arena,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
@@ -106,7 +106,16 @@ impl EngineShared {
             world.ask(request, Box::new(move |reply| answer.send(finish(reply))));
             return pending;
         }
-        self.pool.run(operation, move || finish(crate::driver::meta::execute(&request)))
+        let inboxes = self.inboxes.clone();
+        self.pool.run(operation, move || {
+            let mut reply = crate::driver::meta::execute(&request);
+            // A file's last handle leaves the closing to the shards. A call that finds no descriptor has done nothing yet.
+            if reply.as_ref().is_err_and(Error::is_out_of_descriptors) {
+                shard::wait_for_a_turn(&inboxes);
+                reply = crate::driver::meta::execute(&request);
+            }
+            finish(reply)
+        })
     }
 
     /// Has `request` carried out; `answer` takes what belongs to it out of the reply.
@@ -247,7 +256,7 @@ impl EngineShared {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
-        for inbox in &self.inboxes {
+        for inbox in self.inboxes.iter() {
             inbox.end();
         }
     }

@@ -15,7 +15,7 @@ use crate::stats::{FlowStats, Stats};
 pub(super) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
-    for inbox in &shared.inboxes {
+    for inbox in shared.inboxes.iter() {
         let (answer, report) = pending::channel("stats");
         let message = Message::Call(Box::new(move |shard| shard.tell_stats(answer)));
         shard::send(inbox.clone(), message).await;

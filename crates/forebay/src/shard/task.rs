@@ -51,6 +51,16 @@ where
     .ok_or_else(|| Error::new(ErrorKind::NotOnShard, "spawn"))
 }
 
+/// Blocks until each shard has heard what was left for it before, such as that a file has no handle any more: a turn
+/// takes notes before it runs tasks. A shard that is closing or gone is not waited for. Not on a shard's thread.
+pub(crate) fn wait_for_a_turn(inboxes: &[Arc<Inbox>]) {
+    let tasks: Vec<_> = inboxes.iter().map(|inbox| spawn_on(inbox, Class::DEFAULT, || async {})).collect();
+    for task in tasks {
+        // An error says that the shard is no more.
+        let _ = task.wait();
+    }
+}
+
 /// Starts `make`'s future on the shard behind `inbox`.
 pub(crate) fn spawn_on<F, Fut>(inbox: &Arc<Inbox>, class: Class, make: F) -> JoinHandle<Fut::Output>
 where

@@ -23,11 +23,6 @@ impl Held {
         Held { descriptors: count("/proc/self/fd"), threads: count("/proc/self/task") }
     }
 
-    /// How many descriptors are open; `None` when there is none left to look with.
-    pub(crate) fn descriptors(self) -> Option<usize> {
-        (self.descriptors != usize::MAX).then_some(self.descriptors)
-    }
-
     pub(crate) fn threads(self) -> usize {
         self.threads
     }

@@ -1,17 +1,19 @@
 //! Runs the cells of a plan, one process each, and builds the tables.
 
 use std::cell::Cell as Flag;
+use std::fmt;
 
 use anyhow::Context as _;
 
+use super::super::gates::Claim;
 use super::super::home::Home;
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
-use super::super::rounds::{self, Cell};
+use super::super::planted::{Files, Planted};
 use super::super::sampler::run_child;
+use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
 use super::super::units::show_bytes;
-use super::job::{AmplificationAnswer, AmplificationWork, Planted, ReadRow};
-use super::plant::Files;
+use super::job::{AmplificationAnswer, AmplificationWork, ReadRow};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -30,6 +32,20 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
+/// What the rows of one table share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Setting {
+    /// Which of the sets of files.
+    set: usize,
+    files: u32,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", {} file(s)", self.files)
+    }
+}
+
 /// One experiment for each number of files.
 ///
 /// # Errors
@@ -45,15 +61,21 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             Files::make(&home, planted, context)
         })
         .collect::<anyhow::Result<Vec<Files>>>()?;
-    let settings: Vec<usize> = (0..sets.len()).collect();
-    let mut cells = rounds::cells(&settings, &plan.rows);
+    let settings: Vec<Setting> =
+        sets.iter().enumerate().map(|(set, files)| Setting { set, files: files.planted.files }).collect();
+    let mut cells = cells(&settings, &plan.rows);
     let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
-    let name = |cell: &Cell<usize, ReadRow>| {
-        format!("{}, {} file(s)", cell.row.name(), sets[cell.setting].planted.files)
-    };
     let is_cold = Flag::new(true);
-    let done = rounds::run(context, super::KIND.name, plan.repeats, &mut cells, name, |set, row, seed| {
-        let files = &sets[set];
+    let turns = Turns {
+        label: format!("measure {}", super::KIND.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &home.directory,
+        context,
+    };
+    let seeds = seeds(context, plan.repeats);
+    let done = turns.take(&mut cells, |setting, row, repeat| {
+        let files = &sets[setting.set];
         is_cold.set(is_cold.get() & files.evict()?);
         let work = AmplificationWork {
             row,
@@ -63,16 +85,23 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             reads: plan.reads,
             in_flight: plan.in_flight,
             seconds_max: seconds,
-            seed,
+            seed: seeds[repeat],
         };
         let mut job = Job::new(super::KIND.name, files.directory.path(), &work, seconds)?;
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-        Ok(metrics(&answer))
+        let answer: AmplificationAnswer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        let claim = Claim {
+            // What a page holds of several pieces is read once for all of them.
+            read_bytes: (row == ReadRow::Direct).then_some(answer.bytes),
+            workers: Some(plan.in_flight + usize::from(!row.uses_page_cache())),
+            ..Claim::default()
+        };
+        Ok(Taken { metrics: metrics(&answer), evidence: answer.evidence, claim })
     })?;
-    let build = |set: usize| {
-        let planted = sets[set].planted;
+    let build = |setting: Setting| {
+        let Files { planted, ground, .. } = &sets[setting.set];
         let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
             .parameter("files", planted.files)
             .parameter("file_bytes", planted.file_bytes)
@@ -85,16 +114,16 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             .parameter("file_system", home.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = notes(is_cold.get(), done, plan.repeats);
-        let of_this = cells.extract_if(.., |cell| cell.setting == set);
+        experiment.conditions = ground.conditions();
+        let of_this = cells.extract_if(.., |cell| cell.setting == setting);
         experiment.rows = of_this
             .map(|cell| {
-                let row = cell.row;
-                let cache = match (row.uses_page_cache(), is_cold.get()) {
+                let cache = match (cell.way.uses_page_cache(), is_cold.get()) {
                     (false, _) => CacheState::Direct,
                     (true, true) => CacheState::Evicted,
                     (true, false) => CacheState::Warm,
                 };
-                cell.into_row(row.name(), row.description(), Some(cache))
+                cell.into_row().cache(cache)
             })
             .collect();
         experiment
@@ -104,6 +133,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
 
 fn metrics(answer: &AmplificationAnswer) -> Metrics {
     let (reads, bytes) = (answer.reads as f64, answer.bytes as f64);
+    let witness = &answer.evidence.witness;
     let mut metrics = Metrics::default();
     metrics
         .set(metric::SECONDS, answer.seconds)
@@ -113,8 +143,8 @@ fn metrics(answer: &AmplificationAnswer) -> Metrics {
     let optional = [
         (metric::P50_US, answer.p50_us),
         (metric::P99_US, answer.p99_us),
-        (metric::DEVICE_BYTES_PER_BYTE, answer.device_bytes.map(|moved| moved as f64 / bytes)),
-        (metric::PROCESS_BYTES_PER_BYTE, answer.process_bytes.map(|moved| moved as f64 / bytes)),
+        (metric::DEVICE_BYTES_PER_BYTE, witness.device.map(|moved| moved.read as f64 / bytes)),
+        (metric::PROCESS_BYTES_PER_BYTE, witness.own.map(|moved| moved.read as f64 / bytes)),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -153,26 +183,25 @@ fn notes(is_cold: bool, repeats: usize, wanted: usize) -> Vec<String> {
             "the files could not be brought out of memory before every sample: the page-cache rows begin partly warm".to_owned(),
         );
     }
-    if repeats < wanted {
-        notes.push(format!("{repeats} of {wanted} repeats were run: the time given was over"));
-    }
+    notes.extend(cut_short(repeats, wanted));
     notes
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::witness::Bytes;
     use super::*;
 
     #[test]
     fn bytes_are_divided_by_what_was_wanted() {
-        let answer = AmplificationAnswer {
+        let mut answer = AmplificationAnswer {
             seconds: 0.5,
             reads: 1000,
             bytes: 2_000_000,
-            device_bytes: Some(5_000_000),
-            process_bytes: Some(4_000_000),
             ..AmplificationAnswer::default()
         };
+        answer.evidence.witness.device = Some(Bytes { read: 5_000_000, written: 1 });
+        answer.evidence.witness.own = Some(Bytes { read: 4_000_000, written: 1 });
         let metrics = metrics(&answer);
         assert_eq!(metrics.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.5));
         assert_eq!(metrics.get(metric::PROCESS_BYTES_PER_BYTE), Some(2.0));

@@ -8,8 +8,10 @@ use std::time::Instant;
 use anyhow::Context as _;
 use forebay::{Config, Engine, File, Open};
 
-use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Piece, Pieces, Planted};
-use super::run::{Meter, Tally, share};
+use super::super::gauge::Gauge;
+use super::super::planted::Planted;
+use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Piece, Pieces};
+use super::run::{Tally, answer, deadline, share};
 
 /// Pieces that a program of the row `read-many` knows at once.
 const BATCH: usize = 256;
@@ -24,8 +26,8 @@ pub(super) fn direct(
     work: &AmplificationWork,
 ) -> anyhow::Result<AmplificationAnswer> {
     with_files(directory, work, |files| async move {
-        let meter = Meter::start(device_stat)?;
-        let deadline = meter.deadline(work);
+        let gauge = Gauge::start(device_stat)?;
+        let deadline = deadline(&gauge, work);
         let lanes: Vec<_> = (0..work.in_flight)
             .map(|lane| tokio::spawn(one_by_one(Arc::clone(&files), work.clone(), lane, deadline)))
             .collect();
@@ -33,7 +35,7 @@ pub(super) fn direct(
         for lane in lanes {
             tally.add(&lane.await.context("a reading task panicked")??)?;
         }
-        meter.stop(&tally)
+        answer(gauge, tally)
     })
 }
 
@@ -79,8 +81,8 @@ pub(super) fn read_many(
         }
     }
     with_files(directory, work, |files| async move {
-        let meter = Meter::start(device_stat)?;
-        let deadline = meter.deadline(work);
+        let gauge = Gauge::start(device_stat)?;
+        let deadline = deadline(&gauge, work);
         let mut tally = Tally::new()?;
         for batch in wanted.chunks(BATCH) {
             if Instant::now() >= deadline {
@@ -101,7 +103,7 @@ pub(super) fn read_many(
                 tally.add(&task.await.context("a reading task panicked")??)?;
             }
         }
-        meter.stop(&tally)
+        answer(gauge, tally)
     })
 }
 

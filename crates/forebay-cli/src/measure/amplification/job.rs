@@ -1,10 +1,10 @@
 //! What a sample of `measure amplification` is asked to do, and what it answers.
 
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 
-use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
+use super::super::pattern::{PAGE_BYTES, SplitMix};
+use super::super::planted::Planted;
+use super::super::turns::{Evidence, Way};
 
 /// One row over one number of files, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,27 +22,6 @@ pub(super) struct AmplificationWork {
     pub(super) seconds_max: f64,
     /// Of the places.
     pub(super) seed: u64,
-}
-
-/// Files of equal length with known contents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Planted {
-    pub(super) files: u32,
-    /// Of each; whole pages.
-    pub(super) file_bytes: u64,
-    /// Of the contents.
-    pub(super) seed: u64,
-}
-
-impl Planted {
-    /// File number `file` in `directory`.
-    pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
-        directory.join(format!("{file:05}"))
-    }
-
-    pub(super) fn contents(&self, file: u32) -> Pattern {
-        Pattern::new(SplitMix::new(self.seed ^ u64::from(file)).next_u64())
-    }
 }
 
 /// A piece that is wanted.
@@ -174,10 +153,17 @@ pub(super) struct AmplificationAnswer {
     pub(super) bytes: u64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Read by the block device, everyone's.
-    pub(super) device_bytes: Option<u64>,
-    /// Read for this process, by the kernel's account.
-    pub(super) process_bytes: Option<u64>,
+    pub(super) evidence: Evidence,
+}
+
+impl Way for ReadRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::super::gauge::Gauge;
 use super::super::latency::Latency;
-use super::super::traffic::Traffic;
+use super::super::planted::Planted;
+use super::super::turns::Evidence;
 use super::engine;
-use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Pieces, Planted, ReadRow};
+use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Pieces, ReadRow};
 
 /// What a lane, or all of them, read.
 #[derive(Debug)]
@@ -40,38 +41,23 @@ pub(super) fn share(work: &AmplificationWork, lane: usize) -> u64 {
     work.reads / lanes + u64::from((lane as u64) < work.reads % lanes)
 }
 
-/// What begins as a sample's reading does.
-#[derive(Debug)]
-pub(super) struct Meter {
-    gauge: Gauge,
-    traffic: Traffic,
+/// No read is begun after this.
+pub(super) fn deadline(gauge: &Gauge, work: &AmplificationWork) -> Instant {
+    gauge.begun() + Duration::from_secs_f64(work.seconds_max)
 }
 
-impl Meter {
-    pub(super) fn start(device_stat: Option<&Path>) -> anyhow::Result<Self> {
-        let traffic = Traffic::start(device_stat);
-        Ok(Self { gauge: Gauge::start(None)?, traffic })
-    }
-
-    pub(super) fn deadline(&self, work: &AmplificationWork) -> Instant {
-        self.gauge.begun() + Duration::from_secs_f64(work.seconds_max)
-    }
-
-    /// Ends it as the reading does.
-    pub(super) fn stop(self, tally: &Tally) -> anyhow::Result<AmplificationAnswer> {
-        let cost = self.gauge.stop()?;
-        let moved = self.traffic.stop();
-        Ok(AmplificationAnswer {
-            seconds: cost.seconds,
-            cpu_seconds: cost.cpu_seconds,
-            reads: tally.latency.count(),
-            bytes: tally.bytes,
-            p50_us: tally.latency.quantile_us(0.5),
-            p99_us: tally.latency.quantile_us(0.99),
-            device_bytes: moved.device.map(|bytes| bytes.read),
-            process_bytes: moved.process.map(|bytes| bytes.read),
-        })
-    }
+/// Ends the gauge as the reading does.
+pub(super) fn answer(gauge: Gauge, tally: Tally) -> anyhow::Result<AmplificationAnswer> {
+    let cost = gauge.stop()?;
+    Ok(AmplificationAnswer {
+        seconds: cost.seconds,
+        cpu_seconds: cost.cpu_seconds,
+        reads: tally.latency.count(),
+        bytes: tally.bytes,
+        p50_us: tally.latency.quantile_us(0.5),
+        p99_us: tally.latency.quantile_us(0.99),
+        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
+    })
 }
 
 /// Runs it on the files in `directory`; `device_stat` is the `stat` file of the device below.
@@ -132,15 +118,15 @@ fn buffered(
             let (files, gate) = (&files, &gate);
             lanes.push(builder.spawn_scoped(scope, move || pread_lane(files, work, lane, gate))?);
         }
-        let meter = Meter::start(device_stat)?;
-        *closed = Some(meter.deadline(work));
+        let gauge = Gauge::start(device_stat)?;
+        *closed = Some(deadline(&gauge, work));
         drop(closed);
         let outcomes: Vec<_> = lanes.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         let mut tally = Tally::new()?;
         for outcome in outcomes {
             tally.add(&outcome.map_err(|_| anyhow::anyhow!("a reading thread panicked"))??)?;
         }
-        meter.stop(&tally)
+        answer(gauge, tally)
     })
 }
 
@@ -173,7 +159,7 @@ fn pread_lane(
 #[cfg(test)]
 mod tests {
     use super::super::super::home::Home;
-    use super::super::plant::Files;
+    use super::super::super::planted::Files;
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::{Context, Target};

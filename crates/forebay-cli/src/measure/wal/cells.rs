@@ -1,24 +1,29 @@
 //! Runs the cells of a plan, one process each, the rows in turn, and builds the tables.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::super::beneath::filesystem_of;
+use super::super::beneath::{device_stat, filesystem_of};
+use super::super::extents::Extents;
+use super::super::gates::Claim;
+use super::super::ground::Ground;
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
-use super::super::plan::{another_repeat, fit_seconds, interleaved};
+use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
 use super::super::subject::{check_space, refuse_memory_filesystem};
+use super::super::turns::{Cell, Taken, Turns, cut_short, until};
 use super::job::{FlushChoice, Load, Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER, workers};
 use super::words::method;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
-use crate::progress::Unit;
-use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What is to be measured.
 #[derive(Debug)]
@@ -43,12 +48,16 @@ pub(in crate::measure) struct Setting {
     pub(in crate::measure) load: Load,
 }
 
-/// One row in one setting.
-struct Cell {
-    setting: Setting,
-    row: WalRow,
-    samples: Result<Vec<Sample>, String>,
-    degraded: Option<String>,
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", load {}", self.load.name())
+    }
+}
+
+/// What the children said of a cell beside its figures.
+#[derive(Debug, Default)]
+struct Said {
+    degraded: BTreeMap<&'static str, String>,
     source: Option<String>,
 }
 
@@ -67,48 +76,53 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
     let share = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), context.remaining());
     let seconds = (share - EXTRA_SECONDS).max(plan.seconds.min(0.1));
     let mut seeds = SplitMix::new(context.seed);
-    let step =
-        context.step(format!("measure {}", plan.name), (cells.len() * plan.repeats) as u64, Unit::Count);
-    let begun = Instant::now();
-    let mut done = 0;
-    while done < plan.repeats && another_repeat(done, begun.elapsed(), context.remaining()) {
-        let count = cells.len();
-        for (position, index) in interleaved(done, count).enumerate() {
-            let cell = &mut cells[index];
-            step.set((done * count + position) as u64);
-            step.message(format!("{}, load {}", cell.row.name(), cell.setting.load.name()));
-            let work = WalWork {
-                row: cell.row,
-                workload: cell.setting.workload,
-                load: cell.setting.load,
-                seconds,
-                record_bytes: plan.record_bytes,
-                batch: plan.batch,
-                file_bytes: plan.file_bytes,
-                flush: plan.flush,
-                seed: seeds.next_u64(),
-            };
-            cell.take(done, plan, one(plan.name, &directory, work, context));
+    let device_stat = File::open(&directory).ok().and_then(|directory| device_stat(&directory));
+    let mut ground = Ground::of_device(device_stat.as_deref());
+    let mut said: Vec<(Setting, Said)> =
+        plan.settings.iter().map(|setting| (*setting, Said::default())).collect();
+    let turns = Turns {
+        label: format!("measure {}", plan.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &directory,
+        context,
+    };
+    let done = turns.take(&mut cells, |setting, row, _| {
+        let work = WalWork {
+            row,
+            workload: setting.workload,
+            load: setting.load,
+            seconds,
+            record_bytes: plan.record_bytes,
+            batch: plan.batch,
+            file_bytes: plan.file_bytes,
+            flush: plan.flush,
+            seed: seeds.next_u64(),
+        };
+        let (answer, extents) = one(plan.name, &directory, device_stat.as_deref(), work, context)?;
+        if let Some((_, said)) = said.iter_mut().find(|(known, _)| known == setting) {
+            if let Some(why) = &answer.degraded {
+                said.degraded.entry(row.name()).or_insert_with(|| why.clone());
+            }
+            said.source = said.source.take().or_else(|| answer.source.clone());
         }
-        done += 1;
-    }
-    step.finish(&format!("{done} repeats of {} cells", cells.len()));
-    let failed = cells.iter().filter_map(|cell| cell.samples.as_ref().err()).collect::<Vec<_>>();
-    if let Some(why) = failed.first().filter(|_| failed.len() == cells.len()) {
-        anyhow::bail!("nothing could be measured in {}: {why}", directory.display());
-    }
-    let build = |setting: &Setting| {
-        let of_this = cells.extract_if(.., |cell| cell.setting == *setting).collect();
-        let mut experiment = experiment(plan, *setting, of_this, seconds, done)
+        // Rows without files have none to look at.
+        if row != WalRow::NoAppends {
+            ground.see(extents);
+        }
+        Ok(taken(answer, plan, *setting))
+    })?;
+    let conditions = ground.conditions();
+    let build = |(setting, said): (Setting, Said)| {
+        let of_this = cells.extract_if(.., |cell| cell.setting == setting).collect();
+        let mut experiment = experiment(plan, setting, of_this, said, seconds, done)
             .parameter("seed", context.seed)
             .parameter("file_system", filesystem.as_str());
-        if done < plan.repeats {
-            let note = format!("{done} of {} repeats were run: the time given was over", plan.repeats);
-            experiment.notes.push(note);
-        }
+        experiment.notes.extend(cut_short(done, plan.repeats));
+        experiment.conditions.clone_from(&conditions);
         experiment
     };
-    Ok(plan.settings.iter().map(build).collect())
+    Ok(said.into_iter().map(build).collect())
 }
 
 /// Where the samples make their directories.
@@ -129,25 +143,25 @@ fn directory(plan: &Plan, context: &Context) -> anyhow::Result<(PathBuf, String)
 }
 
 /// The cells of one setting stand beside each other, so that rows which are compared run one after the other.
-fn cells(plan: &Plan) -> Vec<Cell> {
+fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
     let mut cells = Vec::new();
     for setting in &plan.settings {
         let base = (setting.load == Load::Cpu).then_some(WalRow::NoAppends);
         for row in base.into_iter().chain(plan.rows.iter().copied()) {
-            cells.push(Cell {
-                setting: *setting,
-                row,
-                samples: Ok(Vec::new()),
-                degraded: None,
-                source: None,
-            });
+            cells.push(Cell::new(*setting, row));
         }
     }
     cells
 }
 
-/// One sample in a process and a directory of its own.
-fn one(name: &str, directory: &Path, work: WalWork, context: &Context) -> anyhow::Result<WalAnswer> {
+/// One sample in a process and a directory of its own, and what its files then were made of.
+fn one(
+    name: &str,
+    directory: &Path,
+    device_stat: Option<&Path>,
+    work: WalWork,
+    context: &Context,
+) -> anyhow::Result<(WalAnswer, io::Result<Extents>)> {
     let own = context.cleanup.temp_directory(directory, "wal").map_err(|error| {
         Failure::Path(format!(
             "no directory can be made in {}: {error}; name one that this user may write to",
@@ -156,24 +170,22 @@ fn one(name: &str, directory: &Path, work: WalWork, context: &Context) -> anyhow
     })?;
     // Writing files through at 20 MB/s on the slowest of disks.
     let seconds_max = work.seconds + 2.0 * work.file_bytes as f64 / 20e6;
-    let job = Job::new(name, own.path(), &work, seconds_max)?;
+    let mut job = Job::new(name, own.path(), &work, seconds_max)?;
+    job.device_stat = device_stat.map(Path::to_owned);
     let text = run_child(&job, None, &context.cleanup)?;
-    serde_json::from_str(&text).context("the measuring child answered in an unknown way")
+    let answer = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+    Ok((answer, Extents::of_directory(own.path())))
 }
 
-impl Cell {
-    fn take(&mut self, repeat: usize, plan: &Plan, outcome: anyhow::Result<WalAnswer>) {
-        let Ok(samples) = &mut self.samples else { return };
-        match outcome {
-            Ok(answer) => {
-                let metrics = metrics(&answer, plan.batch, self.setting.load);
-                samples.push(Sample { repeat: repeat as u32, metrics });
-                self.degraded = self.degraded.take().or(answer.degraded);
-                self.source = self.source.take().or(answer.source);
-            }
-            Err(error) => self.samples = Err(format!("{error:#}")),
-        }
-    }
+fn taken(answer: WalAnswer, plan: &Plan, setting: Setting) -> Taken {
+    let bytes = answer.appends * plan.record_bytes as u64 * plan.batch as u64;
+    let claim = Claim {
+        // Where nobody appends nothing is written.
+        written_bytes: answer.durable.is_some().then_some(bytes),
+        busy_on_purpose: setting.load == Load::Cpu,
+        ..Claim::default()
+    };
+    Taken { metrics: metrics(&answer, plan.batch, setting.load), evidence: answer.evidence, claim }
 }
 
 fn metrics(answer: &WalAnswer, batch: usize, load: Load) -> Metrics {
@@ -209,7 +221,8 @@ fn set_times(metrics: &mut Metrics, names: &[&str; 4], times: Times) {
 fn experiment(
     plan: &Plan,
     setting: Setting,
-    mut cells: Vec<Cell>,
+    mut cells: Vec<Cell<Setting, WalRow>>,
+    mut said: Said,
     seconds: f64,
     repeats: usize,
 ) -> Experiment {
@@ -234,7 +247,7 @@ fn experiment(
             .parameter("load_tasks", workers() * TASKS_PER_WORKER)
             .parameter("sorted_numbers", SORTED);
     }
-    if let Some(source) = cells.iter().find_map(|cell| cell.source.clone()) {
+    if let Some(source) = said.source.take() {
         experiment = experiment.parameter("source_priority", source);
     }
     if plan.rows.iter().any(|row| !row.is_log()) {
@@ -244,58 +257,49 @@ fn experiment(
                 .to_owned(),
         );
     }
-    for cell in &cells {
-        if let Some(why) = &cell.degraded {
-            experiment.notes.push(format!("`{}` did not get what it asks for: {why}", cell.row.name()));
-        }
+    for (row, why) in &said.degraded {
+        experiment.notes.push(format!("`{row}` did not get what it asks for: {why}"));
     }
-    experiment.rows = cells.into_iter().map(build_row).collect();
+    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut said)).collect();
     experiment
 }
 
 /// The share of the runtime's own work that is left: against the row without appends of the same repeat.
-fn keep_shares(cells: &mut [Cell]) {
-    let rate = |sample: &Sample| Some((sample.repeat, sample.metrics.get(metric::WORK_PER_S)?));
+fn keep_shares(cells: &mut [Cell<Setting, WalRow>]) {
     let base: Vec<(u32, f64)> = cells
         .iter()
-        .filter(|cell| cell.row == WalRow::NoAppends)
-        .filter_map(|cell| cell.samples.as_ref().ok())
-        .flat_map(|samples| samples.iter().filter_map(rate))
+        .filter(|cell| cell.way == WalRow::NoAppends)
+        .filter_map(|cell| cell.taken.as_ref().ok())
+        .flatten()
+        .filter_map(|(repeat, taken)| Some((*repeat, taken.metrics.get(metric::WORK_PER_S)?)))
         .collect();
-    for sample in cells.iter_mut().filter_map(|cell| cell.samples.as_mut().ok()).flatten() {
-        let alone = base.iter().find(|(repeat, _)| *repeat == sample.repeat);
-        if let (Some((_, alone)), Some(work)) = (alone, sample.metrics.get(metric::WORK_PER_S)) {
-            sample.metrics.set(metric::WORK_KEPT, work / alone);
+    for (repeat, taken) in cells.iter_mut().filter_map(|cell| cell.taken.as_mut().ok()).flatten() {
+        let alone = base.iter().find(|(other, _)| other == repeat);
+        if let (Some((_, alone)), Some(work)) = (alone, taken.metrics.get(metric::WORK_PER_S)) {
+            taken.metrics.set(metric::WORK_KEPT, work / alone);
         }
     }
 }
 
-fn build_row(cell: Cell) -> Row {
-    let mut row = match cell.samples {
-        Ok(samples) => Row::from_samples(cell.row.name(), samples),
-        Err(why) => Row::skipped(cell.row.name(), why),
-    }
-    .describe(cell.row.description());
-    row.degraded = cell.degraded;
-    if cell.row.is_log() {
-        row = row.cache(CacheState::Direct);
-    }
-    row
+fn build_row(cell: Cell<Setting, WalRow>, said: &mut Said) -> Row {
+    let way = cell.way;
+    let mut row = cell.into_row();
+    row.degraded = said.degraded.remove(way.name());
+    if way.is_log() { row.cache(CacheState::Direct) } else { row }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn cell(row: WalRow, work: &[f64]) -> Cell {
+    fn cell(row: WalRow, work: &[f64]) -> Cell<Setting, WalRow> {
         let sample = |(repeat, rate): (usize, &f64)| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::WORK_PER_S, *rate);
-            Sample { repeat: repeat as u32, metrics }
+            let mut taken = Taken::default();
+            taken.metrics.set(metric::WORK_PER_S, *rate);
+            (repeat as u32, taken)
         };
         let setting = Setting { workload: Workload::Open { rate: 1 }, load: Load::Cpu };
-        let samples = Ok(work.iter().enumerate().map(sample).collect());
-        Cell { setting, row, samples, degraded: None, source: None }
+        Cell { taken: Ok(work.iter().enumerate().map(sample).collect()), ..Cell::new(setting, row) }
     }
 
     #[test]
@@ -303,9 +307,9 @@ mod tests {
         let mut cells =
             [cell(WalRow::NoAppends, &[1000.0, 500.0]), cell(WalRow::Forebay, &[900.0, 500.0, 7.0])];
         keep_shares(&mut cells);
-        let kept = |cell: &Cell| -> Vec<Option<f64>> {
-            let samples = cell.samples.as_ref().expect("measured");
-            samples.iter().map(|sample| sample.metrics.get(metric::WORK_KEPT)).collect()
+        let kept = |cell: &Cell<Setting, WalRow>| -> Vec<Option<f64>> {
+            let samples = cell.taken.as_ref().expect("measured");
+            samples.iter().map(|(_, taken)| taken.metrics.get(metric::WORK_KEPT)).collect()
         };
         assert_eq!(kept(&cells[0]), [Some(1.0), Some(1.0)]);
         assert_eq!(kept(&cells[1]), [Some(0.9), Some(1.0), None]);

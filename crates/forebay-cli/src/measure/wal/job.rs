@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::latency::Latency;
+use super::super::turns::{self, Evidence};
 
 /// One row under one workload and one load, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -273,6 +274,17 @@ pub(in crate::measure) struct WalAnswer {
     pub(in crate::measure) source: Option<String>,
     /// What was asked for and not granted.
     pub(in crate::measure) degraded: Option<String>,
+    pub(super) evidence: Evidence,
+}
+
+impl turns::Way for WalRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use super::super::gauge::Gauge;
 use super::super::latency::Latency;
+use super::super::turns::Evidence;
 use super::appender::Appender;
 use super::job::{Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{Working, runtime, workers};
@@ -27,7 +28,11 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// The row failed, lost what it had answered, or did not answer in time.
-pub(in crate::measure) fn sample(directory: &Path, work: &WalWork) -> anyhow::Result<WalAnswer> {
+pub(in crate::measure) fn sample(
+    directory: &Path,
+    device_stat: Option<&Path>,
+    work: &WalWork,
+) -> anyhow::Result<WalAnswer> {
     // Before the runtime: the engine's threads must not inherit what its workers are.
     let appender = match (work.row, work.row.way()) {
         (WalRow::NoAppends, _) => None,
@@ -40,11 +45,12 @@ pub(in crate::measure) fn sample(directory: &Path, work: &WalWork) -> anyhow::Re
     rustix::fs::syncfs(File::open(directory)?)?;
     let runtime = runtime(work.row == WalRow::ForebayPrompt)?;
     let working = Working::start(runtime.handle(), work.load, work.seed);
+    let beside = Beside { working: &working, device_stat };
     let (mut answer, appends) = match (&appender, work.workload) {
-        (None, _) => (nothing(work, &working)?, 0),
-        (Some(appender), Workload::Open { rate }) => open_loop(&runtime, &working, appender, work, rate)?,
+        (None, _) => (nothing(work, &beside)?, 0),
+        (Some(appender), Workload::Open { rate }) => open_loop(&runtime, &beside, appender, work, rate)?,
         (Some(appender), Workload::Closed { appenders }) => {
-            closed_loop(&runtime, &working, appender, work, appenders)?
+            closed_loop(&runtime, &beside, appender, work, appenders)?
         }
     };
     working.stop(&runtime)?;
@@ -57,6 +63,12 @@ pub(in crate::measure) fn sample(directory: &Path, work: &WalWork) -> anyhow::Re
     Ok(answer)
 }
 
+/// What is looked at beside the appends.
+struct Beside<'a> {
+    working: &'a Working,
+    device_stat: Option<&'a Path>,
+}
+
 /// What happened between two times.
 struct Window {
     gauge: Gauge,
@@ -64,22 +76,30 @@ struct Window {
 }
 
 impl Window {
-    fn open(working: &Working) -> std::io::Result<Self> {
-        Ok(Self { gauge: Gauge::start(None)?, work: working.done() })
+    fn open(beside: &Beside<'_>) -> std::io::Result<Self> {
+        Ok(Self { gauge: Gauge::start(beside.device_stat)?, work: beside.working.done() })
     }
 
-    fn close(self, working: &Working) -> std::io::Result<WalAnswer> {
-        let work = working.done() - self.work;
+    /// Counts from now on.
+    fn begin_again(&mut self, beside: &Beside<'_>) -> std::io::Result<()> {
+        self.work = beside.working.done();
+        self.gauge.begin_again()
+    }
+
+    fn close(self, beside: &Beside<'_>) -> std::io::Result<WalAnswer> {
+        let work = beside.working.done() - self.work;
         let cost = self.gauge.stop()?;
-        Ok(WalAnswer { seconds: cost.seconds, cpu_seconds: cost.cpu_seconds, work, ..WalAnswer::default() })
+        let evidence = Evidence { witness: cost.witness, ..Evidence::default() };
+        let (seconds, cpu_seconds) = (cost.seconds, cost.cpu_seconds);
+        Ok(WalAnswer { seconds, cpu_seconds, work, evidence, ..WalAnswer::default() })
     }
 }
 
-fn nothing(work: &WalWork, working: &Working) -> anyhow::Result<WalAnswer> {
+fn nothing(work: &WalWork, beside: &Beside<'_>) -> anyhow::Result<WalAnswer> {
     std::thread::sleep(WARM);
-    let window = Window::open(working)?;
+    let window = Window::open(beside)?;
     std::thread::sleep(Duration::from_secs_f64(work.seconds));
-    Ok(window.close(working)?)
+    Ok(window.close(beside)?)
 }
 
 /// Latencies of some appends.
@@ -106,17 +126,19 @@ impl Tally {
         self.in_time += u64::from(seen <= window.1);
     }
 
-    fn put(&self, answer: &mut WalAnswer) {
+    fn put(self, answer: &mut WalAnswer) {
         answer.appends = self.in_time;
         answer.durable = Times::of(&self.durable);
         answer.seen = Times::of(&self.seen);
+        let times = [("durable", self.durable), ("seen", self.seen)];
+        answer.evidence.times.extend(times.map(|(name, latency)| (name.to_owned(), latency)));
     }
 }
 
 /// Each appender is a task of the loaded runtime.
 fn closed_loop(
     runtime: &Runtime,
-    working: &Working,
+    beside: &Beside<'_>,
     appender: &Arc<dyn Appender>,
     work: &WalWork,
     appenders: usize,
@@ -141,9 +163,9 @@ fn closed_loop(
         })
         .collect();
     sleep_until(window.0);
-    let counted = Window::open(working)?;
+    let counted = Window::open(beside)?;
     sleep_until(window.1);
-    let mut answer = counted.close(working)?;
+    let mut answer = counted.close(beside)?;
     let mut all = Tally::new()?;
     for lane in lanes {
         let part = runtime.block_on(lane).context("an appending task panicked")??;
@@ -152,8 +174,9 @@ fn closed_loop(
         all.appends += part.appends;
         all.in_time += part.in_time;
     }
+    let appends = all.appends;
     all.put(&mut answer);
-    Ok((answer, all.appends))
+    Ok((answer, appends))
 }
 
 /// One append's fate: its number, when it was durable, when its task saw that.
@@ -162,7 +185,7 @@ type Fate = (u32, anyhow::Result<(Instant, Instant)>);
 /// A thread of its own begins each append at its time, and a task of the loaded runtime awaits it.
 fn open_loop(
     runtime: &Runtime,
-    working: &Working,
+    beside: &Beside<'_>,
     appender: &Arc<dyn Appender>,
     work: &WalWork,
     rate: u32,
@@ -180,9 +203,12 @@ fn open_loop(
             let mut late = Latency::new()?;
             let mut counted = None;
             for index in 0..total {
-                sleep_until(schedule.due(index));
                 if index == warm {
-                    counted = Some(Window::open(working)?);
+                    counted = Some(Window::open(beside)?);
+                }
+                sleep_until(schedule.due(index));
+                if let Some(window) = counted.as_mut().filter(|_| index == warm) {
+                    window.begin_again(beside)?;
                 }
                 let now = Instant::now();
                 if index >= warm {
@@ -191,7 +217,7 @@ fn open_loop(
                 begin(handle, appender, index, lanes, &sender);
             }
             sleep_until(window.1);
-            let answer = counted.context("something was measured")?.close(working)?;
+            let answer = counted.context("something was measured")?.close(beside)?;
             anyhow::Ok((answer, late, source))
         });
         source.join().ok().context("the thread with the appends panicked")?
@@ -206,10 +232,12 @@ fn open_loop(
         let (durable, seen) = fate?;
         tally.add(schedule.due(index), durable, seen, window);
     }
+    let appends = tally.appends;
     tally.put(&mut answer);
     answer.late = Times::of(&late);
+    answer.evidence.times.insert("late".to_owned(), late);
     answer.source = Some(source.to_owned());
-    Ok((answer, tally.appends))
+    Ok((answer, appends))
 }
 
 /// Begins an append, on this thread where the row allows it, and gives it to a task.
@@ -266,7 +294,7 @@ mod tests {
             for workload in workloads {
                 let beside = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
                 let directory = cleanup.temp_directory(beside, "run").expect("writable");
-                let answer = sample(directory.path(), &work(row, workload))
+                let answer = sample(directory.path(), None, &work(row, workload))
                     .unwrap_or_else(|error| panic!("{row:?} {workload:?}: {error:#}"));
                 let (durable, seen) = (answer.durable.expect("some"), answer.seen.expect("some"));
                 assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {answer:?}");
@@ -280,8 +308,8 @@ mod tests {
 
     #[test]
     fn nobody_appends_in_the_row_without_appends() {
-        let answer =
-            sample(Path::new("/"), &work(WalRow::NoAppends, Workload::Open { rate: 9 })).expect("no file");
+        let answer = sample(Path::new("/"), None, &work(WalRow::NoAppends, Workload::Open { rate: 9 }))
+            .expect("no file");
         assert_eq!((answer.appends, answer.durable), (0, None));
     }
 }

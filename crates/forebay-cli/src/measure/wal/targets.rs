@@ -43,14 +43,24 @@ fn open_loop(experiment: &mut Experiment, idle: Option<&Experiment>) {
         let Some(found) = counted(experiment, row) else { continue };
         let Some(own) = found.metrics.get(p99) else { continue };
         if let Some(without) = idle.and_then(|idle| idle.row(row.name())?.metrics.get(p99)) {
-            found.gates.push(at_most("p99 until durable: load against no load", p99, own / without, times));
+            found.gates.push(Gate::at_most(
+                "p99 until durable: load against no load",
+                p99,
+                own / without,
+                times,
+            ));
         }
         for (other, theirs) in &others {
             let name = format!("p99 until durable: {other} against this");
-            found.gates.push(at_least(&name, p99, theirs / own, TIMES_BELOW_OTHERS));
+            found.gates.push(Gate::at_least(&name, p99, theirs / own, TIMES_BELOW_OTHERS));
         }
         if let Some(kept) = found.metrics.get(metric::WORK_KEPT) {
-            found.gates.push(at_least("work that the runtime keeps", metric::WORK_KEPT, kept, WORK_KEPT));
+            found.gates.push(Gate::at_least(
+                "work that the runtime keeps",
+                metric::WORK_KEPT,
+                kept,
+                WORK_KEPT,
+            ));
         }
     }
 }
@@ -59,12 +69,12 @@ fn closed_loop(experiment: &mut Experiment) {
     for row in [WalRow::Forebay, WalRow::ForebayPrompt, WalRow::ForebayRealtime] {
         let Some(found) = counted(experiment, row) else { continue };
         if let Some(rate) = found.metrics.get(metric::APPENDS_PER_S) {
-            let gate = at_least("appends of 64 appenders", metric::APPENDS_PER_S, rate, APPENDS_PER_S);
+            let gate = Gate::at_least("appends of 64 appenders", metric::APPENDS_PER_S, rate, APPENDS_PER_S);
             found.gates.push(gate);
         }
         let p99 = metric::DURABLE[1];
         if let Some(time) = found.metrics.get(p99) {
-            found.gates.push(at_most("p99 until durable of 64 appenders", p99, time, DURABLE_P99_US));
+            found.gates.push(Gate::at_most("p99 until durable of 64 appenders", p99, time, DURABLE_P99_US));
         }
     }
 }
@@ -72,16 +82,6 @@ fn closed_loop(experiment: &mut Experiment) {
 /// The row, when its figures count.
 fn counted(experiment: &mut Experiment, row: WalRow) -> Option<&mut Row> {
     experiment.rows.iter_mut().find(|found| found.name == row.name() && found.degraded.is_none())
-}
-
-fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Gate {
-    let (name, metric) = (name.to_owned(), metric.to_owned());
-    Gate { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
-}
-
-fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Gate {
-    let (name, metric) = (name.to_owned(), metric.to_owned());
-    Gate { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
 }
 
 #[cfg(test)]

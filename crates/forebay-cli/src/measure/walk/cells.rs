@@ -1,20 +1,22 @@
 //! Runs the cells of a plan, one process each, the rows in turn, and builds the tables.
 
+use std::fmt;
 use std::time::Instant;
 
 use anyhow::Context as _;
 
+use super::super::gates::Claim;
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
-use super::super::plan::{another_repeat, fit_seconds, interleaved};
+use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
+use super::super::turns::{Cell, Taken, Turns};
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::plant::{Place, Planted};
 use super::tree::{Tree, fan_out_max};
 use super::words::{method, notes};
 use crate::context::Context;
-use crate::progress::Unit;
-use crate::result::{CacheState, Experiment, Metrics, Row, Sample, metric};
+use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What is to be measured.
 #[derive(Debug)]
@@ -38,11 +40,10 @@ pub(super) struct Setting {
     pub(super) threads: usize,
 }
 
-/// One row in one setting.
-struct Cell {
-    setting: Setting,
-    row: WalkRow,
-    samples: Result<Vec<Sample>, String>,
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", depth {}", self.depth)
+    }
 }
 
 /// What a sample takes beside its seconds and what every sample takes: warming up.
@@ -81,46 +82,37 @@ fn of_node(
     let share = context.remaining().map(|remaining| remaining / files as u32);
     let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
     let planted = Planted::make(place, tree, context)?;
-    let mut cells: Vec<Cell> = plan
+    let mut cells: Vec<Cell<Setting, WalkRow>> = plan
         .settings
         .iter()
-        .flat_map(|setting| plan.rows.iter().map(|row| (*setting, *row)))
-        .map(|(setting, row)| Cell { setting, row, samples: Ok(Vec::new()) })
+        .flat_map(|setting| plan.rows.iter().map(|row| Cell::new(*setting, *row)))
         .collect();
     let fitted = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), remaining());
     let seconds = (fitted - EXTRA_SECONDS).max(plan.seconds.min(0.1));
-    let label = format!("measure walk, nodes of {node_bytes} bytes");
-    let step = context.step(label, (cells.len() * plan.repeats) as u64, Unit::Count);
-    let (mut seeds, mut done, repeating) = (SplitMix::new(context.seed), 0, Instant::now());
-    while done < plan.repeats && another_repeat(done, repeating.elapsed(), remaining()) {
-        let (count, seed) = (cells.len(), seeds.next_u64());
-        for (position, index) in interleaved(done, count).enumerate() {
-            let cell = &mut cells[index];
-            step.set((done * count + position) as u64);
-            step.message(format!("{}, depth {}", cell.row.name(), cell.setting.depth));
-            let Ok(samples) = &mut cell.samples else { continue };
-            let work = WalkWork {
-                row: cell.row,
-                tree,
-                unit_bytes: planted.unit_bytes,
-                depth: cell.setting.depth,
-                in_flight: plan.in_flight,
-                threads: cell.setting.threads,
-                seconds,
-                seed,
-            };
-            match one(&planted, work, context) {
-                Ok(answer) => samples.push(Sample { repeat: done as u32, metrics: metrics(&answer) }),
-                Err(error) => cell.samples = Err(format!("{error:#}")),
-            }
-        }
-        done += 1;
-    }
-    step.finish(&format!("{done} repeats of {} cells", cells.len()));
-    let failed = cells.iter().filter_map(|cell| cell.samples.as_ref().err()).collect::<Vec<_>>();
-    if let Some(why) = failed.first().filter(|_| failed.len() == cells.len()) {
-        anyhow::bail!("nothing could be measured in {}: {why}", place.directory.display());
-    }
+    let turns = Turns {
+        label: format!("measure walk, nodes of {node_bytes} bytes"),
+        repeats: plan.repeats,
+        until: remaining().and_then(|left| Instant::now().checked_add(left)),
+        place: &place.directory,
+        context,
+    };
+    // The same keys for all rows of a repeat, others in each.
+    let mut seeds = SplitMix::new(context.seed);
+    let seeds: Vec<u64> = (0..plan.repeats).map(|_| seeds.next_u64()).collect();
+    let done = turns.take(&mut cells, |setting, row, repeat| {
+        let work = WalkWork {
+            row,
+            tree,
+            unit_bytes: planted.unit_bytes,
+            depth: setting.depth,
+            in_flight: plan.in_flight,
+            threads: setting.threads,
+            seconds,
+            seed: seeds[repeat],
+        };
+        Ok(taken(one(&planted, &work, context)?, &work))
+    })?;
+    let conditions = planted.ground.conditions();
     let build = |setting: &Setting| {
         let mut experiment =
             Experiment::new(super::KIND.name, method(&planted, *setting, plan.in_flight, seconds))
@@ -141,6 +133,7 @@ fn of_node(
             experiment = experiment.parameter("device", device.as_str());
         }
         experiment.notes = notes(done, plan.repeats);
+        experiment.conditions.clone_from(&conditions);
         let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
         experiment.rows = of_this.map(build_row).collect();
         experiment
@@ -149,9 +142,9 @@ fn of_node(
 }
 
 /// One sample in a process of its own.
-fn one(planted: &Planted, work: WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
+fn one(planted: &Planted, work: &WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
     planted.evict()?;
-    let mut job = Job::new(super::KIND.name, planted.temp.path(), &work, work.seconds)?;
+    let mut job = Job::new(super::KIND.name, planted.temp.path(), work, work.seconds)?;
     job.device_stat.clone_from(&planted.device_stat);
     let text = run_child(&job, None, &context.cleanup)?;
     serde_json::from_str(&text).context("the measuring child answered in an unknown way")
@@ -179,14 +172,20 @@ fn metrics(answer: &WalkAnswer) -> Metrics {
     metrics
 }
 
-fn build_row(cell: Cell) -> Row {
-    let cache = if cell.row.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
-    match cell.samples {
-        Ok(samples) => Row::from_samples(cell.row.name(), samples),
-        Err(why) => Row::skipped(cell.row.name(), why),
-    }
-    .describe(cell.row.description())
-    .cache(cache)
+fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
+    let claim = Claim {
+        // A cache of the file that fills while it is read asks the device for less.
+        read_bytes: (!work.row.uses_page_cache())
+            .then(|| answer.lookups * work.depth * work.read_bytes() as u64),
+        workers: Some(work.workers()),
+        ..Claim::default()
+    };
+    Taken { metrics: metrics(&answer), evidence: answer.evidence, claim }
+}
+
+fn build_row(cell: Cell<Setting, WalkRow>) -> Row {
+    let cache = if cell.way.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
+    cell.into_row().cache(cache)
 }
 
 #[cfg(test)]

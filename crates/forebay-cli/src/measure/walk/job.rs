@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::turns::{Evidence, Way};
 use super::tree::Tree;
 
 /// One row with one depth and number of threads, once.
@@ -32,6 +33,19 @@ impl WalkWork {
     /// Shards: no more than processors, where the lookups come from elsewhere.
     pub(super) fn shards(&self) -> usize {
         if self.row.is_on_shards() { self.threads() } else { self.threads().min(processors()) }
+    }
+
+    /// Threads that do the work, those of the engine included.
+    pub(super) fn workers(&self) -> usize {
+        match self.row {
+            WalkRow::Pread => self.in_flight,
+            WalkRow::ForebayWalkTokio => self.threads() + self.shards(),
+            // The blocking pool has a thread for each read that waits.
+            WalkRow::BlockingPerHop | WalkRow::BlockingWhole | WalkRow::TokioFs => {
+                self.threads() + self.in_flight
+            }
+            _ => self.threads(),
+        }
     }
 
     /// What a direct read has to read to get the node at `position`: begin, length, and where the node is in
@@ -141,6 +155,17 @@ pub(super) struct WalkAnswer {
     pub(super) p99_us: Option<f64>,
     /// How often a task was polled again for a lookup; rows without tasks have none.
     pub(super) wakes: Option<u64>,
+    pub(super) evidence: Evidence,
+}
+
+impl Way for WalkRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
 }
 
 #[cfg(test)]

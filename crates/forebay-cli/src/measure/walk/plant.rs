@@ -11,6 +11,7 @@ use rustix::fs::{Advice, fadvise};
 
 use super::super::aligned::AlignedBuffer;
 use super::super::beneath::{device_stat, filesystem_of};
+use super::super::ground::Ground;
 use super::super::subject::{check_space, refuse_memory_filesystem};
 use super::super::units::show_bytes;
 use super::tree::Tree;
@@ -38,6 +39,8 @@ pub(super) struct Planted {
     pub(super) unit_bytes: u64,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
+    /// What is beneath the file.
+    pub(super) ground: Ground,
     /// That device: `vda`, `zram0`.
     pub(super) device: Option<String>,
 }
@@ -89,7 +92,8 @@ impl Planted {
         let unit_bytes = direct_unit(&direct)?;
         let device_stat = device_stat(temp.file());
         let device = device_stat.as_deref().and_then(device_name);
-        Ok(Self { temp, tree, unit_bytes, device_stat, device })
+        let ground = Ground::of_file(temp.file(), bytes, device_stat.as_deref());
+        Ok(Self { temp, tree, unit_bytes, device_stat, ground, device })
     }
 
     /// Takes what the page cache holds of the file, so that no sample finds what another one left there.

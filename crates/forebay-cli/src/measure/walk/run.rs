@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::super::gauge::{Cost, Gauge};
+use super::super::turns::Evidence;
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::lane::{Phase, Tally};
 use super::plant::open_direct;
@@ -43,6 +44,7 @@ pub(in crate::measure) fn sample(
         p50_us: tally.latency.quantile_us(0.5),
         p99_us: tally.latency.quantile_us(0.99),
         wakes: is_task.then_some(tally.wakes),
+        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
     };
     Ok(serde_json::to_string(&answer)?)
 }

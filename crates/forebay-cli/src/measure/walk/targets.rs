@@ -62,32 +62,32 @@ fn one_thread(experiment: &mut Experiment) {
         };
         let walk = WalkRow::ForebayWalk;
         if let Some(value) = against(walk, WalkRow::IoUring, rate) {
-            on_shards.push(at_least("lookups: this against io_uring", rate, value, RATE_OF_LIMIT));
+            on_shards.push(Gate::at_least("lookups: this against io_uring", rate, value, RATE_OF_LIMIT));
         }
         if let Some(value) = against(walk, WalkRow::IoUring, cpu) {
-            on_shards.push(at_most("CPU: this against io_uring", cpu, value, CPU_OF_LIMIT));
+            on_shards.push(Gate::at_most("CPU: this against io_uring", cpu, value, CPU_OF_LIMIT));
         }
         let wakes = metric::WAKES_PER_LOOKUP;
         if let Some(value) = experiment.row(walk.name()).and_then(|row| row.metrics.get(wakes)) {
-            on_shards.push(at_most("wakes of a lookup", wakes, value, WAKES));
+            on_shards.push(Gate::at_most("wakes of a lookup", wakes, value, WAKES));
         }
         if is_zram && let Some(value) = against(WalkRow::ForebayTask, walk, cpu) {
-            on_shards.push(at_least("CPU: forebay-task against this", cpu, value, TIMES_BELOW_TASK));
+            on_shards.push(Gate::at_least("CPU: forebay-task against this", cpu, value, TIMES_BELOW_TASK));
         }
         if !is_zram && let Some(value) = against(walk, WalkRow::Pread, cpu) {
-            on_shards.push(at_most("CPU: this against pread", cpu, value, CPU_OF_PREAD));
+            on_shards.push(Gate::at_most("CPU: this against pread", cpu, value, CPU_OF_PREAD));
         }
         let walk = WalkRow::ForebayWalkTokio;
         if let Some(value) = against(walk, WalkRow::BlockingPerHop, rate) {
             let limit = if is_zram { RATE_OF_BLOCKING_ZRAM } else { RATE_OF_BLOCKING_DISK };
-            from_tokio.push(at_least("lookups: this against blocking-per-hop", rate, value, limit));
+            from_tokio.push(Gate::at_least("lookups: this against blocking-per-hop", rate, value, limit));
         }
         let blocking = [WalkRow::BlockingPerHop, WalkRow::BlockingWhole];
         let against_better =
             blocking.into_iter().filter_map(|other| against(walk, other, cpu)).max_by(f64::total_cmp);
         if let Some(value) = against_better {
             let name = "CPU: this against the better blocking row";
-            from_tokio.push(at_most(name, cpu, value, CPU_OF_BLOCKING));
+            from_tokio.push(Gate::at_most(name, cpu, value, CPU_OF_BLOCKING));
         }
     }
     for (row, gates) in [(WalkRow::ForebayWalk, on_shards), (WalkRow::ForebayWalkTokio, from_tokio)] {
@@ -104,7 +104,7 @@ fn many_threads(experiment: &mut Experiment, few: &Experiment) {
             continue;
         };
         let name = "lookups: 4 times as many threads as processors against as many";
-        found.gates.push(at_least(name, metric::LOOKUPS_PER_S, value, RATE_OF_FEW_THREADS));
+        found.gates.push(Gate::at_least(name, metric::LOOKUPS_PER_S, value, RATE_OF_FEW_THREADS));
     }
 }
 
@@ -115,16 +115,6 @@ fn ratio(row: &Row, other: &Row, metric: &str) -> Option<f64> {
         Some(sample.metrics.get(metric)? / same.metrics.get(metric)?)
     });
     median(ratios.filter(|ratio| ratio.is_finite()).collect())
-}
-
-fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Gate {
-    let (name, metric) = (name.to_owned(), metric.to_owned());
-    Gate { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
-}
-
-fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Gate {
-    let (name, metric) = (name.to_owned(), metric.to_owned());
-    Gate { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
 }
 
 #[cfg(test)]

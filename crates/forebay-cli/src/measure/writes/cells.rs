@@ -1,12 +1,15 @@
 //! Makes the file, runs the cells of a plan, one process each, and builds the tables.
 
+use std::fmt;
+
 use anyhow::Context as _;
 
+use super::super::gates::Claim;
 use super::super::job::Job;
 use super::super::residency::evict;
-use super::super::rounds::{self, Cell};
 use super::super::sampler::run_child;
 use super::super::subject::Subject;
+use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
 use super::super::units::show_bytes;
 use super::super::{home::Home, plan::fit_seconds};
 use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesAnswer, WritesWork};
@@ -31,6 +34,12 @@ pub(super) struct Setting {
     pub(super) clients: u32,
 }
 
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", {}, {} client(s)", self.pattern.name(), self.clients)
+    }
+}
+
 /// One experiment for each setting.
 ///
 /// # Errors
@@ -38,35 +47,44 @@ pub(super) struct Setting {
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
     let home = Home::find(context, super::KIND.name)?;
     let subject = Subject::prepare(context, plan.file_bytes, None)?;
-    let mut cells = rounds::cells(&plan.settings, &plan.rows);
+    let mut cells = cells(&plan.settings, &plan.rows);
     // What is written in that time still has to reach the device, in a row that syncs at the end.
     let seconds = fit_seconds(2.0 * plan.seconds, cells.len() * plan.repeats, context.remaining()) / 2.0;
-    let name = |cell: &Cell<Setting, WriteRow>| {
-        let Setting { pattern, clients } = cell.setting;
-        format!("{}, {}, {clients} client(s)", cell.row.name(), pattern.name())
+    let turns = Turns {
+        label: format!("measure {}", super::KIND.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &home.directory,
+        context,
     };
-    let done =
-        rounds::run(context, super::KIND.name, plan.repeats, &mut cells, name, |setting, row, seed| {
-            // So that no row finds the pages of another one in memory.
-            evict(&subject.handle)?;
-            let work = WritesWork {
-                row,
-                pattern: setting.pattern,
-                file_bytes: subject.bytes,
-                clients: setting.clients as usize,
-                operations: plan.operations,
-                seconds_max: seconds,
-                // Each row other blocks, so that none is written again while a device still has it in its cache.
-                seed: seed ^ (row as u64) << 3 ^ u64::from(setting.clients) << 8,
-            };
-            // Syncing takes as long as the device needs for what was written in that time.
-            let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
-            job.device_stat.clone_from(&subject.device_stat);
-            let text = run_child(&job, None, &context.cleanup)?;
-            let answer =
-                serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-            Ok(metrics(row, &answer))
-        })?;
+    let seeds = seeds(context, plan.repeats);
+    let done = turns.take(&mut cells, |setting, row, repeat| {
+        // So that no row finds the pages of another one in memory.
+        evict(&subject.handle)?;
+        let work = WritesWork {
+            row,
+            pattern: setting.pattern,
+            file_bytes: subject.bytes,
+            clients: setting.clients as usize,
+            operations: plan.operations,
+            seconds_max: seconds,
+            // Each row other blocks, so that none is written again while a device still has it in its cache.
+            seed: seeds[repeat] ^ ((row as u64) << 3) ^ (u64::from(setting.clients) << 8),
+        };
+        // Syncing takes as long as the device needs for what was written in that time.
+        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
+        job.device_stat.clone_from(&subject.device_stat);
+        let text = run_child(&job, None, &context.cleanup)?;
+        let answer: WritesAnswer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        let claim = Claim {
+            written_bytes: Some(answer.operations * BLOCK_BYTES),
+            workers: Some(work.clients + usize::from(row.is_forebay())),
+            ..Claim::default()
+        };
+        Ok(Taken { metrics: metrics(row, &answer), evidence: answer.evidence, claim })
+    })?;
+    let conditions = subject.ground.conditions();
     let build = |setting: &Setting| {
         let mut experiment = Experiment::new(super::KIND.name, method(setting.pattern, seconds))
             .parameter("pattern", setting.pattern.name())
@@ -79,11 +97,13 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             .parameter("file_system", home.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = notes(done, plan.repeats);
+        experiment.conditions.clone_from(&conditions);
         let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
         experiment.rows = of_this
             .map(|cell| {
-                let row = cell.row;
-                cell.into_row(row.name(), row.description(), row.is_direct().then_some(CacheState::Direct))
+                let is_direct = cell.way.is_direct();
+                let row = cell.into_row();
+                if is_direct { row.cache(CacheState::Direct) } else { row }
             })
             .collect();
         experiment
@@ -111,7 +131,10 @@ fn metrics(row: WriteRow, answer: &WritesAnswer) -> Metrics {
         (metric::P50_US, answer.p50_us),
         (metric::P99_US, answer.p99_us),
         (metric::SYNC_LEFT_OUT_MS, answer.left_out_s.map(|seconds| seconds * 1e3)),
-        (metric::DEVICE_BYTES_PER_BYTE, answer.device_bytes.map(|moved| moved as f64 / bytes)),
+        (
+            metric::DEVICE_BYTES_PER_BYTE,
+            answer.evidence.witness.device.map(|moved| moved.written as f64 / bytes),
+        ),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -143,26 +166,25 @@ fn notes(repeats: usize, wanted: usize) -> Vec<String> {
     let mut notes = vec![
         "`naive` and `o-direct` do not wait until their writes are durable: there is nothing in them to rely on".to_owned(),
     ];
-    if repeats < wanted {
-        notes.push(format!("{repeats} of {wanted} repeats were run: the time given was over"));
-    }
+    notes.extend(cut_short(repeats, wanted));
     notes
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::witness::Bytes;
     use super::*;
 
     #[test]
     fn what_is_advertised_leaves_out_what_can_be_relied_on() {
-        let answer = WritesAnswer {
+        let mut answer = WritesAnswer {
             operations: 1000,
             write_s: 0.01,
             sync_s: 0.4,
             total_s: 0.5,
-            device_bytes: Some(8_192_000),
             ..WritesAnswer::default()
         };
+        answer.evidence.witness.device = Some(Bytes { read: 7, written: 8_192_000 });
         let durable = metrics(WriteRow::SyncClose, &answer);
         assert_eq!(durable.get(metric::IOPS_ADVERTISED), Some(100_000.0));
         assert_eq!(durable.get(metric::IOPS_RELIABLE), Some(2_000.0));

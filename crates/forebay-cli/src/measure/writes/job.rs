@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::pattern::SplitMix;
+use super::super::turns::{Evidence, Way};
 
 /// Bytes of one write.
 pub(super) const BLOCK_BYTES: u64 = 4096;
@@ -160,8 +161,18 @@ pub(super) struct WritesAnswer {
     pub(super) cpu_seconds: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Bytes that the block device wrote until all was durable, everyone's.
-    pub(super) device_bytes: Option<u64>,
+    /// Until all was durable, also in rows that did not wait for that.
+    pub(super) evidence: Evidence,
+}
+
+impl Way for WriteRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::super::aligned::AlignedBuffer;
 use super::super::gauge::Gauge;
 use super::super::latency::Latency;
-use super::super::traffic::Traffic;
+use super::super::turns::Evidence;
 use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WritesAnswer, WritesWork};
 use super::{blocking, engine};
@@ -22,19 +22,17 @@ const LOOKED_AT: usize = 64;
 /// A call failed, or what was written is not in the file.
 pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork) -> anyhow::Result<String> {
     let offsets = work.offsets();
-    let traffic = Traffic::start(device_stat);
-    let gauge = Gauge::start(None)?;
+    let gauge = Gauge::start(device_stat)?;
     let (begun, clients) = if work.row.is_forebay() {
         engine::write(path, work, &offsets)?
     } else {
         blocking::write(path, work, &offsets)?
     };
-    let cost = gauge.stop()?;
     // Also where the row has made a sync: its bytes on the device belong to it, and the next sample begins clean.
     let left_out = Instant::now();
     OpenOptions::new().write(true).open(path)?.sync_all()?;
     let left_out = left_out.elapsed();
-    let device_bytes = traffic.stop().device.map(|moved| moved.written);
+    let cost = gauge.stop()?;
     look(path, work, &offsets, &clients)?;
 
     let mut latency = Latency::new()?;
@@ -56,7 +54,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
         cpu_seconds: cost.cpu_seconds,
         p50_us: latency.quantile_us(0.5),
         p99_us: latency.quantile_us(0.99),
-        device_bytes,
+        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), latency)].into() },
     };
     Ok(serde_json::to_string(&answer)?)
 }

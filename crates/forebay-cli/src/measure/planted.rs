@@ -1,4 +1,4 @@
-//! Writes the files, and gets them out of memory.
+//! Many files of an experiment's own, of one length and with contents that a reader can check.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 
-use super::super::aligned::AlignedBuffer;
-use super::super::beneath::device_stat;
-use super::super::home::Home;
-use super::super::residency::{evict, resident_bytes};
-use super::super::subject::check_space;
-use super::super::units::show_bytes;
-use super::job::Planted;
+use super::aligned::AlignedBuffer;
+use super::beneath::device_stat;
+use super::ground::Ground;
+use super::home::Home;
+use super::pattern::{Pattern, SplitMix};
+use super::residency::{evict, resident_bytes};
+use super::subject::check_space;
+use super::units::show_bytes;
 use crate::cleanup::TempDirectory;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -25,6 +27,27 @@ const WRITERS: usize = 4;
 /// The files are cold when at most this share of them is in memory.
 const COLD_SHARE: f64 = 0.01;
 
+/// Files of equal length with known contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Planted {
+    pub(super) files: u32,
+    /// Of each; whole pages.
+    pub(super) file_bytes: u64,
+    /// Of the contents.
+    pub(super) seed: u64,
+}
+
+impl Planted {
+    /// File number `file` in `directory`.
+    pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
+        directory.join(format!("{file:05}"))
+    }
+
+    pub(super) fn contents(&self, file: u32) -> Pattern {
+        Pattern::new(SplitMix::new(self.seed ^ u64::from(file)).next_u64())
+    }
+}
+
 /// Files of the experiment's own; they go with this value.
 #[derive(Debug)]
 pub(super) struct Files {
@@ -32,6 +55,8 @@ pub(super) struct Files {
     pub(super) planted: Planted,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
+    /// What they stand on; the first of them stands for all.
+    pub(super) ground: Ground,
 }
 
 impl Files {
@@ -42,13 +67,15 @@ impl Files {
     pub(super) fn make(home: &Home, planted: Planted, context: &Context) -> anyhow::Result<Self> {
         let bytes = u64::from(planted.files) * planted.file_bytes;
         check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
-        let directory = home.temp_directory(context, "pieces")?;
+        let directory = home.temp_directory(context, "files")?;
         let label = format!("write {} in {} file(s)", show_bytes(bytes), planted.files);
         let step = context.step(label, u64::from(planted.files), Unit::Count);
         write(directory.path(), planted, &step).map_err(|error| refused(home, &error))?;
         step.finish("on the device");
         let first = File::open(Planted::path(directory.path(), 0))?;
-        Ok(Self { device_stat: device_stat(&first), directory, planted })
+        let device_stat = device_stat(&first);
+        let ground = Ground::of_file(&first, planted.file_bytes, device_stat.as_deref());
+        Ok(Self { directory, planted, device_stat, ground })
     }
 
     /// Evicts all of them from the page cache. Whether they are gone, as far as the kernel tells.

@@ -1,0 +1,70 @@
+//! What an experiment stands on: the file that is read and the device's write cache, each with its gate.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::extents::{self, Extents};
+use super::gates;
+use crate::result::Condition;
+
+/// Looked at before the measuring.
+#[derive(Debug)]
+pub(super) struct Ground {
+    extents: Option<io::Result<Extents>>,
+    device_stat: Option<PathBuf>,
+    write_cache: Option<String>,
+}
+
+impl Ground {
+    /// What is beneath the first `bytes` bytes of a file that will be read.
+    pub(super) fn of_file(file: &File, bytes: u64, device_stat: Option<&Path>) -> Self {
+        Self { extents: Some(Extents::of(file, bytes)), ..Self::of_device(device_stat) }
+    }
+
+    /// For an experiment that writes files of its own.
+    pub(super) fn of_device(device_stat: Option<&Path>) -> Self {
+        Self {
+            extents: None,
+            device_stat: device_stat.map(Path::to_owned),
+            write_cache: device_stat.and_then(write_cache),
+        }
+    }
+
+    /// Replaces what is known of the files.
+    pub(super) fn see(&mut self, extents: io::Result<Extents>) {
+        self.extents = Some(extents);
+    }
+
+    /// The gates, now that it is over.
+    pub(super) fn conditions(&self) -> Vec<Condition> {
+        let after = self.device_stat.as_deref().and_then(write_cache);
+        let mut conditions = vec![gates::write_cache(self.write_cache.as_deref(), after.as_deref())];
+        conditions.extend(self.extents.as_ref().map(extents::gate));
+        conditions
+    }
+}
+
+/// `write back` or `write through`, from beside the device's `stat` file; of a partition: of its disk.
+fn write_cache(device_stat: &Path) -> Option<String> {
+    let device = fs::canonicalize(device_stat.parent()?).ok()?;
+    let files = ["queue/write_cache", "../queue/write_cache"];
+    let text = files.iter().find_map(|file| fs::read_to_string(device.join(file)).ok())?;
+    Some(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_says_so_and_what_is_known_has_its_gates() {
+        let names = |ground: &Ground| -> Vec<(String, Option<bool>)> {
+            ground.conditions().into_iter().map(|gate| (gate.name, gate.passed)).collect()
+        };
+        let mut ground = Ground::of_device(None);
+        assert_eq!(names(&ground), [("write_cache".to_owned(), None)]);
+        ground.see(Ok(Extents { written: 1, unwritten: 1, holes: 0 }));
+        assert_eq!(names(&ground)[1], ("extents".to_owned(), Some(false)));
+    }
+}

@@ -1,0 +1,284 @@
+//! What all experiments do alike: every way in every setting is a cell, the cells take turns within a repeat, and
+//! what the samples found becomes a row.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::gates::{self, Claim};
+use super::latency::Latency;
+use super::pattern::SplitMix;
+use super::plan::{another_repeat, interleaved};
+use super::witness::Witness;
+use crate::context::Context;
+use crate::progress::Unit;
+use crate::result::{Metrics, Row, Sample};
+
+/// A way of doing the work: a row.
+pub(super) trait Way: Copy {
+    /// A stable name.
+    fn name(&self) -> &'static str;
+    /// What it does, in one sentence.
+    fn description(&self) -> &'static str;
+}
+
+/// Reads the name of one of `ways`.
+///
+/// # Errors
+/// A sentence that names them.
+pub(super) fn parse_way<W: Way>(text: &str, ways: &[W]) -> Result<String, String> {
+    let names: Vec<&str> = ways.iter().map(Way::name).collect();
+    if names.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("there is no row {text:?}; there are {}", names.join(", ")))
+    }
+}
+
+/// Those of `ways` that were named; all when none was.
+pub(super) fn chosen<W: Way>(ways: &[W], named: &[String]) -> Vec<W> {
+    let wanted = |way: &&W| named.is_empty() || named.iter().any(|name| name == way.name());
+    ways.iter().filter(wanted).copied().collect()
+}
+
+/// What a child saw beside its answer; every answer has it as a field.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Evidence {
+    pub(super) witness: Witness,
+    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name for metrics that
+    /// begin with it, such as `durable_p50_us`.
+    pub(super) times: BTreeMap<String, Latency>,
+}
+
+/// What one sample found.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) metrics: Metrics,
+    pub(super) evidence: Evidence,
+    pub(super) claim: Claim,
+}
+
+/// One way in one setting.
+#[derive(Debug)]
+pub(super) struct Cell<S, W> {
+    pub(super) setting: S,
+    pub(super) way: W,
+    /// By number of repeat, or why there are none.
+    pub(super) taken: Result<Vec<(u32, Taken)>, String>,
+}
+
+/// How often cells take turns.
+#[derive(Debug)]
+pub(super) struct Turns<'a> {
+    pub(super) label: String,
+    pub(super) repeats: usize,
+    /// No repeat begins that would not end by then, except the first.
+    pub(super) until: Option<Instant>,
+    /// What failing cells were measured on.
+    pub(super) place: &'a Path,
+    pub(super) context: &'a Context,
+}
+
+impl Turns<'_> {
+    /// Takes a sample of every cell in each repeat, each time beginning with the next one, and returns how many repeats
+    /// there were. A cell that fails once is left out from then on.
+    ///
+    /// # Errors
+    /// Every cell failed.
+    pub(super) fn take<S: Display, W: Way>(
+        &self,
+        cells: &mut [Cell<S, W>],
+        mut sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
+    ) -> anyhow::Result<usize> {
+        let count = cells.len();
+        let step = self.context.step(self.label.as_str(), (count * self.repeats) as u64, Unit::Count);
+        let (begun, mut done) = (Instant::now(), 0);
+        let remaining = || self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        while done < self.repeats && another_repeat(done, begun.elapsed(), remaining()) {
+            for (position, index) in interleaved(done, count).enumerate() {
+                let Cell { setting, way, taken } = &mut cells[index];
+                step.set((done * count + position) as u64);
+                step.message(format!("{}{setting}", way.name()));
+                let Ok(samples) = taken else { continue };
+                match sample(setting, *way, done) {
+                    Ok(found) => samples.push((done as u32, found)),
+                    Err(error) => *taken = Err(format!("{error:#}")),
+                }
+            }
+            done += 1;
+        }
+        step.finish(&format!("{done} repeats of {count} cells"));
+        let failed: Vec<&String> = cells.iter().filter_map(|cell| cell.taken.as_ref().err()).collect();
+        if let Some(why) = failed.first().filter(|_| failed.len() == count) {
+            anyhow::bail!("nothing could be measured on {}: {why}", self.place.display());
+        }
+        Ok(done)
+    }
+}
+
+impl<S, W: Way> Cell<S, W> {
+    pub(super) fn new(setting: S, way: W) -> Self {
+        Self { setting, way, taken: Ok(Vec::new()) }
+    }
+
+    /// The row: medians of the samples, percentiles of all samples' operations together, and the gates.
+    pub(super) fn into_row(self) -> Row {
+        let row = match self.taken {
+            Ok(taken) => measured(self.way.name(), taken),
+            Err(why) => Row::skipped(self.way.name(), why),
+        };
+        row.describe(self.way.description())
+    }
+}
+
+/// All cells; those of one setting stand beside each other, so that ways which are compared run one after the other.
+pub(super) fn cells<S: Copy, W: Way>(settings: &[S], ways: &[W]) -> Vec<Cell<S, W>> {
+    settings.iter().flat_map(|setting| ways.iter().map(|way| Cell::new(*setting, *way))).collect()
+}
+
+/// A seed for each repeat, which all cells share; of 53 bits, which every reader of a JSON text can hold exactly.
+pub(super) fn seeds(context: &Context, repeats: usize) -> Vec<u64> {
+    let mut seeds = SplitMix::new(context.seed);
+    (0..repeats).map(|_| seeds.next_u64() >> 11).collect()
+}
+
+/// A note when the budget did not suffice.
+pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
+    (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
+}
+
+fn measured(name: &str, taken: Vec<(u32, Taken)>) -> Row {
+    let conditions = gates::of_row(
+        &taken
+            .iter()
+            .map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim))
+            .collect::<Vec<_>>(),
+    );
+    let mut merged: BTreeMap<String, Latency> = BTreeMap::new();
+    let mut samples = Vec::with_capacity(taken.len());
+    for (repeat, taken) in taken {
+        for (name, latency) in taken.evidence.times {
+            match merged.get_mut(&name) {
+                // Histograms of this program have the same bounds.
+                Some(all) => drop(all.add(&latency)),
+                None => drop(merged.insert(name, latency)),
+            }
+        }
+        samples.push(Sample { repeat, metrics: taken.metrics });
+    }
+    let mut row = Row::from_samples(name, samples);
+    for (name, latency) in &merged {
+        let prefix = if name == "latency" { String::new() } else { format!("{name}_") };
+        for (percentile, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99_9", 0.999), ("max", 1.0)] {
+            let metric = format!("{prefix}{percentile}_us");
+            if let Some(value) = latency.quantile_us(quantile).filter(|_| row.metrics.get(&metric).is_some())
+            {
+                row.metrics.set(&metric, value);
+            }
+        }
+        if let Ok(text) = latency.to_text() {
+            row.histograms.insert(name.clone(), text);
+        }
+    }
+    row.conditions = conditions;
+    row
+}
+
+/// When the budget of the experiment is over.
+pub(super) fn until(context: &Context) -> Option<Instant> {
+    context.remaining().and_then(|left: Duration| Instant::now().checked_add(left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::context::Target;
+    use crate::progress::Progress;
+    use crate::result::metric;
+
+    #[derive(Debug, Clone, Copy)]
+    struct Named(&'static str);
+
+    impl Way for Named {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn description(&self) -> &'static str {
+            "does it"
+        }
+    }
+
+    fn taken(times_us: &[u64]) -> Taken {
+        let mut latency = Latency::new().expect("a few kilobytes");
+        times_us.iter().for_each(|time| latency.record(Duration::from_micros(*time)));
+        let mut found = Taken::default();
+        found.metrics.set(metric::P50_US, latency.quantile_us(0.5).expect("some"));
+        found.evidence.times.insert("latency".to_owned(), latency);
+        found
+    }
+
+    fn take(
+        cells: &mut [Cell<&str, Named>],
+        sample: impl FnMut(&&str, Named, usize) -> anyhow::Result<Taken>,
+    ) -> anyhow::Result<usize> {
+        let target = Target::Directory("/".into());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let place = Path::new("/data");
+        Turns { label: "test".to_owned(), repeats: 3, until: None, place, context: &context }
+            .take(cells, sample)
+    }
+
+    /// A median of medians would hide that one repeat was slow throughout.
+    #[test]
+    fn percentiles_are_those_of_all_operations_and_the_spread_is_that_of_the_samples() {
+        let times: [&[u64]; 3] = [&[10, 10, 10], &[10], &[1000, 1000, 1000, 1000, 1000]];
+        let mut cells = [Cell::new("", Named("a"))];
+        let done = take(&mut cells, |_, _, repeat| Ok(taken(times[repeat]))).expect("all work");
+        assert_eq!(done, 3);
+        let [cell] = cells;
+        let row = cell.into_row();
+        let p50 = row.metrics.get(metric::P50_US).expect("measured");
+        assert!((p50 / 1000.0 - 1.0).abs() < 0.02, "{p50}");
+        let (low, high) = row.spread(metric::P50_US).expect("measured");
+        assert!(low < 11.0 && high > 990.0, "{low} {high}");
+        let merged = Latency::try_from(row.histograms["latency"].clone()).expect("its own text");
+        assert_eq!(merged.count(), 9);
+        assert_eq!(row.metrics.get(metric::P99_US), None, "what no sample tells is not made up");
+        assert_eq!((row.description.as_str(), row.conditions.len()), ("does it", 5));
+    }
+
+    #[test]
+    fn one_that_fails_is_left_out_and_all_that_fail_are_an_error() {
+        let mut cells = [Cell::new("", Named("a")), Cell::new("", Named("b"))];
+        let mut calls = Vec::new();
+        take(&mut cells, |_, way, repeat| {
+            calls.push(format!("{}{repeat}", way.name()));
+            anyhow::ensure!(way.name() != "b", "refused");
+            Ok(taken(&[1]))
+        })
+        .expect("one works");
+        assert_eq!(calls, ["a0", "b0", "a1", "a2"]);
+        let [first, second] = cells;
+        assert_eq!(first.into_row().samples.len(), 3);
+        assert_eq!(second.into_row().skipped.as_deref(), Some("refused"));
+        let mut cells = [Cell::new("", Named("a"))];
+        let error = take(&mut cells, |_, _, _| anyhow::bail!("refused")).expect_err("none works");
+        assert_eq!(error.to_string(), "nothing could be measured on /data: refused");
+    }
+
+    #[test]
+    fn names_of_rows_are_checked() {
+        let ways = [Named("a"), Named("b")];
+        assert_eq!(parse_way("b", &ways), Ok("b".to_owned()));
+        assert!(parse_way("c", &ways).is_err_and(|sentence| sentence.contains("a, b")));
+        assert_eq!(chosen(&ways, &[]).len(), 2);
+        assert_eq!(chosen(&ways, &["b".to_owned()]).len(), 1);
+        assert_eq!(cut_short(2, 2), None);
+        assert!(cut_short(1, 2).is_some_and(|note| note.starts_with("1 of 2")));
+    }
+}

@@ -1,0 +1,218 @@
+//! What the machine did while a sample ran: readings before and after, whose differences the gates look at.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::cgroup;
+
+/// Threads beyond these are not read one by one: it would take longer than what it tells is worth.
+const THREADS_MAX: usize = 64;
+const SECTOR_BYTES: u64 = 512;
+
+/// Counters at one moment; what is `None` cannot be read here.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Readings {
+    /// Bytes that the device delivered and took, for everybody.
+    pub(super) device: Option<Bytes>,
+    /// Bytes that this process caused to be read and written there.
+    pub(super) own: Option<Bytes>,
+    /// Ticks of all processors, and those of them that another virtual machine had.
+    pub(super) ticks: Option<Ticks>,
+    /// How often a cgroup held this process back.
+    pub(super) throttled: Option<u64>,
+    /// Nanoseconds on a processor, by thread.
+    pub(super) threads: Option<BTreeMap<u32, u64>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Bytes {
+    pub(super) read: u64,
+    pub(super) written: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ticks {
+    pub(super) all: u64,
+    pub(super) stolen: u64,
+}
+
+/// The differences between two [`Readings`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Witness {
+    pub(super) seconds: f64,
+    /// User and system, all threads of the process.
+    pub(super) cpu_seconds: f64,
+    pub(super) device: Option<Bytes>,
+    pub(super) own: Option<Bytes>,
+    pub(super) ticks: Option<Ticks>,
+    pub(super) throttled: Option<u64>,
+    /// The share of the time in which the busiest thread was on a processor, of those that were there at the end.
+    pub(super) busiest_thread: Option<f64>,
+}
+
+impl Readings {
+    /// Reads what can be read. `device_stat` is a block device's `stat` file.
+    pub(super) fn now(device_stat: Option<&Path>) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self {
+            device: device_stat
+                .filter(|stat| counts(stat))
+                .and_then(|stat| parse_device(&fs::read_to_string(stat).ok()?)),
+            own: parse_own(&read("/proc/self/io")),
+            ticks: parse_ticks(&read("/proc/stat")),
+            throttled: throttled(&cgroup::cpu_stats()),
+            threads: threads(),
+        }
+    }
+}
+
+impl Witness {
+    /// What happened between two readings, in `seconds` that cost `cpu_seconds`.
+    pub(super) fn between(before: &Readings, after: &Readings, seconds: f64, cpu_seconds: f64) -> Self {
+        let bytes = |before: Option<Bytes>, after: Option<Bytes>| {
+            let (before, after) = (before?, after?);
+            Some(Bytes {
+                read: after.read.saturating_sub(before.read),
+                written: after.written.saturating_sub(before.written),
+            })
+        };
+        let ticks = before.ticks.zip(after.ticks).map(|(before, after)| Ticks {
+            all: after.all.saturating_sub(before.all),
+            stolen: after.stolen.saturating_sub(before.stolen),
+        });
+        let busiest = before.threads.as_ref().zip(after.threads.as_ref()).and_then(|(before, after)| {
+            let spent = |(thread, ns): (&u32, &u64)| ns - before.get(thread).copied().unwrap_or(0).min(*ns);
+            after.iter().map(spent).max()
+        });
+        Self {
+            seconds,
+            cpu_seconds,
+            device: bytes(before.device, after.device),
+            own: bytes(before.own, after.own),
+            ticks,
+            throttled: before
+                .throttled
+                .zip(after.throttled)
+                .map(|(before, after)| after.saturating_sub(before)),
+            busiest_thread: busiest.map(|ns| ns as f64 / 1e9 / seconds).filter(|share| share.is_finite()),
+        }
+    }
+}
+
+/// Whether the device counts at all: a queue can be told not to.
+fn counts(stat: &Path) -> bool {
+    let Some(device) = stat.parent() else { return true };
+    // A partition's queue is its disk's, one folder up.
+    let setting = ["queue/iostats", "../queue/iostats"]
+        .iter()
+        .find_map(|file| fs::read_to_string(fs::canonicalize(device).ok()?.join(file)).ok());
+    setting.is_none_or(|text| text.trim() != "0")
+}
+
+/// Fields 3 and 7 of a block device's `stat`: sectors read and written.
+fn parse_device(stat: &str) -> Option<Bytes> {
+    let mut fields = stat.split_whitespace().map(|field| field.parse::<u64>().ok());
+    let (read, written) = (fields.nth(2)??, fields.nth(3)??);
+    Some(Bytes { read: read * SECTOR_BYTES, written: written * SECTOR_BYTES })
+}
+
+fn parse_own(io: &str) -> Option<Bytes> {
+    let value = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some(Bytes { read: value("read_bytes:")?, written: value("write_bytes:")? })
+}
+
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; guest times, which follow,
+/// are in user and nice already.
+fn parse_ticks(stat: &str) -> Option<Ticks> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .take(8)
+        .collect();
+    Some(Ticks { all: fields.iter().sum(), stolen: *fields.get(7)? })
+}
+
+/// How often the groups held their processes back, together. `None` where no group counts that.
+fn throttled(stats: &[PathBuf]) -> Option<u64> {
+    let texts = stats.iter().filter_map(|path| fs::read_to_string(path).ok());
+    texts.filter_map(|text| parse_throttled(&text)).reduce(|sum, times| sum.saturating_add(times))
+}
+
+fn parse_throttled(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
+}
+
+/// Nanoseconds on a processor of each thread; `None` where there are very many, or the kernel does not count.
+fn threads() -> Option<BTreeMap<u32, u64>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/task").ok()?.flatten() {
+        if found.len() == THREADS_MAX {
+            return None;
+        }
+        let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A thread that has just ended is no reason to know nothing of the others.
+        let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
+        found.insert(thread, text.split_whitespace().next()?.parse().ok()?);
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_the_kernel_files_are_found() {
+        let stat = "   28513     6028  3510642    15001     6076    12993   915360     1748        0     8028    16920     3356\n";
+        assert_eq!(parse_device(stat), Some(Bytes { read: 3_510_642 * 512, written: 915_360 * 512 }));
+        assert_eq!(parse_device("1 2 3"), None);
+        let io = "rchar: 6976\nsyscr: 10\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n";
+        assert_eq!(parse_own(io), Some(Bytes { read: 4096, written: 8192 }));
+        assert_eq!(parse_own(""), None);
+        let ticks = parse_ticks("cpu  10 20 30 40 5 6 7 8 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n");
+        assert_eq!(ticks, Some(Ticks { all: 126, stolen: 8 }));
+        assert_eq!(parse_ticks("cpu  1 2 3\n"), None);
+        assert_eq!(parse_throttled("nr_periods 9\nnr_throttled 4\nthrottled_usec 77\n"), Some(4));
+        assert_eq!(parse_throttled("usage_usec 9\n"), None);
+    }
+
+    #[test]
+    fn a_witness_is_the_difference_and_knows_only_what_both_knew() {
+        let before = Readings {
+            device: Some(Bytes { read: 100, written: 5 }),
+            ticks: Some(Ticks { all: 10, stolen: 1 }),
+            throttled: Some(3),
+            threads: Some(BTreeMap::from([(1, 500_000_000)])),
+            ..Readings::default()
+        };
+        let after = Readings {
+            device: Some(Bytes { read: 300, written: 5 }),
+            own: Some(Bytes { read: 1, written: 1 }),
+            ticks: Some(Ticks { all: 110, stolen: 11 }),
+            throttled: Some(3),
+            threads: Some(BTreeMap::from([(1, 600_000_000), (2, 900_000_000)])),
+        };
+        let witness = Witness::between(&before, &after, 1.0, 0.5);
+        assert_eq!(witness.device, Some(Bytes { read: 200, written: 0 }));
+        assert_eq!((witness.own, witness.throttled), (None, Some(0)));
+        assert_eq!(witness.ticks, Some(Ticks { all: 100, stolen: 10 }));
+        assert_eq!(witness.busiest_thread, Some(0.9));
+        assert_eq!(Witness::between(&before, &after, 0.0, 0.0).busiest_thread, None);
+    }
+
+    #[test]
+    fn this_process_and_machine_are_read() {
+        let readings = Readings::now(None);
+        assert!(readings.ticks.is_some_and(|ticks| ticks.all > 0), "{readings:?}");
+        assert_eq!(readings.device, None);
+        if let Some(threads) = readings.threads {
+            assert!(threads.contains_key(&std::process::id()), "{threads:?}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether two rows differ, or only their samples do: the one rule behind every verdict and every comparison.
+
+use crate::result::Row;
+
+/// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
+pub(crate) const NOTEWORTHY: f64 = 1.05;
+
+/// How a figure of one row compares with that of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Difference {
+    /// No difference beyond noise.
+    Equal,
+    /// So many times as large.
+    More(f64),
+    /// So many times smaller.
+    Less(f64),
+}
+
+/// How `metric` of `row` compares with that of `other`. They are equal unless the figures differ by 5 %, and each
+/// lies outside of everything that the other row's repeats gave. `None` when one of them has no figure.
+pub(crate) fn difference(row: &Row, other: &Row, metric: &str) -> Option<Difference> {
+    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
+    let times = if own >= theirs { own / theirs } else { theirs / own };
+    // Against nothing everything is more; nothing against nothing is equal.
+    let is_clear = !times.is_nan() && times >= NOTEWORTHY && apart(row, other, metric);
+    Some(match (is_clear, own >= theirs) {
+        (false, _) => Difference::Equal,
+        (true, true) => Difference::More(times),
+        (true, false) => Difference::Less(times),
+    })
+}
+
+/// Whether each row's figure lies outside of everything that the other row's repeats gave.
+fn apart(row: &Row, other: &Row, metric: &str) -> bool {
+    let outside = |row: &Row, other: &Row| match (row.metrics.get(metric), other.spread(metric)) {
+        (Some(median), Some((low, high))) => median < low || median > high,
+        _ => false,
+    };
+    outside(row, other) && outside(other, row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn row(values: &[f64]) -> Row {
+        let samples = values.iter().map(|value| {
+            let mut metrics = Metrics::default();
+            metrics.set("x", *value);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples("row", samples.collect())
+    }
+
+    #[test]
+    fn a_difference_is_five_percent_and_outside_of_the_repeats() {
+        let told = |one: &[f64], other: &[f64]| difference(&row(one), &row(other), "x");
+        assert_eq!(told(&[200.0, 210.0, 190.0], &[100.0, 99.0, 101.0]), Some(Difference::More(2.0)));
+        assert_eq!(told(&[100.0, 99.0, 101.0], &[200.0, 210.0, 190.0]), Some(Difference::Less(2.0)));
+        assert_eq!(told(&[104.0], &[100.0]), Some(Difference::Equal), "too little");
+        assert_eq!(
+            told(&[120.0, 90.0, 130.0], &[100.0, 125.0, 90.0]),
+            Some(Difference::Equal),
+            "overlapping"
+        );
+        assert_eq!(told(&[0.0], &[0.0]), Some(Difference::Equal));
+        assert_eq!(told(&[1.0], &[0.0]), Some(Difference::More(f64::INFINITY)));
+        assert_eq!(told(&[], &[1.0]), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! The names of metrics, so that the experiments that fill them and the report that shows them agree.
+
+/// Useful bytes a second, in millions of bytes.
+pub(crate) const MB_PER_S: &str = "mb_per_s";
+/// CPU seconds (user and system, all threads of the process) for each 10^9 bytes read.
+pub(crate) const CPU_S_PER_GB: &str = "cpu_s_per_gb";
+/// The largest memory in use, page cache of the file included, in bytes.
+pub(crate) const MEMORY_PEAK_BYTES: &str = "memory_peak_bytes";
+/// The largest sum of buffers held at one time, in bytes.
+pub(crate) const BUFFERS_PEAK_BYTES: &str = "buffers_peak_bytes";
+/// Requests in flight at the block device, averaged over the sample's time.
+pub(crate) const IN_FLIGHT_AVG: &str = "in_flight_avg";
+/// Wall time of a sample.
+pub(crate) const SECONDS: &str = "seconds";
+/// Operations a second.
+pub(crate) const IOPS: &str = "iops";
+/// Latency percentiles as the caller saw them, in microseconds.
+pub(crate) const P50_US: &str = "p50_us";
+/// See [`P50_US`].
+pub(crate) const P99_US: &str = "p99_us";
+/// See [`P50_US`].
+pub(crate) const P99_9_US: &str = "p99_9_us";
+/// CPU microseconds (user and system, all threads of the process) for each operation.
+pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
+/// Voluntary and involuntary context switches of all threads for each operation.
+pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
+/// Appends that were answered, a second.
+pub(crate) const APPENDS_PER_S: &str = "appends_per_s";
+/// Records of those appends, where an append has several.
+pub(crate) const RECORDS_PER_S: &str = "records_per_s";
+/// Time until an append was durable, stamped where that happened, in microseconds: p50, p99, p99.9, largest.
+pub(crate) const DURABLE: [&str; 4] =
+    ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
+/// Time until the task that awaits an append was told that it is durable.
+pub(crate) const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
+/// From when an append was due until it was begun.
+pub(crate) const LATE_P99_US: &str = "late_p99_us";
+/// Work of the runtime's own, units a second.
+pub(crate) const WORK_PER_S: &str = "work_per_s";
+/// That work, as a share of what there was without appends.
+pub(crate) const WORK_KEPT: &str = "work_kept";
+/// CPU microseconds (user and system, all threads of the process) for each append.
+pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
+/// Lookups that were answered and verified, a second.
+pub(crate) const LOOKUPS_PER_S: &str = "lookups_per_s";
+/// CPU microseconds (user and system, all threads of the process) for each lookup.
+pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
+/// Voluntary and involuntary context switches of all threads for each lookup.
+pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
+/// How often a lookup's task was polled again.
+pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
+/// Operations divided by the time in write calls alone.
+pub(crate) const IOPS_ADVERTISED: &str = "iops_advertised";
+/// Operations divided by the whole time: open, write, sync, close. Absent where nothing is durable then.
+pub(crate) const IOPS_RELIABLE: &str = "iops_reliable";
+/// Time that a client spent opening, in milliseconds: all of its calls together.
+pub(crate) const OPEN_MS: &str = "open_ms";
+/// See [`OPEN_MS`].
+pub(crate) const WRITE_MS: &str = "write_ms";
+/// See [`OPEN_MS`].
+pub(crate) const SYNC_MS: &str = "sync_ms";
+/// See [`OPEN_MS`].
+pub(crate) const CLOSE_MS: &str = "close_ms";
+/// From the beginning until the last client was ready.
+pub(crate) const TOTAL_MS: &str = "total_ms";
+/// How long the sync took that a row did not make.
+pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
+/// Bytes that the block device moved for each byte that the program asked for.
+pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
+/// The same by the kernel's account of the process.
+pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
+/// Files with which all calls were made, a second.
+pub(crate) const FILES_PER_S: &str = "files_per_s";
+/// CPU microseconds (user and system, all threads of the process) for each file.
+pub(crate) const CPU_US_PER_FILE: &str = "cpu_us_per_file";
+/// Mean time of opening or making one file.
+pub(crate) const OPEN_US: &str = "open_us";
+/// Mean time of reading one file.
+pub(crate) const READ_US: &str = "read_us";
+/// Mean time of writing one file.
+pub(crate) const WRITE_US: &str = "write_us";
+/// Mean time of syncing one file.
+pub(crate) const SYNC_US: &str = "sync_us";
+/// Mean time of closing one file.
+pub(crate) const CLOSE_US: &str = "close_us";
+/// Mean time of asking for the metadata of one file.
+pub(crate) const STAT_US: &str = "stat_us";
+/// Useful bytes a second before a level changes, in millions of bytes.
+pub(crate) const BURST_MB_PER_S: &str = "burst_mb_per_s";
+/// And after it.
+pub(crate) const SUSTAINED_MB_PER_S: &str = "sustained_mb_per_s";
+/// When it changes.
+pub(crate) const CHANGE_S: &str = "change_s";
+/// What was moved before it fell.
+pub(crate) const DROP_BYTES: &str = "bytes_until_drop";
+/// Standard deviation of the sustained level, as a share of its mean.
+pub(crate) const VARIATION: &str = "variation";
