@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gates::{self, Claim};
 use super::latency::Latency;
+use super::pattern::SplitMix;
 use super::plan::{another_repeat, interleaved};
 use super::witness::Witness;
 use crate::context::Context;
@@ -145,6 +146,17 @@ impl<S, W: Way> Cell<S, W> {
         };
         row.describe(self.way.description())
     }
+}
+
+/// All cells; those of one setting stand beside each other, so that ways which are compared run one after the other.
+pub(super) fn cells<S: Copy, W: Way>(settings: &[S], ways: &[W]) -> Vec<Cell<S, W>> {
+    settings.iter().flat_map(|setting| ways.iter().map(|way| Cell::new(*setting, *way))).collect()
+}
+
+/// A seed for each repeat, which all cells share; of 53 bits, which every reader of a JSON text can hold exactly.
+pub(super) fn seeds(context: &Context, repeats: usize) -> Vec<u64> {
+    let mut seeds = SplitMix::new(context.seed);
+    (0..repeats).map(|_| seeds.next_u64() >> 11).collect()
 }
 
 /// A note when the budget did not suffice.
