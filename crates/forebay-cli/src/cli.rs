@@ -8,6 +8,8 @@ use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use crate::kv::KvCommand;
 use crate::measure::hosts::agent::AgentArgs;
 use crate::measure::kind::{self, ALL, Kind};
+use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
+use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -20,7 +22,8 @@ use crate::wal::WalCommand;
     arg_required_else_help = true
 )]
 #[command(after_help = "Exit codes: 0 done; 1 something failed; 2 wrong usage; 3 the path cannot be used; \
-    4 the path is not suitable (no space, no direct I/O, file too small); 128+N ended by signal N.")]
+    4 the path is not suitable (no space, no direct I/O, file too small); \
+    5 this build or this user cannot do it; 128+N ended by signal N.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -39,6 +42,14 @@ pub(crate) enum Command {
     Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
+    /// Say what changed beyond noise between two results.
+    Diff(DiffArgs),
+    /// Check figures of a result: exit code 0 when all expressions hold, 1 when one does not.
+    Assert(AssertArgs),
+    /// Convert fio's JSON into this program's, and this program's into CSV.
+    Convert(ConvertArgs),
+    /// Run a command and say how long it stood still for I/O, and for which files.
+    Wait(WaitArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),

@@ -15,6 +15,8 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod saved;
+mod wait;
 mod wal;
 
 use std::io::IsTerminal;
@@ -55,6 +57,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Report(args) => run_report(&args, &cleanup()?),
+        Command::Diff(args) => saved::diff(&args),
+        Command::Assert(args) => saved::assert(&args),
+        Command::Convert(args) => saved::convert(&args),
+        // It catches signals itself: they are the command's.
+        Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.

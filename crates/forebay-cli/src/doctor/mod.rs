@@ -55,6 +55,7 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     let (engine, engine_checks) = engine::examine();
     environment.engine = engine;
     checks.extend(engine_checks);
+    checks.push(crate::wait::examine());
 
     environment.path = Some(info);
     environment.checks = checks;

@@ -115,6 +115,12 @@ fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
     let sum =
         |bytes: Bytes| if claim.written_bytes.is_some() { bytes.read } else { bytes.read + bytes.written };
     let (seen, own) = (sum(device), sum(own));
+    if own < OTHERS_BYTES && claim.read_bytes.is_none() && claim.written_bytes.is_none() {
+        return Condition::unknown(
+            NAME,
+            "does not apply: memory served this row, and others' work did not wait for it",
+        );
+    }
     let others = seen.saturating_sub(own);
     let share = if others < OTHERS_BYTES { 0.0 } else { others as f64 / seen as f64 };
     Condition::at_most(NAME, share, OTHERS_SHARE)
@@ -225,6 +231,13 @@ mod tests {
         assert!(gates.iter().all(|gate| gate.passed != Some(false)), "{gates:?}");
         let lost = Witness { device: Some(Bytes { read: 0, written: 9 << 20 }), ..journal };
         assert_eq!(of_row(&[(0, &lost, writing)], processors())[0].passed, Some(false));
+    }
+
+    #[test]
+    fn what_memory_serves_does_not_mind_others_on_the_device() {
+        let busy = Witness { own: Some(Bytes::default()), ..good() };
+        assert_eq!(failed(busy.clone(), Claim { read_bytes: None, ..claim() }), [""; 0]);
+        assert_eq!(failed(busy, claim()), ["other_io"]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::result::{Experiment, metric};
 pub(crate) static ALL: &[&Kind] = &[
     &super::scan::KIND,
     &super::random::KIND,
+    &super::saturate::KIND,
+    &super::cpu::KIND,
     &super::wal::KIND,
     &super::blocking::KIND,
     &super::walk::KIND,
@@ -136,7 +138,7 @@ mod tests {
             assert!(ALL[..index].iter().all(|other| other.about != kind.about));
         }
         let wrong = parse_name("scna").expect_err("a typing error");
-        assert!(wrong.contains("scan, random, wal"), "{wrong}");
+        assert!(wrong.contains("scan, random, saturate"), "{wrong}");
         assert_eq!(of(&Experiment::new("kv-get", "")).name, "other");
     }
 

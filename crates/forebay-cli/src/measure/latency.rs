@@ -42,6 +42,11 @@ impl Latency {
     }
 
     /// `None` when nothing was recorded.
+    pub(super) fn mean_us(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.nanoseconds.mean() / 1000.0)
+    }
+
+    /// `None` when nothing was recorded.
     pub(super) fn quantile_us(&self, quantile: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.nanoseconds.value_at_quantile(quantile) as f64 / 1000.0)
     }
@@ -91,6 +96,7 @@ mod tests {
         }
         odd.add(&even).expect("the same bounds");
         assert_eq!(odd.count(), 1000);
+        assert!(odd.mean_us().is_some_and(|mean| (mean / 500.5 - 1.0).abs() <= 0.01));
         for (quantile, expected) in [(0.5, 500.0), (0.99, 990.0), (0.999, 999.0)] {
             let found = odd.quantile_us(quantile).expect("it has values");
             assert!((found / expected - 1.0).abs() <= 0.01, "{quantile}: {found}");

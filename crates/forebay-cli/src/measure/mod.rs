@@ -6,7 +6,7 @@
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
 //! The first two can run on several hosts at once ([`hosts`]), whose samples begin together ([`startline`]).
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index.
+//! an index. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]).
 
 pub(crate) mod hosts;
 pub(crate) mod kind;
@@ -17,6 +17,7 @@ mod blocking;
 mod cgroup;
 mod child;
 mod cold;
+mod cpu;
 mod extents;
 mod forebay_rows;
 mod gates;
@@ -28,8 +29,10 @@ mod pace;
 mod pattern;
 mod plan;
 mod random;
+pub(crate) mod reads;
 mod residency;
 mod sampler;
+mod saturate;
 mod scan;
 mod span;
 mod startline;

@@ -103,13 +103,13 @@ pub(super) struct Offsets {
 impl Offsets {
     /// Each `lane` of a sample has offsets of its own.
     pub(super) fn new(work: &RandomWork, lane: usize) -> Self {
-        let mut seeds = SplitMix::new(work.seed ^ (lane as u64).rotate_left(32));
-        Self {
-            random: SplitMix::new(seeds.next_u64()),
-            start: work.span_start,
-            blocks: work.blocks().max(1),
-            block_bytes: work.block_bytes,
-        }
+        Self::over(work.seed, lane, work.span_start, work.blocks(), work.block_bytes)
+    }
+
+    /// Those of a lane over `blocks` blocks that begin at `start`.
+    pub(super) fn over(seed: u64, lane: usize, start: u64, blocks: u64, block_bytes: u64) -> Self {
+        let mut seeds = SplitMix::new(seed ^ (lane as u64).rotate_left(32));
+        Self { random: SplitMix::new(seeds.next_u64()), start, blocks: blocks.max(1), block_bytes }
     }
 
     pub(super) fn next_offset(&mut self) -> u64 {

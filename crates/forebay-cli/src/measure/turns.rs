@@ -90,6 +90,20 @@ impl Turns<'_> {
     pub(super) fn take<S: Display, W: Way>(
         &self,
         cells: &mut [Cell<S, W>],
+        sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
+    ) -> anyhow::Result<usize> {
+        self.take_in(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
+    }
+
+    /// As [`take`](Self::take), with the order of each repeat from `order`, which is given its number and how many cells
+    /// there are.
+    ///
+    /// # Errors
+    /// Every cell failed.
+    pub(super) fn take_in<S: Display, W: Way>(
+        &self,
+        cells: &mut [Cell<S, W>],
+        mut order: impl FnMut(usize, usize) -> Vec<usize>,
         mut sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
     ) -> anyhow::Result<usize> {
         let count = cells.len();
@@ -97,7 +111,7 @@ impl Turns<'_> {
         let (begun, mut done) = (Instant::now(), 0);
         let remaining = || self.until.map(|until| until.saturating_duration_since(Instant::now()));
         while done < self.repeats && another_repeat(done, begun.elapsed(), remaining()) {
-            for (position, index) in interleaved(done, count).enumerate() {
+            for (position, index) in order(done, count).into_iter().enumerate() {
                 let Cell { setting, way, taken } = &mut cells[index];
                 step.set((done * count + position) as u64);
                 step.message(format!("{}{setting}", way.name()));
@@ -126,7 +140,7 @@ impl<S, W: Way> Cell<S, W> {
     /// The row: medians of the samples, percentiles of all samples' operations together, and the gates.
     pub(super) fn into_row(self) -> Row {
         let row = match self.taken {
-            Ok(taken) => measured(self.way.name(), taken, gates::processors()),
+            Ok(taken) => row_of(self.way.name(), taken, gates::processors()),
             Err(why) => Row::skipped(self.way.name(), why),
         };
         row.describe(self.way.description())
@@ -138,8 +152,8 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
     (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
 }
 
-/// The row of samples that ran on so many processors.
-pub(super) fn measured(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
+/// The row of what was taken on so many processors, by number of repeat; see [`Cell::into_row`].
+pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
     let seen: Vec<_> =
         taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim)).collect();
     let conditions = gates::of_row(&seen, processors);

@@ -2,10 +2,14 @@
 
 pub(crate) mod appends;
 pub(crate) mod columns;
-pub(crate) mod gates;
+pub(crate) mod conditions;
+pub(crate) mod cpu;
 pub(crate) mod html;
+mod knee;
 pub(crate) mod noise;
+mod order;
 pub(crate) mod reads;
+pub(crate) mod saturate;
 mod sections;
 pub(crate) mod summary;
 mod svg;

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::columns::{Column, groups, heading};
-use super::gates;
+use super::conditions;
 use super::svg::{self, Line, Whisker};
 use crate::doctor::units::number;
 use crate::measure::kind;
@@ -21,7 +21,7 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
                 (sweep_charts(&group))
             }
             (table(&group))
-            @for line in gates::lines(&group) { p.small { (line) } }
+            @for line in conditions::lines(&group) { p.small { (line) } }
         }
     }
 }
@@ -134,7 +134,7 @@ fn table(group: &[&Experiment]) -> Markup {
                         @for row in &experiment.rows {
                             tr {
                                 @if let Some(axis) = axis { td.number { (experiment.number(axis).map_or_else(String::new, number)) } }
-                                td { (gates::marked_name(row)) }
+                                td { (conditions::marked_name(row)) }
                                 @if let Some(why) = &row.skipped {
                                     td colspan=(columns.len() + 2) { "not measured: " (why) }
                                 } @else {

@@ -2,6 +2,7 @@
 
 use super::columns::groups;
 use super::noise::{Difference, difference};
+use super::order::{Better, order};
 use super::reads::span;
 use crate::doctor::units::{bytes, number};
 use crate::measure::kind::{ALL, Kind};
@@ -55,6 +56,11 @@ fn scan(experiment: &Experiment, sentences: &mut Vec<String>) {
         if let (Some(row), Some(other)) = (measured(row), measured(other_name)) {
             push(sentences, compare(subject, row, other_words, other, metric::MB_PER_S, ""));
         }
+    }
+    let rows: Vec<&Row> = experiment.rows.iter().collect();
+    if let Some(order) = order(&rows, metric::MB_PER_S, Better::More) {
+        sentences.push(format!("sequential reads in MB/s, the fastest first: {order}"));
+        return;
     }
     let fastest = experiment
         .rows

@@ -1,0 +1,26 @@
+//! Random reads by many readers, in many ways, each reader with one read in flight: what `saturate` and `cpu` run.
+//!
+//! A reader begins its next read as the last one ends (*closed loop*), or takes whatever is due next at times that
+//! were fixed beforehand (*open loop*, [`arrivals`]). [`mod@run`] runs a sample in its own process and says when it
+//! counts ([`pacer`]); [`threads`], [`ring`], [`runtime`] and [`shards`] are the ways; [`usage`] and [`calls`] tell
+//! what it cost.
+
+mod arrivals;
+mod calls;
+mod cells;
+mod job;
+mod lane;
+pub(crate) mod names;
+mod pacer;
+mod ring;
+mod run;
+mod runtime;
+mod shards;
+mod threads;
+mod usage;
+
+pub(super) use cells::{Cell, Setting, Shape, build_row, common_metrics, extra_seconds};
+#[cfg(test)]
+pub(super) use job::Calls;
+pub(super) use job::{Pacing, ReadAnswer, Way};
+pub(super) use run::sample;

@@ -1,0 +1,217 @@
+//! Runs cells of random reads, each sample in a process of its own, in an order that is shuffled anew for each repeat.
+
+use std::fmt;
+
+use anyhow::Context as _;
+
+use super::super::gates::Claim;
+use super::super::job::Job;
+use super::super::pattern::{Pattern, SplitMix};
+use super::super::residency::evict;
+use super::super::sampler::run_child;
+use super::super::subject::Subject;
+use super::super::turns::{self, Taken, Turns, until};
+use super::job::{Pacing, ReadAnswer, ReadWork, Way};
+use super::names;
+use super::pacer::{CALLS, WARM};
+use crate::context::Context;
+use crate::result::{CacheState, Metrics, Row, metric};
+
+/// One way with so many readers.
+pub(in crate::measure) type Cell = turns::Cell<Setting, Way>;
+
+/// What a cell is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::measure) struct Setting {
+    pub(in crate::measure) readers: usize,
+    pub(in crate::measure) pacing: Pacing,
+    /// The number of its experiment; cells of one experiment have the same.
+    pub(in crate::measure) experiment: usize,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pacing {
+            Pacing::Closed => write!(formatter, ", {} readers", self.readers),
+            Pacing::Open { per_second } => write!(formatter, ", {per_second:.0} a second"),
+        }
+    }
+}
+
+/// What all cells share.
+#[derive(Debug)]
+pub(in crate::measure) struct Shape<'a> {
+    /// The name of the experiment.
+    pub(in crate::measure) experiment: &'static str,
+    pub(in crate::measure) subject: &'a Subject,
+    pub(in crate::measure) context: &'a Context,
+    pub(in crate::measure) block_bytes: u64,
+    pub(in crate::measure) workers: usize,
+    pub(in crate::measure) seconds: f64,
+    /// Also: that processor time is what is looked at.
+    pub(in crate::measure) count_calls: bool,
+}
+
+/// Seconds that a sample takes beside those that are measured.
+pub(in crate::measure) fn extra_seconds(count_calls: bool) -> f64 {
+    let calls = if count_calls { CALLS.as_secs_f64() } else { 0.0 };
+    WARM.as_secs_f64() + calls
+}
+
+impl Shape<'_> {
+    /// Takes samples of all cells, again and again; `metrics` makes the figures of one. Returns how many repeats there
+    /// were.
+    ///
+    /// # Errors
+    /// No cell could be measured.
+    pub(in crate::measure) fn run(
+        &self,
+        cells: &mut [Cell],
+        repeats: usize,
+        seeds: &mut SplitMix,
+        metrics: impl Fn(Way, &Setting, &ReadAnswer) -> Metrics,
+    ) -> anyhow::Result<usize> {
+        let turns = Turns {
+            label: format!("measure {}", self.experiment),
+            repeats,
+            until: until(self.context),
+            place: &self.subject.path,
+            context: self.context,
+        };
+        let mut orders = SplitMix::new(seeds.next_u64());
+        let order = |_, count| shuffled(count, &mut orders);
+        turns.take_in(cells, order, |setting, way, _| {
+            let answer = self.one(setting, way, seeds.next_u64())?;
+            let claim = Claim {
+                // A cache of the file that fills while it is read asks the device for less.
+                read_bytes: (!way.uses_page_cache()).then(|| answer.operations * self.block_bytes),
+                workers: way.is_one_thread().then_some(1),
+                busy_on_purpose: self.count_calls,
+                ..Claim::default()
+            };
+            Ok(Taken { metrics: metrics(way, setting, &answer), evidence: answer.evidence, claim })
+        })
+    }
+
+    /// One sample in a process of its own.
+    fn one(&self, setting: &Setting, way: Way, seed: u64) -> anyhow::Result<ReadAnswer> {
+        if way.uses_page_cache() {
+            evict(&self.subject.handle).context("evicting the file from memory")?;
+        }
+        let work = ReadWork {
+            way,
+            span_bytes: self.subject.bytes,
+            block_bytes: self.block_bytes,
+            readers: setting.readers,
+            workers: self.workers,
+            pacing: setting.pacing,
+            seconds: self.seconds,
+            seed,
+            count_calls: self.count_calls,
+        };
+        let mut job = Job::new(self.experiment, &self.subject.path, &work, work.seconds)?;
+        job.pattern_seed = self.subject.pattern.map(Pattern::seed);
+        job.device_stat.clone_from(&self.subject.device_stat);
+        let text = run_child(&job, None, &self.context.cleanup)?;
+        serde_json::from_str(&text).context("the measuring child answered in an unknown way")
+    }
+}
+
+/// The numbers below `count` in random order (Fisher and Yates), so that no cell always follows the same one, and
+/// nothing that drifts looks like a slope.
+fn shuffled(count: usize, seeds: &mut SplitMix) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        order.swap(last, seeds.below(last as u64 + 1) as usize);
+    }
+    order
+}
+
+/// The row of a cell.
+pub(in crate::measure) fn build_row(cell: Cell) -> Row {
+    let cache = if cell.way.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
+    cell.into_row().cache(cache)
+}
+
+/// The figures that every sample has. `workers` are the processors that ways of several threads may use.
+pub(in crate::measure) fn common_metrics(
+    way: Way,
+    setting: &Setting,
+    answer: &ReadAnswer,
+    workers: usize,
+) -> Metrics {
+    let operations = answer.operations as f64;
+    let cpu_ns = (answer.user_ns + answer.system_ns) as f64;
+    let switches = (answer.voluntary_switches + answer.involuntary_switches) as f64;
+    let processors = if way.is_one_thread() { 1.0 } else { workers as f64 };
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.seconds)
+        .set(metric::IOPS, operations / answer.seconds)
+        .set(metric::CPU_US_PER_IO, cpu_ns / 1e3 / operations)
+        .set(metric::CONTEXT_SWITCHES_PER_IO, switches / operations)
+        .set(names::CPU_SHARE, cpu_ns / 1e9 / answer.seconds / processors);
+    if let Pacing::Open { per_second } = setting.pacing {
+        metrics.set(names::OFFERED_PER_S, per_second).set(names::UNANSWERED, answer.unanswered as f64);
+    }
+    let optional = [
+        (names::MEAN_US, answer.mean_us),
+        (metric::P50_US, answer.p50_us),
+        (metric::P99_US, answer.p99_us),
+        (metric::P99_9_US, answer.p99_9_us),
+        (metric::LATE_P99_US, answer.late_p99_us),
+        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffled_order_has_every_cell_once_and_differs_from_repeat_to_repeat() {
+        let mut seeds = SplitMix::new(1);
+        let orders: Vec<Vec<usize>> = (0..20).map(|_| shuffled(27, &mut seeds)).collect();
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..27).collect::<Vec<_>>());
+        }
+        assert!(orders.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(shuffled(0, &mut seeds).is_empty());
+    }
+
+    #[test]
+    fn figures_are_divided_by_the_reads_and_by_what_the_way_can_use() {
+        let setting = Setting { readers: 4, pacing: Pacing::Open { per_second: 900.0 }, experiment: 0 };
+        assert_eq!(setting.to_string(), ", 900 a second");
+        let answer = ReadAnswer {
+            seconds: 0.5,
+            operations: 400,
+            user_ns: 100_000_000,
+            system_ns: 100_000_000,
+            voluntary_switches: 300,
+            involuntary_switches: 100,
+            unanswered: 7,
+            mean_us: Some(12.0),
+            ..ReadAnswer::default()
+        };
+        let found = common_metrics(Way::Pread, &setting, &answer, 4);
+        let of_row = |name| found.get(name);
+        assert_eq!((of_row(metric::IOPS), of_row(metric::CPU_US_PER_IO)), (Some(800.0), Some(500.0)));
+        assert_eq!(
+            (of_row(metric::CONTEXT_SWITCHES_PER_IO), of_row(names::CPU_SHARE)),
+            (Some(1.0), Some(0.1))
+        );
+        assert_eq!((of_row(names::OFFERED_PER_S), of_row(names::UNANSWERED)), (Some(900.0), Some(7.0)));
+        assert_eq!((of_row(names::MEAN_US), of_row(metric::P99_US)), (Some(12.0), None));
+        let alone = common_metrics(Way::Uring, &setting, &answer, 4);
+        assert_eq!(alone.get(names::CPU_SHARE), Some(0.4));
+    }
+}

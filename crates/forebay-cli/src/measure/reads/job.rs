@@ -1,0 +1,224 @@
+//! What a sample of random reads is asked to do, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::turns::{self, Evidence};
+
+/// One way, with so many readers, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct ReadWork {
+    pub(in crate::measure) way: Way,
+    /// How much of the file, from its beginning, is read; at least one block.
+    pub(in crate::measure) span_bytes: u64,
+    pub(in crate::measure) block_bytes: u64,
+    /// Reads in flight at most, all threads together.
+    pub(in crate::measure) readers: usize,
+    /// Worker threads of a Tokio runtime.
+    pub(in crate::measure) workers: usize,
+    pub(in crate::measure) pacing: Pacing,
+    /// Measured; warming up and counting system calls come on top.
+    pub(in crate::measure) seconds: f64,
+    /// Of the offsets and of the times at which reads are due.
+    pub(in crate::measure) seed: u64,
+    /// Whether system calls are counted afterwards.
+    pub(in crate::measure) count_calls: bool,
+}
+
+impl ReadWork {
+    pub(super) const fn blocks(&self) -> u64 {
+        let blocks = self.span_bytes / self.block_bytes;
+        if blocks == 0 { 1 } else { blocks }
+    }
+}
+
+/// When the next read begins.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::measure) enum Pacing {
+    /// When the reader's last one has ended.
+    Closed,
+    /// At random times, this many a second on average.
+    Open { per_second: f64 },
+}
+
+/// Ways to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::measure) enum Way {
+    Pread,
+    #[serde(rename = "preadv2-hipri")]
+    PreadHipri,
+    #[serde(rename = "io_uring")]
+    Uring,
+    #[serde(rename = "io_uring-fixed-buffers")]
+    UringFixedBuffers,
+    #[serde(rename = "io_uring-fixed-files")]
+    UringFixedFiles,
+    #[serde(rename = "io_uring-defer-taskrun")]
+    UringDeferTaskrun,
+    #[serde(rename = "io_uring-sqpoll")]
+    UringSqpoll,
+    #[serde(rename = "io_uring-iopoll")]
+    UringIopoll,
+    TokioFs,
+    SpawnBlocking,
+    ForebayShard,
+    ForebayTokio,
+}
+
+impl Way {
+    pub(in crate::measure) const ALL: [Self; 12] = [
+        Self::Pread,
+        Self::PreadHipri,
+        Self::Uring,
+        Self::UringFixedBuffers,
+        Self::UringFixedFiles,
+        Self::UringDeferTaskrun,
+        Self::UringSqpoll,
+        Self::UringIopoll,
+        Self::TokioFs,
+        Self::SpawnBlocking,
+        Self::ForebayShard,
+        Self::ForebayTokio,
+    ];
+
+    pub(in crate::measure) const fn name(self) -> &'static str {
+        match self {
+            Self::Pread => "pread",
+            Self::PreadHipri => "preadv2-hipri",
+            Self::Uring => "io_uring",
+            Self::UringFixedBuffers => "io_uring-fixed-buffers",
+            Self::UringFixedFiles => "io_uring-fixed-files",
+            Self::UringDeferTaskrun => "io_uring-defer-taskrun",
+            Self::UringSqpoll => "io_uring-sqpoll",
+            Self::UringIopoll => "io_uring-iopoll",
+            Self::TokioFs => "tokio-fs",
+            Self::SpawnBlocking => "spawn-blocking",
+            Self::ForebayShard => "forebay-shard",
+            Self::ForebayTokio => "forebay-tokio",
+        }
+    }
+
+    pub(in crate::measure) const fn description(self) -> &'static str {
+        match self {
+            Self::Pread => "a std thread for each reader, pread with O_DIRECT",
+            Self::PreadHipri => "a std thread for each reader, preadv2 with RWF_HIPRI and O_DIRECT",
+            Self::Uring => {
+                "one thread with a plain ring, a submission and a wait for at least one completion a turn"
+            }
+            Self::UringFixedBuffers => "the same with registered memory",
+            Self::UringFixedFiles => "the same with registered memory and a registered file",
+            Self::UringDeferTaskrun => {
+                "the same with registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN"
+            }
+            Self::UringSqpoll => {
+                "registered memory and file, and a thread of the kernel that looks for submissions (SQPOLL)"
+            }
+            Self::UringIopoll => {
+                "registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN, and completions that are polled for (IOPOLL)"
+            }
+            Self::TokioFs => {
+                "a Tokio task for each reader, seek and read_exact of a tokio::fs::File, through the page cache"
+            }
+            Self::SpawnBlocking => {
+                "a Tokio task for each reader, a spawn_blocking with pread and O_DIRECT for each read"
+            }
+            Self::ForebayShard => "a task on one of Forebay's shards for each reader, O_DIRECT",
+            Self::ForebayTokio => "Forebay from tasks of a Tokio runtime, one shard, O_DIRECT",
+        }
+    }
+
+    pub(in crate::measure) const fn uses_page_cache(self) -> bool {
+        matches!(self, Self::TokioFs)
+    }
+
+    /// Whether all of the program's part runs on one thread, so that one processor is all it can use.
+    pub(in crate::measure) const fn is_one_thread(self) -> bool {
+        matches!(
+            self,
+            Self::Uring
+                | Self::UringFixedBuffers
+                | Self::UringFixedFiles
+                | Self::UringDeferTaskrun
+                | Self::UringIopoll
+                | Self::ForebayShard
+        )
+    }
+}
+
+impl turns::Way for Way {
+    fn name(&self) -> &'static str {
+        Self::name(*self)
+    }
+
+    fn description(&self) -> &'static str {
+        Self::description(*self)
+    }
+}
+
+/// What the child prints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct ReadAnswer {
+    /// Of the time in which reads counted.
+    pub(in crate::measure) seconds: f64,
+    /// Reads that ended in that time.
+    pub(in crate::measure) operations: u64,
+    /// Open loop: reads that were due in that time and had no answer when the sample was given up.
+    pub(in crate::measure) unanswered: u64,
+    pub(in crate::measure) mean_us: Option<f64>,
+    pub(in crate::measure) p50_us: Option<f64>,
+    pub(in crate::measure) p99_us: Option<f64>,
+    pub(in crate::measure) p99_9_us: Option<f64>,
+    /// Open loop: from when a read was due until it was begun.
+    pub(in crate::measure) late_p99_us: Option<f64>,
+    pub(in crate::measure) user_ns: u64,
+    pub(in crate::measure) system_ns: u64,
+    pub(in crate::measure) voluntary_switches: u64,
+    pub(in crate::measure) involuntary_switches: u64,
+    pub(in crate::measure) calls: Option<Calls>,
+    pub(in crate::measure) in_flight_avg: Option<f64>,
+    /// Depends on every block that was looked at.
+    pub(in crate::measure) folded: u64,
+    pub(in crate::measure) evidence: Evidence,
+}
+
+/// System calls of a stretch of the sample.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::measure) struct Calls {
+    pub(in crate::measure) count: u64,
+    /// Reads that ended in that stretch.
+    pub(in crate::measure) operations: u64,
+    /// Whether the kernel counted them; else the way counted those that it makes itself, waking threads not
+    /// included.
+    pub(in crate::measure) by_kernel: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_the_names_in_the_tables() {
+        for way in Way::ALL {
+            assert_eq!(serde_json::to_value(way).expect("plain"), way.name());
+        }
+    }
+
+    #[test]
+    fn a_job_survives_its_text() {
+        let work = ReadWork {
+            way: Way::UringSqpoll,
+            span_bytes: 1 << 20,
+            block_bytes: 4096,
+            readers: 8,
+            workers: 2,
+            pacing: Pacing::Open { per_second: 12.5 },
+            seconds: 0.5,
+            seed: 3,
+            count_calls: true,
+        };
+        let text = serde_json::to_string(&work).expect("plain");
+        assert_eq!(serde_json::from_str::<ReadWork>(&text).expect("its own text"), work);
+        assert_eq!((work.blocks(), ReadWork { span_bytes: 1, ..work }.blocks()), (256, 1));
+    }
+}

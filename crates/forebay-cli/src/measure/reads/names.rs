@@ -1,0 +1,52 @@
+//! The names of the figures that only experiments with many readers have, and their columns.
+
+use crate::report::columns::{Column, column};
+
+/// Mean latency as the caller saw it, in microseconds.
+pub(crate) const MEAN_US: &str = "mean_us";
+/// CPU time (user and system, all threads), as a share of the wall time of the processors that this way can use.
+pub(crate) const CPU_SHARE: &str = "cpu_share";
+/// Open loop: reads a second that were due on average.
+pub(crate) const OFFERED_PER_S: &str = "offered_per_s";
+/// Open loop: reads without an answer when the sample was given up.
+pub(crate) const UNANSWERED: &str = "unanswered";
+/// CPU nanoseconds outside of the kernel, all threads of the process, for each read.
+pub(crate) const CPU_USER_NS_PER_IO: &str = "cpu_user_ns_per_io";
+/// CPU nanoseconds in the kernel, all threads of the process, for each read.
+pub(crate) const CPU_SYSTEM_NS_PER_IO: &str = "cpu_system_ns_per_io";
+/// Reads for a second of CPU time.
+pub(crate) const IOPS_PER_CORE: &str = "iops_per_core";
+/// System calls of all threads for each read.
+pub(crate) const SYSTEM_CALLS_PER_IO: &str = "system_calls_per_io";
+/// Context switches of threads that waited, for each read.
+pub(crate) const VOLUNTARY_SWITCHES_PER_IO: &str = "voluntary_switches_per_io";
+/// Context switches of threads that had to make way, for each read.
+pub(crate) const INVOLUNTARY_SWITCHES_PER_IO: &str = "involuntary_switches_per_io";
+
+pub(in crate::measure) const OFFERED: Column =
+    column(OFFERED_PER_S, "asked/s", 1.0, "reads that were due in a second");
+pub(in crate::measure) const MEAN: Column = column(MEAN_US, "mean µs", 1.0, "the mean of what reads took");
+pub(in crate::measure) const SHARE: Column = column(
+    CPU_SHARE,
+    "CPU busy %",
+    0.01,
+    "processor time as a share of what this way can use: one processor, or all",
+);
+pub(in crate::measure) const WITHOUT_ANSWER: Column =
+    column(UNANSWERED, "unanswered", 1.0, "reads that had no answer when the sample was given up");
+pub(in crate::measure) const USER: Column =
+    column(CPU_USER_NS_PER_IO, "user ns/IO", 1.0, "of that, outside of the kernel, in nanoseconds");
+pub(in crate::measure) const SYSTEM: Column =
+    column(CPU_SYSTEM_NS_PER_IO, "system ns/IO", 1.0, "of that, in the kernel, in nanoseconds");
+pub(in crate::measure) const PER_CORE: Column =
+    column(IOPS_PER_CORE, "IOPS/core", 1.0, "blocks for a second of processor time");
+pub(in crate::measure) const CALLS: Column =
+    column(SYSTEM_CALLS_PER_IO, "calls/IO", 1.0, "system calls for one block");
+pub(in crate::measure) const VOLUNTARY: Column =
+    column(VOLUNTARY_SWITCHES_PER_IO, "voluntary/IO", 1.0, "of the switches, those of threads that waited");
+pub(in crate::measure) const FORCED: Column = column(
+    INVOLUNTARY_SWITCHES_PER_IO,
+    "forced/IO",
+    1.0,
+    "of the switches, those of threads that had to make way",
+);

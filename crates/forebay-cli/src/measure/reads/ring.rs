@@ -1,0 +1,242 @@
+//! The rows with a bare ring: one thread, which submits and waits for at least one completion each turn.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, opcode, types};
+
+use super::super::aligned::AlignedBuffer;
+use super::super::job::Job;
+use super::arrivals::sleep_sharply;
+use super::job::{ReadWork, Way};
+use super::lane::{Lane, Tally};
+use super::pacer::{Ask, Pacer};
+use super::threads::NO_POLLING;
+
+/// After so long without work the kernel's thread of a ring with SQPOLL sleeps.
+const SQPOLL_IDLE_MS: u32 = 50;
+
+/// What a ring is set up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Setup {
+    fixed_buffers: bool,
+    fixed_file: bool,
+    defer_taskrun: bool,
+    sqpoll: bool,
+    iopoll: bool,
+}
+
+impl Setup {
+    const fn of(way: Way) -> Self {
+        Self {
+            fixed_buffers: !matches!(way, Way::Uring),
+            fixed_file: !matches!(way, Way::Uring | Way::UringFixedBuffers),
+            defer_taskrun: matches!(way, Way::UringDeferTaskrun | Way::UringIopoll),
+            sqpoll: matches!(way, Way::UringSqpoll),
+            iopoll: matches!(way, Way::UringIopoll),
+        }
+    }
+
+    fn build(self, entries: usize) -> anyhow::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        if self.defer_taskrun {
+            builder.setup_single_issuer().setup_defer_taskrun();
+        }
+        if self.sqpoll {
+            builder.setup_sqpoll(SQPOLL_IDLE_MS);
+        }
+        if self.iopoll {
+            builder.setup_iopoll();
+        }
+        builder.build(entries.next_power_of_two() as u32).context(match self {
+            Self { iopoll: true, .. } => "the kernel refuses a ring with IOPOLL",
+            Self { sqpoll: true, .. } => "the kernel refuses a ring with SQPOLL",
+            Self { defer_taskrun: true, .. } => "the kernel refuses a ring with DEFER_TASKRUN (Linux 6.1)",
+            _ => "the kernel refuses a ring (the sysctl kernel.io_uring_disabled, or a seccomp filter)",
+        })
+    }
+}
+
+/// What one place in the ring is doing.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    ask: Ask,
+    offset: u64,
+    begun: Instant,
+}
+
+/// Runs all readers of the sample until it is over.
+///
+/// # Errors
+/// The kernel refuses the ring or what it is to do, a read failed, or gave what was not written there.
+pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) -> anyhow::Result<Tally> {
+    let mut lane = Lane::new(job, work, 0, pacer)?;
+    let setup = Setup::of(work.way);
+    let mut ring = setup.build(work.readers)?;
+    let mut memory = Pieces::new(&ring, setup, file, work)?;
+    let (mut submitter, mut sq, mut cq) = ring.split();
+    // Refused before Linux 5.18; then each enter looks the ring up.
+    _ = submitter.register_ring_fd();
+    sleep_sharply();
+    let mut free: Vec<usize> = (0..work.readers).rev().collect();
+    let mut reads: Vec<Option<Read>> = vec![None; work.readers];
+    let mut next = pacer.ask();
+    loop {
+        while let (Some(ask), Some(slot)) = (next, free.last().copied()) {
+            let begun = Instant::now();
+            if ask.due.is_some_and(|due| due > begun) {
+                break;
+            }
+            if ask.due.is_some() && pacer.gave_up() {
+                lane.gave_up(ask);
+            } else {
+                free.pop();
+                let offset = lane.offset();
+                reads[slot] = Some(Read { ask, offset, begun });
+                memory.push(&mut sq, slot, offset)?;
+            }
+            next = pacer.ask();
+        }
+        if memory.in_flight == 0 && next.is_none() {
+            return Ok(lane.end());
+        }
+        // Nothing can be begun before there is room.
+        let due = next.and_then(|ask| ask.due).filter(|_| !free.is_empty());
+        wait(&submitter, &mut sq, &mut cq, due, &mut lane)?;
+        for completion in &mut cq {
+            let slot = completion.user_data() as usize;
+            memory.in_flight -= 1;
+            let result = completion.result();
+            if result == -libc::EOPNOTSUPP && setup.iopoll {
+                return Err(io::Error::from_raw_os_error(-result)).context(NO_POLLING);
+            }
+            if result < 0 {
+                return Err(io::Error::from_raw_os_error(-result)).context("a read failed");
+            }
+            anyhow::ensure!(result as u64 == work.block_bytes, "a read gave {result} bytes");
+            let read = reads[slot].take().context("a completion that nobody waits for")?;
+            lane.ended(read.ask, read.begun, read.offset, memory.piece(slot))?;
+            free.push(slot);
+        }
+    }
+}
+
+/// Submits what was queued and waits for a completion, until `due` at the latest.
+fn wait(
+    submitter: &Submitter<'_>,
+    sq: &mut SubmissionQueue<'_>,
+    cq: &mut CompletionQueue<'_>,
+    due: Option<Instant>,
+    lane: &mut Lane,
+) -> anyhow::Result<()> {
+    sq.sync();
+    // Publishes what was taken: an old completion still in the queue would end the wait at once.
+    cq.sync();
+    let waited = match due.map(|due| due.saturating_duration_since(Instant::now())) {
+        None => submitter.submit_and_wait(1),
+        Some(Duration::ZERO) => submitter.submit(),
+        Some(left) => {
+            let limit = types::Timespec::new().sec(left.as_secs()).nsec(left.subsec_nanos());
+            submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))
+        }
+    };
+    match waited {
+        Ok(_) => {}
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {}
+        Err(error) => return Err(error).context("io_uring_enter failed"),
+    }
+    lane.called();
+    sq.sync();
+    cq.sync();
+    Ok(())
+}
+
+/// A piece of memory for each place in the ring, registered or not.
+struct Pieces {
+    start: *mut u8,
+    piece_bytes: usize,
+    setup: Setup,
+    descriptor: i32,
+    in_flight: usize,
+    /// Touched through `start` only.
+    memory: Option<AlignedBuffer>,
+}
+
+impl Pieces {
+    fn new(ring: &IoUring, setup: Setup, file: &File, work: &ReadWork) -> anyhow::Result<Self> {
+        let piece_bytes = work.block_bytes as usize;
+        let mut memory = AlignedBuffer::new(work.readers * piece_bytes);
+        let start = memory.bytes_mut().as_mut_ptr();
+        let descriptor = file.as_raw_fd();
+        if setup.fixed_file {
+            ring.submitter().register_files(&[descriptor]).context("registering the file")?;
+        }
+        if setup.fixed_buffers {
+            let whole = libc::iovec { iov_base: start.cast(), iov_len: work.readers * piece_bytes };
+            // SAFETY: the memory is mapped, the registration pins its pages, and it stays until the last read into it
+            // has completed (see `drop`).
+            unsafe { ring.submitter().register_buffers(&[whole]) }
+                .context("registering the memory; raise the limit on locked memory")?;
+        }
+        Ok(Self { start, piece_bytes, setup, descriptor, in_flight: 0, memory: Some(memory) })
+    }
+
+    fn piece(&self, slot: usize) -> &[u8] {
+        // SAFETY: the piece lies in the memory, which lives as long as `self`; the caller looks at it only
+        // between a completion and the next read into it, when the kernel does not write there.
+        unsafe { std::slice::from_raw_parts(self.start.add(slot * self.piece_bytes), self.piece_bytes) }
+    }
+
+    /// Queues a read at `offset` into piece `slot`.
+    fn push(&mut self, sq: &mut SubmissionQueue<'_>, slot: usize, offset: u64) -> anyhow::Result<()> {
+        // SAFETY: slots are numbers of readers, for each of which the memory has a piece.
+        let piece = unsafe { self.start.add(slot * self.piece_bytes) };
+        let (length, fixed) = (self.piece_bytes as u32, types::Fixed(0));
+        let plain = types::Fd(self.descriptor);
+        let entry = match (self.setup.fixed_buffers, self.setup.fixed_file) {
+            (true, true) => opcode::ReadFixed::new(fixed, piece, length, 0).offset(offset).build(),
+            (true, false) => opcode::ReadFixed::new(plain, piece, length, 0).offset(offset).build(),
+            (false, _) => opcode::Read::new(plain, piece, length).offset(offset).build(),
+        };
+        // SAFETY: the piece lies in the memory, which outlives the read (see `drop`), the file outlives the ring, and one
+        // read for each slot is in flight.
+        unsafe { sq.push(&entry.user_data(slot as u64)) }.context("the queue has room for every reader")?;
+        self.in_flight += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            // After an error the kernel may still write there; the process ends with the error anyway.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_has_what_its_name_says_and_what_the_rows_before_it_have() {
+        let setup = |fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll| Setup {
+            fixed_buffers,
+            fixed_file,
+            defer_taskrun,
+            sqpoll,
+            iopoll,
+        };
+        assert_eq!(Setup::of(Way::Uring), setup(false, false, false, false, false));
+        assert_eq!(Setup::of(Way::UringFixedBuffers), setup(true, false, false, false, false));
+        assert_eq!(Setup::of(Way::UringFixedFiles), setup(true, true, false, false, false));
+        assert_eq!(Setup::of(Way::UringDeferTaskrun), setup(true, true, true, false, false));
+        assert_eq!(Setup::of(Way::UringSqpoll), setup(true, true, false, true, false));
+        assert_eq!(Setup::of(Way::UringIopoll), setup(true, true, true, false, true));
+    }
+}

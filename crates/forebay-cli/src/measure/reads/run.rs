@@ -1,0 +1,288 @@
+//! One sample: one way, its readers, the time in which they count.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::gauge::{Cost, Gauge};
+use super::super::job::Job;
+use super::super::turns::Evidence;
+use super::calls::CallCounter;
+use super::job::{Calls, ReadAnswer, ReadWork, Way};
+use super::lane::Tally;
+use super::pacer::{CALLS, Pacer, Phase};
+use super::runtime::{self, Readers, Shared};
+use super::usage::Usage;
+use super::{ring, shards, threads};
+
+/// Runs it, and returns the answer's text.
+///
+/// # Errors
+/// The way is refused here, a read failed, or gave what was not written there.
+pub(in crate::measure) fn sample(job: &Job) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&run(job, &job.work()?)?)?)
+}
+
+fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+    let shared: Shared = Arc::new((job.clone(), work.clone()));
+    let (tally, gauged) = match work.way {
+        Way::Pread | Way::PreadHipri => on_threads(job, work)?,
+        Way::TokioFs | Way::SpawnBlocking => {
+            let pacer = Arc::new(Pacer::new(work));
+            from_tokio(&shared, None, &pacer)?
+        }
+        Way::ForebayShard | Way::ForebayTokio => with_forebay(&shared)?,
+        _ => on_a_ring(job, work)?,
+    };
+    Ok(answer(tally, gauged))
+}
+
+/// What the sample cost while it counted.
+#[derive(Debug)]
+struct Gauged {
+    cost: Cost,
+    usage: Usage,
+    /// `None`: not asked for, or refused.
+    calls: Option<u64>,
+    calls_wanted: bool,
+}
+
+fn answer(tally: Tally, gauged: Gauged) -> ReadAnswer {
+    let operations = tally.operations_of_calls;
+    let calls = match gauged.calls {
+        Some(count) => Some(Calls { count, operations, by_kernel: true }),
+        None if gauged.calls_wanted && tally.own_calls > 0 => {
+            Some(Calls { count: tally.own_calls, operations, by_kernel: false })
+        }
+        None => None,
+    };
+    let percentile = |quantile| tally.latency.quantile_us(quantile);
+    let (mean_us, p50_us) = (tally.latency.mean_us(), percentile(0.5));
+    let (p99_us, p99_9_us, late_p99_us) = (percentile(0.99), percentile(0.999), tally.late.quantile_us(0.99));
+    let mut times = BTreeMap::from([("latency".to_owned(), tally.latency)]);
+    if tally.late.count() > 0 {
+        times.insert("late".to_owned(), tally.late);
+    }
+    ReadAnswer {
+        seconds: gauged.cost.seconds,
+        operations: tally.operations,
+        unanswered: tally.unanswered,
+        mean_us,
+        p50_us,
+        p99_us,
+        p99_9_us,
+        late_p99_us,
+        user_ns: gauged.usage.user_ns,
+        system_ns: gauged.usage.system_ns,
+        voluntary_switches: gauged.usage.voluntary_switches,
+        involuntary_switches: gauged.usage.involuntary_switches,
+        calls: calls.filter(|calls| calls.operations > 0),
+        in_flight_avg: gauged.cost.in_flight_avg,
+        folded: tally.folded,
+        evidence: Evidence { witness: gauged.cost.witness, times },
+    }
+}
+
+/// Moves the sample through its phases while others read.
+fn gauge(job: &Job, work: &ReadWork, pacer: &Pacer) -> anyhow::Result<Gauged> {
+    pacer.warm();
+    let mut gauge = Gauge::start(job.device_stat.as_deref())?;
+    pacer.warmed();
+    gauge.begin_again()?;
+    let before = Usage::now()?;
+    pacer.enter(Phase::Counting);
+    std::thread::sleep(Duration::from_secs_f64(work.seconds));
+    pacer.enter(Phase::Draining);
+    let usage = Usage::now()?.since(&before);
+    let cost = gauge.stop()?;
+    let mut calls = None;
+    if work.count_calls && !pacer.is_open() {
+        let counter = CallCounter::start();
+        pacer.enter(Phase::Calls);
+        std::thread::sleep(CALLS);
+        // Where it is refused, the ways count for themselves.
+        calls = counter.and_then(|mut counter| counter.count()).ok();
+    }
+    if !pacer.is_open() {
+        pacer.enter(Phase::Over);
+    }
+    Ok(Gauged { cost, usage, calls, calls_wanted: work.count_calls })
+}
+
+/// Ends the readers when the sample ends early, by an error: whoever joins them would wait for ever.
+struct Ending<'a>(&'a Pacer);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn on_threads(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
+    let file = threads::open_direct(&job.path)?;
+    let pacer = Arc::new(Pacer::new(work));
+    std::thread::scope(|scope| {
+        let (file, pacer) = (&file, &pacer);
+        let ending = Ending(pacer);
+        let readers = (0..work.readers)
+            .map(|lane| {
+                // A reader needs few kilobytes.
+                let builder = std::thread::Builder::new().stack_size(128 * 1024);
+                builder.spawn_scoped(scope, move || threads::read(job, work, file, lane, pacer))
+            })
+            .collect::<std::io::Result<Vec<_>>>()?;
+        let gauged = gauge(job, work, pacer)?;
+        let joined = readers.into_iter().map(|reader| {
+            reader.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a reading thread panicked")))
+        });
+        let tally = Tally::sum(joined)?;
+        drop(ending);
+        Ok((tally, gauged))
+    })
+}
+
+fn on_a_ring(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
+    let file = threads::open_direct(&job.path)?;
+    let pacer = Arc::new(Pacer::new(work));
+    beside(job, work, &pacer, || ring::read(job, work, &file, &pacer))
+}
+
+/// Runs `reading` on a thread of its own while this one gauges.
+fn beside(
+    job: &Job,
+    work: &ReadWork,
+    pacer: &Arc<Pacer>,
+    reading: impl FnOnce() -> anyhow::Result<Tally> + Send,
+) -> anyhow::Result<(Tally, Gauged)> {
+    std::thread::scope(|scope| {
+        let ending = Ending(pacer);
+        let reader = scope.spawn(reading);
+        let gauged = gauge(job, work, pacer)?;
+        let tally = reader.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the reading thread panicked")))?;
+        drop(ending);
+        Ok((tally, gauged))
+    })
+}
+
+fn from_tokio(
+    shared: &Shared,
+    file: Option<&forebay::File>,
+    pacer: &Arc<Pacer>,
+) -> anyhow::Result<(Tally, Gauged)> {
+    let ending = Ending(pacer);
+    let readers = Readers::start(shared, file, pacer)?;
+    let gauged = gauge(&shared.0, &shared.1, pacer)?;
+    let tally = readers.join()?;
+    drop(ending);
+    Ok((tally, gauged))
+}
+
+fn with_forebay(shared: &Shared) -> anyhow::Result<(Tally, Gauged)> {
+    let (job, work) = &**shared;
+    let (engine, file) = shards::open(&job.path)?;
+    let pacer = Arc::new(Pacer::new(work));
+    let outcome = match work.way {
+        Way::ForebayShard => {
+            beside(job, work, &pacer, || shards::read_on_shard(&engine, &file, shared, &pacer))
+        }
+        _ if pacer.is_open() => beside(job, work, &pacer, || runtime::serve(shared, &file, &pacer)),
+        _ => from_tokio(shared, Some(&file), &pacer),
+    }?;
+    shards::close(engine, file)?;
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::super::super::pattern::Pattern;
+    use super::super::job::Pacing;
+    use super::*;
+    use crate::cleanup::{Cleanup, TempFile};
+
+    const BYTES: u64 = 2 << 20;
+
+    fn planted(cleanup: &Cleanup) -> TempFile {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let temp = cleanup.temp_file(directory, "reads").expect("writable");
+        let mut memory = vec![0; BYTES as usize];
+        Pattern::new(5).fill(0, &mut memory);
+        temp.file().write_all_at(&memory, 0).expect("space for 2 MiB");
+        temp.file().sync_all().expect("it can be flushed");
+        temp
+    }
+
+    fn job(temp: &TempFile, seed: u64, way: Way, pacing: Pacing) -> (Job, ReadWork) {
+        let work = ReadWork {
+            way,
+            span_bytes: BYTES,
+            block_bytes: 4096,
+            readers: 4,
+            workers: 2,
+            pacing,
+            seconds: 0.05,
+            seed: 3,
+            count_calls: true,
+        };
+        let mut job = Job::new("cpu", temp.path(), &work, 1.0).expect("plain");
+        job.pattern_seed = Some(seed);
+        (job, work)
+    }
+
+    /// A row that this kernel or device refuses says so, in words that name what is missing.
+    fn refused(way: Way, error: &anyhow::Error) -> bool {
+        let known = format!("{error:#}").contains("the kernel refuses");
+        known && !matches!(way, Way::Pread | Way::TokioFs | Way::SpawnBlocking | Way::ForebayShard)
+    }
+
+    #[test]
+    fn every_way_reads_checks_and_counts() {
+        let cleanup = Cleanup::default();
+        let temp = planted(&cleanup);
+        for way in Way::ALL {
+            let (right, work) = job(&temp, 5, way, Pacing::Closed);
+            let answer = match run(&right, &work) {
+                Ok(answer) => answer,
+                Err(error) if refused(way, &error) => continue,
+                Err(error) => panic!("{}: {error:#}", way.name()),
+            };
+            let name = way.name();
+            assert!(answer.operations > 0 && answer.seconds >= 0.05, "{name}: {answer:?}");
+            assert!(answer.user_ns + answer.system_ns > 0, "{name}: {answer:?}");
+            assert!(answer.p50_us <= answer.p99_us && answer.mean_us > Some(0.0), "{name}: {answer:?}");
+            assert_eq!((answer.unanswered, answer.late_p99_us), (0, None), "{name}");
+            match (&answer.calls, way) {
+                // No thread of ours makes a system call for each read there.
+                (Some(calls), Way::UringSqpoll | Way::UringIopoll) => assert!(calls.operations > 0),
+                (Some(calls), Way::Pread) => assert!(calls.count >= calls.operations / 2, "{calls:?}"),
+                (Some(calls), _) => assert!(calls.count > 0 && calls.operations > 0, "{name}: {calls:?}"),
+                (None, _) => {
+                    let silent = [Way::TokioFs, Way::SpawnBlocking, Way::ForebayShard, Way::ForebayTokio];
+                    assert!(silent.contains(&way), "{name}");
+                }
+            }
+            let (wrong, work) = job(&temp, 6, way, Pacing::Closed);
+            let error = run(&wrong, &work).expect_err(name);
+            assert!(format!("{error:#}").contains("are not the data written there"), "{name}: {error:#}");
+        }
+    }
+
+    #[test]
+    fn an_open_loop_answers_what_was_due_at_its_rate() {
+        let cleanup = Cleanup::default();
+        let temp = planted(&cleanup);
+        for way in [Way::Pread, Way::UringDeferTaskrun, Way::ForebayTokio] {
+            let (job, work) = job(&temp, 5, way, Pacing::Open { per_second: 400.0 });
+            let answer = match run(&job, &work) {
+                Ok(answer) => answer,
+                Err(error) if refused(way, &error) => continue,
+                Err(error) => panic!("{}: {error:#}", way.name()),
+            };
+            let name = way.name();
+            assert!(answer.operations < 400, "the rate is not what the device could do: {name}: {answer:?}");
+            assert!(answer.late_p99_us.is_some() && answer.calls.is_none(), "{name}: {answer:?}");
+            assert!(answer.p50_us <= answer.p99_9_us, "{name}: {answer:?}");
+        }
+    }
+}

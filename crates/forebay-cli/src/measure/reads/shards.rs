@@ -1,0 +1,85 @@
+//! The row with Forebay's own tasks, and what both rows of Forebay share.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::{Class, Config, Engine, File, Open};
+
+use super::super::job::Job;
+use super::job::ReadWork;
+use super::lane::{Lane, Tally};
+use super::pacer::Pacer;
+
+/// An engine of one shard, and the file.
+///
+/// # Errors
+/// Those of the engine.
+pub(super) fn open(path: &Path) -> anyhow::Result<(Engine, File)> {
+    let engine = Engine::start(Config::default().shards(1))?;
+    let file = engine.open(path, Open::read()).wait()?;
+    Ok((engine, file))
+}
+
+/// Ends the engine after the figures were taken: one that does not end well is not to be trusted.
+///
+/// # Errors
+/// It lost something.
+pub(super) fn close(engine: Engine, file: File) -> anyhow::Result<()> {
+    drop(file);
+    let report = engine.close().wait()?;
+    anyhow::ensure!(
+        report.leaked_operations == 0 && report.lost_shards == 0,
+        "the engine lost {} shards and {} operations as it was closed",
+        report.lost_shards,
+        report.leaked_operations
+    );
+    Ok(())
+}
+
+/// One reader of a closed loop, in whatever task.
+///
+/// # Errors
+/// A read failed, or gave what was not written there.
+pub(super) async fn read(
+    shared: Arc<(Job, ReadWork)>,
+    file: File,
+    lane: usize,
+    pacer: Arc<Pacer>,
+) -> anyhow::Result<Tally> {
+    let (job, work) = &*shared;
+    let mut lane = Lane::new(job, work, lane, &pacer)?;
+    while let Some(ask) = pacer.ask() {
+        let (offset, begun) = (lane.offset(), Instant::now());
+        let block = file.read(offset..offset + work.block_bytes).await?;
+        lane.ended(ask, begun, offset, &block)?;
+    }
+    Ok(lane.end())
+}
+
+/// `forebay-shard`: waits for all readers, which are tasks of the shard.
+///
+/// # Errors
+/// Those of the readers, and of a shard that has ended.
+pub(super) fn read_on_shard(
+    engine: &Engine,
+    file: &File,
+    shared: &Arc<(Job, ReadWork)>,
+    pacer: &Arc<Pacer>,
+) -> anyhow::Result<Tally> {
+    let (file, shared, pacer) = (file.clone(), Arc::clone(shared), Arc::clone(pacer));
+    let all = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let tasks = (0..shared.1.readers)
+            .map(|lane| {
+                let reading = read(Arc::clone(&shared), file.clone(), lane, Arc::clone(&pacer));
+                Ok(forebay::shard::spawn(reading)?)
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let mut tally = Tally::new()?;
+        for task in tasks {
+            tally.add(&task.await??)?;
+        }
+        anyhow::Ok(tally)
+    });
+    all.wait()?
+}

@@ -1,0 +1,63 @@
+//! How `measure saturate` made its numbers, in words.
+
+use super::super::reads::Shape;
+use super::super::units::show_bytes;
+use crate::result::Experiment;
+
+/// An experiment of the loop, without what makes it different from the others, and without rows.
+pub(super) fn experiment(shape: &Shape<'_>, kind: &str, repeats: usize) -> Experiment {
+    let subject = shape.subject;
+    let mut experiment = Experiment::new(super::KIND.name, method(shape, kind))
+        .parameter("loop", kind)
+        .parameter("block_bytes", shape.block_bytes)
+        .parameter("file_bytes", subject.bytes)
+        .parameter("workers", shape.workers)
+        .parameter("seconds", shape.seconds)
+        .parameter("repeats", repeats)
+        .parameter("file_system", subject.filesystem.as_str())
+        .parameter("own_file", subject.pattern.is_some())
+        .parameter("seed", shape.context.seed);
+    experiment.notes = notes(shape, repeats);
+    experiment
+}
+
+fn method(shape: &Shape<'_>, kind: &str) -> String {
+    let block = show_bytes(shape.block_bytes);
+    let cells = "Each sample is a fresh process; the order of all samples of a repeat is shuffled anew, and a figure is \
+                 the median of the repeats.";
+    if kind == "closed" {
+        return format!(
+            "Closed loop: each reader reads {block} at random offsets, directly, and begins its next read as the last one \
+             ends, for {:.2} s after a warm-up of 0.1 s. {cells} Latency is what the caller waited for its read. CPU is \
+             user and system time of all threads of the process.",
+            shape.seconds
+        );
+    }
+    format!(
+        "Open loop: reads of {block} at random offsets are due at random times (exponentially distributed gaps, as of many \
+         independent callers), at a share of the most that the row reached in the closed loop, for {:.2} s after a \
+         warm-up of 0.1 s. {cells} The times are fixed beforehand, and latency counts from when a read was due, however \
+         late it was begun: a device that falls behind cannot hide it (no coordinated omission). `late` is from when a \
+         read was due until it was begun; it is part of the latency. A read without an answer one second after the end \
+         counts with the time that it had waited.",
+        shape.seconds
+    )
+}
+
+fn notes(shape: &Shape<'_>, repeats: usize) -> Vec<String> {
+    let mut notes = vec![
+        "a drive, a RAID controller or a virtual machine's host may hold the file in memory of its own; then this is the \
+         limit of the path to it and not of the medium"
+            .to_owned(),
+    ];
+    if shape.subject.pattern.is_none() {
+        notes.push(
+            "the file existed before and was only read: holes that no device is asked for are not known"
+                .to_owned(),
+        );
+    }
+    if repeats < 3 {
+        notes.push(format!("only {repeats} repeat(s): take small differences for chance"));
+    }
+    notes
+}

@@ -1,0 +1,110 @@
+//! `measure cpu` from end to end: what its document holds, what it refuses, what it leaves.
+
+mod support;
+
+use serde_json::Value;
+use support::{Directory, document, run};
+
+const ROWS: [&str; 12] = [
+    "pread",
+    "preadv2-hipri",
+    "io_uring",
+    "io_uring-fixed-buffers",
+    "io_uring-fixed-files",
+    "io_uring-defer-taskrun",
+    "io_uring-sqpoll",
+    "io_uring-iopoll",
+    "tokio-fs",
+    "spawn-blocking",
+    "forebay-shard",
+    "forebay-tokio",
+];
+
+fn metric(row: &Value, name: &str) -> Option<f64> {
+    row["metrics"][name].as_f64()
+}
+
+#[test]
+fn every_row_has_its_costs_or_the_reason_why_not() {
+    let directory = Directory::new("cpu");
+    let mut arguments = vec!["measure", "cpu", directory.text(), "--json", "--quiet"];
+    arguments.extend("--size 4MiB --seconds 0.1 --repeats 1 --readers 1,8".split(' '));
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("experiments is a list");
+    let readers: Vec<u64> =
+        experiments.iter().filter_map(|one| one["parameters"]["readers"].as_u64()).collect();
+    assert_eq!(readers, [1, 8]);
+    for experiment in experiments {
+        let by = experiment["parameters"]["system_calls_by"].as_str().expect("a word");
+        let rows = experiment["rows"].as_array().expect("rows is a list");
+        let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+        assert_eq!(names, ROWS);
+        for row in rows {
+            let name = row["name"].as_str().expect("a name");
+            // Rings and polling may be refused by this kernel or device, which must say so.
+            if let Some(why) = row["skipped"].as_str() {
+                assert!(name.starts_with("io_uring") || name == "preadv2-hipri", "{row}");
+                assert!(why.contains("the kernel refuses") || why.contains("registering"), "{row}");
+                continue;
+            }
+            assert_eq!(row["cache"], if name == "tokio-fs" { "evicted" } else { "direct" }, "{row}");
+            let of_row = |name: &str| metric(row, name).unwrap_or_else(|| panic!("{name} is missing: {row}"));
+            let sum = of_row("cpu_user_ns_per_io") + of_row("cpu_system_ns_per_io");
+            assert!(sum > 0.0 && (of_row("cpu_us_per_io") * 1000.0 / sum - 1.0).abs() < 1e-6, "{row}");
+            assert!((of_row("iops_per_core") * sum / 1e9 - 1.0).abs() < 1e-6, "{row}");
+            let parts = of_row("voluntary_switches_per_io") + of_row("involuntary_switches_per_io");
+            assert!((of_row("context_switches_per_io") - parts).abs() < 1e-6, "{row}");
+            assert!(of_row("iops") > 0.0 && of_row("p50_us") <= of_row("p99_us"), "{row}");
+            let calls = metric(row, "system_calls_per_io");
+            let counts_itself = name.starts_with("pread") || name.starts_with("io_uring");
+            assert!(by != "kernel" || calls.is_some(), "{row}");
+            assert!(by != "row" || calls.is_some() == counts_itself, "{row}");
+            if name == "pread" {
+                // One each, but for those that were on their way as the counting began and ended.
+                assert!(calls.is_some_and(|calls| calls > 0.5), "{row}");
+            }
+        }
+    }
+    let verdicts = value["verdicts"].to_string();
+    for part in ["processor time of one read with 8 reads in flight", "one core drives", "the cheapest first"]
+    {
+        assert!(verdicts.contains(part), "{part}: {verdicts}");
+    }
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_table_has_a_column_for_each_cost() {
+    let directory = Directory::new("cpu-table");
+    let mut arguments = vec!["measure", "cpu", directory.text(), "--quick", "--quiet"];
+    arguments.extend("--size 1MiB --seconds 0.05 --repeats 1 --rows pread,forebay-shard".split(' '));
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    for part in [
+        "Processor time of random reads of 4 KiB, 32 at once",
+        "user ns/IO",
+        "system ns/IO",
+        "IOPS/core",
+        "forced/IO",
+        "note: system calls were counted by the",
+    ] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (arguments, known) in [
+        (&["--rows", "sqpoll"][..], "there is no row"),
+        (&["--readers", "5000"], "5000"),
+        (&["--block", "3"], "4KiB"),
+        (&["--size", "lots"], "not a size"),
+        (&["--repeats", "0"], "0"),
+    ] {
+        let outcome = run(&[&["measure", "cpu"][..], arguments].concat());
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.err);
+        assert!(outcome.err.contains(known), "{}", outcome.err);
+    }
+}
