@@ -63,6 +63,15 @@ impl Latency {
     }
 }
 
+/// What a histogram in base64 holds: times in microseconds, ascending, each with its count. Empty when it is none.
+pub(super) fn counts_us(text: &str) -> Vec<(f64, u64)> {
+    let Ok(latency) = Latency::try_from(text.to_owned()) else { return Vec::new() };
+    let values = latency.nanoseconds.iter_recorded();
+    values
+        .map(|value| (value.value_iterated_to() as f64 / 1000.0, value.count_since_last_iteration()))
+        .collect()
+}
+
 impl TryFrom<String> for Latency {
     type Error = anyhow::Error;
 

@@ -45,6 +45,19 @@ mod witness;
 /// goes to [`run_child`].
 pub(crate) const CHILD_SUBCOMMAND: &str = "__measure-child";
 
+/// What a histogram of a row holds: times in microseconds, ascending, each with its count. Empty when the text is none.
+pub(crate) fn counts_us(histogram: &str) -> Vec<(f64, u64)> {
+    latency::counts_us(histogram)
+}
+
+/// A histogram as a row has it.
+#[cfg(test)]
+pub(crate) fn histogram_of(times: &[std::time::Duration]) -> String {
+    let mut latency = latency::Latency::new().expect("a few kilobytes");
+    times.iter().for_each(|time| latency.record(*time));
+    latency.to_text().expect("it has a text")
+}
+
 /// Runs one sample and returns the line to print on standard output.
 ///
 /// # Errors
