@@ -81,7 +81,7 @@ fn random_reads_have_ordered_percentiles_for_every_span_and_depth() {
     assert_eq!(experiments.len(), 4);
     for experiment in experiments {
         let whole = experiment["parameters"]["span_bytes"] == experiment["parameters"]["file_bytes"];
-        assert_eq!(rows(experiment).len(), if whole { 4 } else { 2 }, "{experiment}");
+        assert_eq!(rows(experiment).len(), if whole { 7 } else { 5 }, "{experiment}");
         for row in rows(experiment) {
             assert_eq!(row["skipped"], Value::Null, "{row}");
             assert!(metric(row, "iops") > 0.0 && metric(row, "cpu_us_per_io") > 0.0, "{row}");

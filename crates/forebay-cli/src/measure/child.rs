@@ -60,6 +60,8 @@ fn random(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     match work.row {
         RandomRow::Buffered => std_rows::random_pread(job, work, false),
         RandomRow::DirectPread => std_rows::random_pread(job, work, true),
+        RandomRow::Mmap => std_rows::random_mmap(job, work),
+        RandomRow::ReadMany | RandomRow::ReadManyWide => forebay_rows::random_read_many(job, work),
         RandomRow::Direct => forebay_rows::random_on_shards(job, work),
         RandomRow::DirectTokio => forebay_rows::random_from_tokio(job, work),
     }

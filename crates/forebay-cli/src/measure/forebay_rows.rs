@@ -10,7 +10,7 @@ use forebay::{Class, Config, Engine, File, Open, Scan};
 use tokio::io::AsyncReadExt as _;
 
 use super::gauge::Gauge;
-use super::job::{Job, RandomWork, Reading, ScanRow, ScanWork};
+use super::job::{Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
 use super::latency::Latency;
 use super::pace::{Offsets, Pace};
 use super::pattern::Checker;
@@ -204,6 +204,50 @@ pub(super) fn random_from_tokio(job: &Job, work: &RandomWork) -> anyhow::Result<
         anyhow::Ok(parts)
     })?;
     let reading = gather(gauge, work, parts)?;
+    drop(file);
+    close(engine)?;
+    Ok(reading)
+}
+
+/// What `read-many-wide` merges.
+const WIDE_GAP_BYTES: u64 = 128 << 10;
+const WIDE_WASTE_BYTES: u64 = 512 << 10;
+const WIDE_REQUEST_BYTES: u64 = 1 << 20;
+
+/// `read-many` and `read-many-wide`: a task on a shard that asks for as many blocks at a time as there are reads in
+/// flight, and waits for all of them; so long each of them took.
+pub(super) fn random_read_many(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
+    let (engine, file) = open(job, 1, Open::read())?;
+    let shared = (file.clone(), job.clone(), work.clone());
+    let gauge = Gauge::start(job.device_stat.as_deref())?;
+    let reading = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let (file, job, work) = shared;
+        let (mut offsets, mut checker) = (Offsets::new(&work, 0), Checker::new(job.pattern()));
+        let mut latency = Latency::new()?;
+        let mut begun = Instant::now();
+        let deadline = begun + Duration::from_secs_f64(work.seconds);
+        while begun < deadline {
+            let ranges: Vec<_> = (0..work.depth)
+                .map(|_| offsets.next_offset())
+                .map(|offset| offset..offset + work.block_bytes)
+                .collect();
+            let mut many = file.read_many(ranges.iter().cloned()).depth(work.depth as u32);
+            if work.row == RandomRow::ReadManyWide {
+                many = many.merge_gap(WIDE_GAP_BYTES).amplify_at_most(WIDE_WASTE_BYTES);
+                many = many.request_bytes_max(WIDE_REQUEST_BYTES);
+            }
+            let blocks = many.await?;
+            let ended = Instant::now();
+            for (range, block) in ranges.iter().zip(blocks) {
+                latency.record(ended - begun);
+                checker.look(range.start, &block?)?;
+            }
+            begun = ended;
+        }
+        anyhow::Ok((latency, checker.folded()))
+    });
+    let part = reading.wait()??;
+    let reading = gather(gauge, work, vec![part])?;
     drop(file);
     close(engine)?;
     Ok(reading)

@@ -166,20 +166,34 @@ impl ScanRow {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RandomRow {
     Buffered,
+    Mmap,
     Direct,
     DirectTokio,
     DirectPread,
+    ReadMany,
+    ReadManyWide,
 }
 
 impl RandomRow {
-    pub(super) const ALL: [Self; 4] = [Self::Buffered, Self::Direct, Self::DirectTokio, Self::DirectPread];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Buffered,
+        Self::Mmap,
+        Self::Direct,
+        Self::DirectTokio,
+        Self::DirectPread,
+        Self::ReadMany,
+        Self::ReadManyWide,
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Buffered => "buffered",
+            Self::Mmap => "mmap",
             Self::Direct => "direct",
             Self::DirectTokio => "direct-tokio",
             Self::DirectPread => "direct-pread",
+            Self::ReadMany => "read-many",
+            Self::ReadManyWide => "read-many-wide",
         }
     }
 
@@ -189,11 +203,20 @@ impl RandomRow {
             Self::Direct => "Forebay from tasks on its own shards, O_DIRECT",
             Self::DirectTokio => "Forebay from tasks of a Tokio runtime, O_DIRECT",
             Self::DirectPread => "one std thread for each read in flight, pread with O_DIRECT",
+            Self::Mmap => {
+                "one std thread for each read in flight, a memory map with madvise(RANDOM), each page touched once"
+            }
+            Self::ReadMany => {
+                "Forebay's read_many: as many blocks at a time as there are reads in flight, O_DIRECT, merged within its own limits"
+            }
+            Self::ReadManyWide => {
+                "the same, blocks up to 128 KiB apart read with one request of up to 1 MiB, half of it in vain"
+            }
         }
     }
 
     pub(super) const fn uses_page_cache(self) -> bool {
-        matches!(self, Self::Buffered)
+        matches!(self, Self::Buffered | Self::Mmap)
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) struct RandomOptions {
     /// Samples of each cell [default: 3, with --quick 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeats: Option<u32>,
-    /// Only these rows: buffered, direct, direct-tokio, direct-pread
+    /// Only these rows: buffered, mmap, direct, direct-tokio, direct-pread, read-many, read-many-wide
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
     #[command(flatten)]
@@ -177,7 +177,11 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
 /// # Errors
 /// The work has no JSON.
 pub(super) fn job(path: &Path, work: &RandomWork) -> anyhow::Result<(Job, Cached)> {
-    let cached = if work.row.uses_page_cache() { Cached::Apart } else { Cached::Not };
+    let cached = match work.row {
+        RandomRow::Mmap => Cached::Mapped,
+        row if row.uses_page_cache() => Cached::Apart,
+        _ => Cached::Not,
+    };
     // Warming reads at 20 MB/s on the slowest of disks.
     let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
     Ok((Job::new(KIND.name, path, work, seconds_max)?, cached))
@@ -299,8 +303,9 @@ fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
 /// What a sample found and claims.
 pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
     let workers = match work.row {
-        RandomRow::Buffered | RandomRow::DirectPread => work.depth,
+        RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
         RandomRow::Direct => work.threads,
+        RandomRow::ReadMany | RandomRow::ReadManyWide => 1,
         // As many shards.
         RandomRow::DirectTokio => 2 * work.threads,
     };
@@ -371,8 +376,14 @@ mod tests {
             span.rows(&options.rows).into_iter().map(RandomRow::name).collect()
         };
         let mut options = RandomOptions::default();
-        assert_eq!(names(Span::TenthOfMemory, &options), ["buffered", "direct"]);
-        assert_eq!(names(Span::WholeFile, &options), ["buffered", "direct", "direct-tokio", "direct-pread"]);
+        assert_eq!(
+            names(Span::TenthOfMemory, &options),
+            ["buffered", "mmap", "direct", "read-many", "read-many-wide"]
+        );
+        assert_eq!(
+            names(Span::WholeFile, &options),
+            ["buffered", "mmap", "direct", "direct-tokio", "direct-pread", "read-many", "read-many-wide"]
+        );
         options.rows = vec!["direct-pread".to_owned()];
         assert_eq!(names(Span::TenthOfMemory, &options), ["direct-pread"]);
         assert_eq!(cells(&options, &[1, 8]).len(), 4);

@@ -41,7 +41,7 @@ impl Span {
             .filter(|row| match self {
                 _ if !named.is_empty() => named.iter().any(|name| name == row.name()),
                 // The comparisons of ways to read directly say the same on every span.
-                Self::TenthOfMemory => matches!(row, RandomRow::Buffered | RandomRow::Direct),
+                Self::TenthOfMemory => !matches!(row, RandomRow::DirectTokio | RandomRow::DirectPread),
                 Self::WholeFile => true,
             })
             .collect()

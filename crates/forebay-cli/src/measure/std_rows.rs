@@ -43,7 +43,7 @@ pub(super) fn scan_buffered(job: &Job, work: &ScanWork) -> anyhow::Result<Readin
 /// `mmap`: the first word of each page is looked at, which makes the kernel bring the page in.
 pub(super) fn scan_mmap(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let file = File::open(&job.path)?;
-    let map = Map::new(&file, usize::try_from(work.bytes)?)?;
+    let map = Map::new(&file, usize::try_from(work.bytes)?, Advice::Sequential)?;
     let gauge = Gauge::start(job.device_stat.as_deref())?;
     let mut pace = Pace::new(job, work, gauge.begun());
     for page in 0..work.bytes / PAGE_BYTES as u64 {
@@ -60,14 +60,14 @@ struct Map {
 }
 
 impl Map {
-    fn new(file: &File, bytes: usize) -> anyhow::Result<Self> {
+    fn new(file: &File, bytes: usize, advice: Advice) -> anyhow::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let address = unsafe {
             rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0)
         }?;
         let map = Self { address, bytes };
         // SAFETY: the range is exactly the mapping made above, and this advice changes no contents.
-        unsafe { rustix::mm::madvise(map.address, bytes, Advice::Sequential) }?;
+        unsafe { rustix::mm::madvise(map.address, bytes, advice) }?;
         Ok(map)
     }
 
@@ -93,6 +93,23 @@ impl Drop for Map {
 pub(super) fn random_pread(job: &Job, work: &RandomWork, direct: bool) -> anyhow::Result<Reading> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&job.path)?;
+    on_threads(job, work, |lane, gate| pread_lane(&file, job, work, lane, gate))
+}
+
+/// `mmap`: one thread for each read in flight, which touches every page of its block.
+pub(super) fn random_mmap(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
+    let file = File::open(&job.path)?;
+    on_threads(job, work, |lane, gate| mmap_lane(&file, job, work, lane, gate))
+}
+
+/// Opens when all threads exist, and tells then when to end.
+type Gate = RwLock<Option<Instant>>;
+
+fn on_threads(
+    job: &Job,
+    work: &RandomWork,
+    read: impl Fn(usize, &Gate) -> anyhow::Result<(Latency, u64)> + Sync,
+) -> anyhow::Result<Reading> {
     // Held until all threads exist, then it tells when to end. Should a thread not be made, it opens without a time,
     // and the others end at once.
     let gate = RwLock::new(None);
@@ -103,8 +120,8 @@ pub(super) fn random_pread(job: &Job, work: &RandomWork, direct: bool) -> anyhow
             // A lane needs few kilobytes; the default of 2 MiB each would still only be address space, but the
             // kernel may back it with huge pages and spoil the memory figure.
             let builder = std::thread::Builder::new().stack_size(128 * 1024);
-            let (file, gate) = (&file, &gate);
-            threads.push(builder.spawn_scoped(scope, move || pread_lane(file, job, work, lane, gate))?);
+            let (read, gate) = (&read, &gate);
+            threads.push(builder.spawn_scoped(scope, move || read(lane, gate))?);
         }
         let gauge = Gauge::start(job.device_stat.as_deref())?;
         *closed = Some(gauge.begun() + Duration::from_secs_f64(work.seconds));
@@ -135,7 +152,7 @@ fn pread_lane(
     job: &Job,
     work: &RandomWork,
     lane: usize,
-    gate: &RwLock<Option<Instant>>,
+    gate: &Gate,
 ) -> anyhow::Result<(Latency, u64)> {
     let mut offsets = Offsets::new(work, lane);
     let mut buffer = AlignedBuffer::new(work.block_bytes as usize);
@@ -151,6 +168,33 @@ fn pread_lane(
         let ended = Instant::now();
         latency.record(ended - begun);
         checker.look(offset, buffer.bytes())?;
+        begun = ended;
+    }
+    Ok((latency, checker.folded()))
+}
+
+fn mmap_lane(
+    file: &File,
+    job: &Job,
+    work: &RandomWork,
+    lane: usize,
+    gate: &Gate,
+) -> anyhow::Result<(Latency, u64)> {
+    // A map for each thread: they share the page cache's pages, as maps of several processes would.
+    let map = Map::new(file, usize::try_from(work.span_start + work.span_bytes)?, Advice::Random)?;
+    let mut offsets = Offsets::new(work, lane);
+    let mut checker = Checker::new(job.pattern());
+    let mut latency = Latency::new()?;
+    let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
+    let mut begun = Instant::now();
+    let deadline = deadline.unwrap_or(begun);
+    while begun < deadline {
+        let first = offsets.next_offset() / PAGE_BYTES as u64;
+        for page in first..first + work.block_bytes / PAGE_BYTES as u64 {
+            checker.look_word(page, map.first_word(page as usize))?;
+        }
+        let ended = Instant::now();
+        latency.record(ended - begun);
         begun = ended;
     }
     Ok((latency, checker.folded()))

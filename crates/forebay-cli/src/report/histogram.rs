@@ -11,8 +11,7 @@ const POINTS_OF_A_NINE: i32 = 12;
 /// The latency in microseconds that each share of operations did not exceed, up to the last share that at
 /// least one operation lies beyond. `None` of a text that holds no histogram, or an empty one.
 pub(crate) fn curve(text: &str) -> Option<Vec<(f64, f64)>> {
-    let bytes = STANDARD.decode(text).ok()?;
-    let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
+    let histogram = read(text)?;
     let count = histogram.len();
     if count == 0 {
         return None;
@@ -21,6 +20,20 @@ pub(crate) fn curve(text: &str) -> Option<Vec<(f64, f64)>> {
     let shares = (0..).map(|index| 1.0 - 10_f64.powf(-f64::from(index) / f64::from(POINTS_OF_A_NINE)));
     let shares = shares.take_while(|share| *share < last.min(0.999_999)).chain([last]);
     Some(shares.map(|share| (share, histogram.value_at_quantile(share) as f64 / 1000.0)).collect())
+}
+
+/// The times it holds, in microseconds, ascending, each with its count. Empty when the text is none.
+pub(super) fn counts_us(text: &str) -> Vec<(f64, u64)> {
+    let Some(histogram) = read(text) else { return Vec::new() };
+    let values = histogram.iter_recorded();
+    values
+        .map(|value| (value.value_iterated_to() as f64 / 1000.0, value.count_since_last_iteration()))
+        .collect()
+}
+
+fn read(text: &str) -> Option<Histogram<u64>> {
+    let bytes = STANDARD.decode(text).ok()?;
+    Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Titles and sentences of `measure saturate`.
 
+use super::histogram::counts_us;
 use super::knee::{Definition, Level, Saturation, saturation};
+use super::modes::two_sorts;
 use crate::doctor::units::{bytes, number};
 use crate::measure::reads::names;
 use crate::result::{Experiment, Row, metric};
@@ -11,6 +13,8 @@ const BUSY: f64 = 0.9;
 const KEPT_UP: f64 = 0.97;
 /// Repeats that differ by more than this share of their median say less than their median does.
 const UNSTEADY: f64 = 0.25;
+/// A program that lacks less than a twentieth of its full speed still has it.
+const ROUNDED: f64 = 1.05;
 /// Latency that has doubled is worth a word.
 const DOUBLED: f64 = 2.0;
 
@@ -106,6 +110,7 @@ pub(crate) fn of(all: &[&Experiment]) -> Vec<String> {
             None => sentences.extend(no_limit(curve)),
         }
         if place == 0 {
+            sentences.extend(sorts(curve));
             sentences.extend(at_a_rate(curve.name, all));
         }
     }
@@ -181,7 +186,8 @@ fn programs(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
     let alone = curve.levels.first()?.per_second;
     let places = found.places?;
     let carrier = if curve.is_bound_by_processors() { "this machine" } else { "this device" };
-    let rest = match places.floor() {
+    // A device for two serves 1.98 at the speed of one: what is missing is the waiting for each other.
+    let rest = match (places * ROUNDED).floor() {
         one if one <= 1.0 => "one such program, and each further one takes from the others".to_owned(),
         many => format!("{} such programs at full speed, and more of them only share it", number(many)),
     };
@@ -201,6 +207,22 @@ fn no_limit(curve: &Curve<'_>) -> Option<String> {
         number(last.readers),
         number(last.per_second),
         curve.hint()
+    ))
+}
+
+/// Whether the reads of the fewest readers, who hardly wait for each other, are of two sorts.
+fn sorts(curve: &Curve<'_>) -> Option<String> {
+    let histogram = counts_us(curve.rows.first()?.histograms.get("latency")?);
+    let found = two_sorts(&histogram)?;
+    let readers = curve.levels.first()?.readers;
+    Some(format!(
+        "`{}`: reads are of two sorts: with {} reader{} {} % of them take about {} µs and the others about {} µs",
+        curve.name,
+        number(readers),
+        if readers == 1.0 { "" } else { "s" },
+        number((found.slow_share * 1000.0).round() / 10.0),
+        number(found.slow_us),
+        number(found.fast_us)
     ))
 }
 

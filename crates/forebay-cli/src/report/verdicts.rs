@@ -145,6 +145,14 @@ fn random_of_span(group: &[&Experiment], sentences: &mut Vec<String>) {
         push(sentences, compare(&subject, &direct, other, &threads, metric::IOPS, ""));
         push(sentences, cpu(&subject, &direct, other, &threads, metric::CPU_US_PER_IO, "CPU µs per read"));
     }
+    let rows: Vec<&Row> = fastest.rows.iter().collect();
+    if let Some(order) = order(&rows, metric::IOPS, Better::More) {
+        let (place, depth) = (span(fastest), depth(fastest));
+        sentences.push(format!(
+            "random reads over {place} at depth {depth}, a second, the fastest first: {order}"
+        ));
+    }
+    sentences.extend(super::buffered::wins(group));
     knee(group, rate(&direct), sentences);
 }
 
