@@ -6,7 +6,7 @@ use super::scale::{Scale, Spread, width_of};
 use super::{WIDTH, class, dot, n};
 use crate::doctor::units::number;
 
-/// From so many points on a line has no dots, and a band instead of whiskers.
+/// From so many points on a line has few dots, and a band instead of whiskers.
 const DENSE: usize = 40;
 const RIGHT: f64 = WIDTH - 14.0;
 const HEIGHT: f64 = 230.0;
@@ -94,8 +94,10 @@ pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], 
                 line.mark x1=(n(left)) x2=(n(RIGHT)) y1=(n(y.at(mark.at))) y2=(n(y.at(mark.at))) {}
             }
             @for (index, mark) in upright.iter().enumerate() {
-                (upright_mark(mark, x.at(mark.at), 26.0 + 17.0 * index as f64, bottom))
+                line.mark x1=(n(x.at(mark.at))) x2=(n(x.at(mark.at))) y1=(n(26.0 + 17.0 * index as f64)) y2=(n(bottom)) {}
             }
+            // Behind all lines, which would cross them otherwise.
+            @for (index, mark) in upright.iter().enumerate() { (name_of(mark, x.at(mark.at), 36.0 + 17.0 * index as f64)) }
             @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
         }
     }
@@ -110,13 +112,10 @@ fn horizontal(axis: &XAxis, mut places: Vec<f64>, left: f64) -> Scale {
     Scale::new(axis.spread, places.into_iter(), left, RIGHT - 8.0)
 }
 
-fn upright_mark(mark: &Mark, x: f64, y: f64, bottom: f64) -> Markup {
+fn name_of(mark: &Mark, x: f64, y: f64) -> Markup {
     // The text stands on the side that has more room.
-    let (anchor, text_x) = if x > WIDTH / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
-    html! {
-        line.mark x1=(n(x)) x2=(n(x)) y1=(n(y)) y2=(n(bottom)) {}
-        text.label x=(n(text_x)) y=(n(y + 10.0)) text-anchor=(anchor) { (mark.label) }
-    }
+    let (anchor, x) = if x > WIDTH / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
+    html! { text.label x=(n(x)) y=(n(y)) text-anchor=(anchor) { (mark.label) } }
 }
 
 fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup {
@@ -132,7 +131,10 @@ fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup 
             polygon class=(format!("band {class}")) points=(band(line, x, y)) {}
         }
         polyline class=(format!("curve {class}")) points=(joined.join(" ")) {}
-        @if !dense {
+        @if dense {
+            // A few of its dots, so that the legend is found again.
+            @for point in line.points.iter().step_by(line.points.len() / 5) { (dot(series, at(point), y.at(point.y))) }
+        } @else {
             @for point in &line.points {
                 @if point.high > point.low {
                     line class=(format!("spread {class}")) x1=(n(at(point))) x2=(n(at(point))) y1=(n(y.at(point.low))) y2=(n(y.at(point.high))) {}
@@ -189,7 +191,7 @@ mod tests {
         }
         let chart = lines("", &axis(), "IOPS", &[many], &[]).into_string();
         assert_eq!(chart.matches("<polygon").count(), 1);
-        assert_eq!(chart.matches("<circle").count(), 0);
+        assert!(chart.matches("<circle").count() <= 6);
     }
 
     #[test]

@@ -100,6 +100,8 @@ impl Scale {
         .into_iter()
         .chain([(0.999_99, "99.999 %"), (0.999_999, "99.9999 %")])
         .filter(|(share, _)| Spread::Tail.transform(*share) <= nines + 1e-6)
+        // Beside 50 % there is room for it on a short axis only.
+        .filter(|(share, _)| *share > 0.0 || nines <= 3.0)
         .map(|(share, text)| (share, text.to_owned()))
         .collect();
         Self { spread: Spread::Tail, low: 0.0, high: nines, start, end, ticks }
