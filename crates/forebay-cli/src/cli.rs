@@ -186,6 +186,9 @@ pub(crate) struct ReportArgs {
     /// read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
+    /// Measure nothing: make the page of a result that was saved with `--json`.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
+    pub(crate) from: Option<PathBuf>,
     /// Where to write the page.
     #[arg(long, value_name = "FILE.html", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,

@@ -133,6 +133,12 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     // Found out before anything is measured: a minute of work must not end in "permission denied".
     let page = Destination::page(&args.out)?;
+    if let Some(file) = &args.from {
+        let report = saved::load(file)?;
+        page.write(&report::html::page(&report), cleanup)?;
+        print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let numbers = match &args.json {
         Some(file) if !to_stdout => Some(Destination::json(file)?),

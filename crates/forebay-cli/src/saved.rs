@@ -1,4 +1,4 @@
-//! Commands on results that were saved as JSON: `diff`, `assert`, `convert`.
+//! Commands on results that were saved as JSON: `diff`, `assert`, `convert`; `report --from` loads one, too.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,11 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: &Path) -> Result<Report, Failure> {
+/// Reads a result of this program; `-` is standard input.
+///
+/// # Errors
+/// A sentence that names the file and what is wrong with it.
+pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
     parse(&path.display().to_string(), &read(path)?)
 }
 

@@ -6,17 +6,9 @@
 
 static __always_inline u64 argument(struct pt_regs *registers, int number)
 {
-	if (bpf_core_field_exists(struct pt_regs, di)) {
-		switch (number) {
-		case 0:
-			return BPF_CORE_READ(registers, di);
-		case 2:
-			return BPF_CORE_READ(registers, dx);
-		default:
-			return BPF_CORE_READ(registers, r10);
-		}
-	}
-	return BPF_CORE_READ((struct pt_regs___arm64 *)registers, regs[number]);
+	if (bpf_core_field_exists(struct pt_regs, di))
+		return number == 0 ? registers->di : number == 2 ? registers->dx : registers->r10;
+	return ((struct pt_regs___arm64 *)registers)->regs[number];
 }
 
 SEC("tp_btf/sys_enter")
@@ -50,10 +42,11 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	thread->ring = 0;
 	if (shape < SHAPE_OPEN) {
 		file = file_of_descriptor(task, argument(registers, 0));
-		if (!file || !is_storage(file, &thread->file))
+		if (!file || !is_storage_again(thread, file))
 			return 0;
 		thread->named = 1;
-		thread->direct = is_direct(file);
+		if ((entry & 0xff) == CALL_CLOSE)
+			thread->last_file = 0;
 		state = state_of(&thread->file, file);
 		if (state)
 			longest((u64 *)&state->most, ADD(state->now, 1) + 1);
@@ -158,6 +151,7 @@ int BPF_PROG(sys_exit, struct pt_regs *registers, long result)
 		goto out;
 	}
 	if (thread->shape == SHAPE_OPEN && result >= 0) {
+		thread->last_file = 0;
 		file = file_of_descriptor(task, result);
 		/* What is no file on storage (a terminal, /dev/null) does not count. */
 		if (!file || !is_storage(file, &thread->file))

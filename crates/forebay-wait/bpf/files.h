@@ -6,12 +6,16 @@
 
 static __always_inline struct file *file_of_descriptor(struct task_struct *task, u32 descriptor)
 {
-	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct files_struct *all = task->files;
 	struct file **slots, *file = 0;
+	struct fdtable *table;
 
-	if (!table || descriptor >= BPF_CORE_READ(table, max_fds))
+	if (!all)
 		return 0;
-	slots = BPF_CORE_READ(table, fd);
+	table = all->fdt;
+	if (!table || descriptor >= table->max_fds)
+		return 0;
+	slots = table->fd;
 	if (bpf_probe_read_kernel(&file, sizeof(file), slots + descriptor))
 		return 0;
 	return file;
@@ -109,6 +113,25 @@ static __always_inline int is_storage(struct file *file, struct file_key *key)
 static __always_inline int is_direct(struct file *file)
 {
 	return (BPF_CORE_READ(file, f_flags) & settings.o_direct) != 0;
+}
+
+/* The same as `is_storage` for a thread's call, quick when it is about the file of its last one. What the thread opens
+ * or closes itself makes it look again. */
+static __always_inline int is_storage_again(struct thread *thread, struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	thread->direct = is_direct(file);
+	if (file == thread->last_file && inode == thread->last_inode) {
+		thread->file = thread->last_key;
+		return 1;
+	}
+	if (!is_storage(file, &thread->file))
+		return 0;
+	thread->last_file = file;
+	thread->last_inode = inode;
+	thread->last_key = thread->file;
+	return 1;
 }
 
 #endif

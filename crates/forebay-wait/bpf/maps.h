@@ -180,17 +180,30 @@ static __always_inline void longest(u64 *most, u64 now)
 		*most = now;
 }
 
+/* 0 for up to 512 bytes, then one more for each doubling. */
 static __always_inline u32 size_class(u64 size)
 {
+	u64 rest = size ? (size - 1) >> 9 : 0;
 	u32 class = 0;
-	u64 top = 512;
-#pragma unroll
-	for (int step = 0; step < SIZES - 1; step++) {
-		if (size > top)
-			class = step + 1;
-		top <<= 1;
+
+	if (rest >> 16) {
+		class += 16;
+		rest >>= 16;
 	}
-	return class;
+	if (rest >> 8) {
+		class += 8;
+		rest >>= 8;
+	}
+	if (rest >> 4) {
+		class += 4;
+		rest >>= 4;
+	}
+	if (rest >> 2) {
+		class += 2;
+		rest >>= 2;
+	}
+	class += rest >> 1 ? 2 : rest & 1;
+	return class < SIZES ? class : SIZES - 1;
 }
 
 /* Whether the access goes on where an earlier one on this file ended. */

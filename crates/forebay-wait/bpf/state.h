@@ -22,6 +22,7 @@
 #define CALL_RING_SYNC 4
 #define CALL_RING_OTHER 5
 #define CALL_READ 6
+#define CALL_CLOSE 10
 
 #define CALLS 512     /* system call numbers that are looked at */
 #define RING_CALLS 128 /* operations of io_uring */
@@ -99,6 +100,9 @@ struct thread {
 	u64 place;
 	u64 size;
 	struct file_key file;	/* of the call, or of the fault */
+	struct file *last_file; /* what the call before was about */
+	struct inode *last_inode;
+	struct file_key last_key;
 	u64 ring;		/* the ring that io_uring_enter waits on */
 	u64 ring_wait;		/* not yet given to a file */
 	u32 call;		/* 0: in no call that counts */

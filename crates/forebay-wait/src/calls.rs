@@ -14,7 +14,7 @@ mod shape {
     pub(super) const RING: u16 = 8;
 }
 
-/// The rows. Those below 7 are known to `bpf/state.h` by number.
+/// The rows. Those below 7, and `CLOSE`, are known to `bpf/state.h` by number.
 pub(crate) mod row {
     pub(crate) const FAULT: u32 = 1;
     pub(crate) const RING_READ: u32 = 2;

@@ -140,7 +140,7 @@ impl<S, W: Way> Cell<S, W> {
     /// The row: medians of the samples, percentiles of all samples' operations together, and the gates.
     pub(super) fn into_row(self) -> Row {
         let row = match self.taken {
-            Ok(taken) => row_of(self.way.name(), taken, gates::processors()),
+            Ok(taken) => measured(self.way.name(), taken, gates::processors()),
             Err(why) => Row::skipped(self.way.name(), why),
         };
         row.describe(self.way.description())
@@ -152,8 +152,8 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
     (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
 }
 
-/// The row of what was taken on so many processors, by number of repeat; see [`Cell::into_row`].
-pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
+/// The row of samples that ran on so many processors.
+pub(super) fn measured(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
     let seen: Vec<_> =
         taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim)).collect();
     let conditions = gates::of_row(&seen, processors);
