@@ -28,7 +28,11 @@ fn wrong_usage() {
 
 #[test]
 fn experiments_that_there_are_not() {
-    refused(&["report", "--only", "scan,scna"], 2, &["\"scna\"", "scan, random, wal, blocking, walk"]);
+    refused(
+        &["report", "--only", "scan,scna"],
+        2,
+        &["\"scna\"", "scan, random, saturate, cpu, wal, blocking, walk, writes"],
+    );
     let directory = Directory::new("only");
     let file = directory.file("data", 40 << 20);
     let page = directory.path().join("page.html");

@@ -1,6 +1,7 @@
 //! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
 mod advice;
+pub(crate) mod amplification;
 mod answers;
 pub(crate) mod appends;
 mod chart;
@@ -9,6 +10,7 @@ pub(crate) mod columns;
 pub(crate) mod conditions;
 pub(crate) mod cpu;
 mod facts;
+pub(crate) mod files;
 mod histogram;
 pub(crate) mod html;
 mod knee;
@@ -20,7 +22,9 @@ pub(crate) mod reads;
 pub(crate) mod saturate;
 mod sections;
 pub(crate) mod summary;
+pub(crate) mod sustain;
 mod svg;
 pub(crate) mod verdicts;
 mod view;
 pub(crate) mod walks;
+pub(crate) mod writes;

@@ -4,7 +4,7 @@
 use super::super::job::Answer;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
-use super::super::turns::{Evidence, Taken, measured};
+use super::super::turns::{Evidence, Taken, row_of};
 use super::fleet::{Host, HostSample};
 use super::message::HostWork;
 use crate::result::{CacheState, Condition, Row, metric};
@@ -44,7 +44,7 @@ pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result
         .iter()
         .map(|round| Ok((round.repeat, together(round)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut all = measured(way.name, taken, 1);
+    let mut all = row_of(way.name, taken, 1);
     // Gates of a process are for the hosts' rows.
     all.conditions = conditions(rounds);
     let mut rows = vec![finish(all, way, None)];
@@ -53,7 +53,7 @@ pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result
         let taken =
             rounds.iter().map(|round| (round.repeat, alone(round, &round.hosts[index], cache))).collect();
         let processors = host.facts.cpus_allowed.clamp(1, 1 << 16) as usize;
-        let row = measured(&format!("{}@{}", way.name, host.label), taken, processors);
+        let row = row_of(&format!("{}@{}", way.name, host.label), taken, processors);
         rows.push(finish(row, way, Some(host)));
     }
     Ok(rows)
