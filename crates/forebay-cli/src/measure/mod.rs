@@ -21,6 +21,7 @@ mod forebay_rows;
 mod gates;
 mod gauge;
 mod ground;
+mod home;
 mod job;
 mod latency;
 mod pace;
