@@ -2,27 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::super::beneath::{device_stat, filesystem_of};
+use super::super::beneath::device_stat;
 use super::super::extents::Extents;
 use super::super::gates::Claim;
 use super::super::ground::Ground;
+use super::super::home::Home;
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
-use super::super::subject::{check_space, refuse_memory_filesystem};
+use super::super::subject::check_space;
 use super::super::turns::{Cell, Taken, Turns, cut_short, until};
 use super::job::{FlushChoice, Load, Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER, workers};
 use super::words::method;
-use crate::context::{Context, Target};
-use crate::exit::Failure;
+use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What is to be measured.
@@ -69,14 +69,15 @@ const EXTRA_SECONDS: f64 = 0.35;
 /// One experiment for each setting.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`]), or nothing could be measured.
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let (directory, filesystem) = directory(plan, context)?;
+    let home = Home::find(context, plan.name)?;
+    check_space(&home.directory, plan.file_bytes * FILES_MAX, "name a directory with more space")?;
     let mut cells = cells(plan);
     let share = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), context.remaining());
     let seconds = (share - EXTRA_SECONDS).max(plan.seconds.min(0.1));
     let mut seeds = SplitMix::new(context.seed);
-    let device_stat = File::open(&directory).ok().and_then(|directory| device_stat(&directory));
+    let device_stat = File::open(&home.directory).ok().and_then(|directory| device_stat(&directory));
     let mut ground = Ground::of_device(device_stat.as_deref());
     let mut said: Vec<(Setting, Said)> =
         plan.settings.iter().map(|setting| (*setting, Said::default())).collect();
@@ -84,7 +85,7 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
         label: format!("measure {}", plan.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &directory,
+        place: &home.directory,
         context,
     };
     let done = turns.take(&mut cells, |setting, row, _| {
@@ -99,7 +100,7 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
             flush: plan.flush,
             seed: seeds.next_u64(),
         };
-        let (answer, extents) = one(plan.name, &directory, device_stat.as_deref(), work, context)?;
+        let (answer, extents) = one(plan.name, &home, device_stat.as_deref(), work, context)?;
         if let Some((_, said)) = said.iter_mut().find(|(known, _)| known == setting) {
             if let Some(why) = &answer.degraded {
                 said.degraded.entry(row.name()).or_insert_with(|| why.clone());
@@ -117,29 +118,12 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
         let of_this = cells.extract_if(.., |cell| cell.setting == setting).collect();
         let mut experiment = experiment(plan, setting, of_this, said, seconds, done)
             .parameter("seed", context.seed)
-            .parameter("file_system", filesystem.as_str());
+            .parameter("file_system", home.filesystem.as_str());
         experiment.notes.extend(cut_short(done, plan.repeats));
         experiment.conditions.clone_from(&conditions);
         experiment
     };
     Ok(said.into_iter().map(build).collect())
-}
-
-/// Where the samples make their directories.
-fn directory(plan: &Plan, context: &Context) -> anyhow::Result<(PathBuf, String)> {
-    let Target::Directory(directory) = &context.target else {
-        return Err(Failure::Path(format!(
-            "{} is no directory: `measure {}` writes files of its own and nothing else; name a directory for them",
-            context.target.path().display(),
-            plan.name
-        ))
-        .into());
-    };
-    let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
-    let filesystem = filesystem_of(&directory);
-    refuse_memory_filesystem(&directory, &filesystem)?;
-    check_space(&directory, plan.file_bytes * FILES_MAX, "name a directory with more space")?;
-    Ok((directory, filesystem))
 }
 
 /// The cells of one setting stand beside each other, so that rows which are compared run one after the other.
@@ -157,17 +141,12 @@ fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
 /// One sample in a process and a directory of its own, and what its files then were made of.
 fn one(
     name: &str,
-    directory: &Path,
+    home: &Home,
     device_stat: Option<&Path>,
     work: WalWork,
     context: &Context,
 ) -> anyhow::Result<(WalAnswer, io::Result<Extents>)> {
-    let own = context.cleanup.temp_directory(directory, "wal").map_err(|error| {
-        Failure::Path(format!(
-            "no directory can be made in {}: {error}; name one that this user may write to",
-            directory.display()
-        ))
-    })?;
+    let own = home.temp_directory(context, "wal")?;
     // Writing files through at 20 MB/s on the slowest of disks.
     let seconds_max = work.seconds + 2.0 * work.file_bytes as f64 / 20e6;
     let mut job = Job::new(name, own.path(), &work, seconds_max)?;

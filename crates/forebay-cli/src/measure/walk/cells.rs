@@ -6,13 +6,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
+use super::super::home::Home;
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
 use super::super::turns::{Cell, Taken, Turns};
 use super::job::{WalkAnswer, WalkRow, WalkWork};
-use super::plant::{Place, Planted};
+use super::plant::Planted;
 use super::tree::{Tree, fan_out_max};
 use super::words::{method, notes};
 use crate::context::Context;
@@ -54,10 +55,10 @@ const EXTRA_SECONDS: f64 = 0.1;
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let place = Place::find(context)?;
+    let home = Home::find(context, super::KIND.name)?;
     let mut experiments = Vec::new();
     for (done, node_bytes) in plan.nodes.iter().enumerate() {
-        experiments.extend(of_node(plan, *node_bytes, plan.nodes.len() - done, &place, context)?);
+        experiments.extend(of_node(plan, *node_bytes, plan.nodes.len() - done, &home, context)?);
     }
     Ok(experiments)
 }
@@ -67,7 +68,7 @@ fn of_node(
     plan: &Plan,
     node_bytes: u64,
     files: usize,
-    place: &Place,
+    home: &Home,
     context: &Context,
 ) -> anyhow::Result<Vec<Experiment>> {
     let levels = plan.settings.iter().map(|setting| setting.depth).max().unwrap_or(1);
@@ -81,7 +82,7 @@ fn of_node(
     let begun = Instant::now();
     let share = context.remaining().map(|remaining| remaining / files as u32);
     let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
-    let planted = Planted::make(place, tree, context)?;
+    let planted = Planted::make(home, tree, context)?;
     let mut cells: Vec<Cell<Setting, WalkRow>> = plan
         .settings
         .iter()
@@ -93,7 +94,7 @@ fn of_node(
         label: format!("measure walk, nodes of {node_bytes} bytes"),
         repeats: plan.repeats,
         until: remaining().and_then(|left| Instant::now().checked_add(left)),
-        place: &place.directory,
+        place: &home.directory,
         context,
     };
     // The same keys for all rows of a repeat, others in each.
@@ -127,7 +128,7 @@ fn of_node(
                 .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
                 .parameter("seconds", seconds)
                 .parameter("repeats", done)
-                .parameter("file_system", place.filesystem.as_str())
+                .parameter("file_system", home.filesystem.as_str())
                 .parameter("seed", context.seed);
         if let Some(device) = &planted.device {
             experiment = experiment.parameter("device", device.as_str());

@@ -10,25 +10,19 @@ use anyhow::Context as _;
 use rustix::fs::{Advice, fadvise};
 
 use super::super::aligned::AlignedBuffer;
-use super::super::beneath::{device_stat, filesystem_of};
+use super::super::beneath::device_stat;
 use super::super::ground::Ground;
-use super::super::subject::{check_space, refuse_memory_filesystem};
+use super::super::home::Home;
+use super::super::subject::check_space;
 use super::super::units::show_bytes;
 use super::tree::Tree;
 use crate::cleanup::TempFile;
-use crate::context::{Context, Target};
+use crate::context::Context;
 use crate::exit::Failure;
 use crate::progress::{Step, Unit};
 
 const WRITE_BYTES: u64 = 1 << 20;
 const WRITERS: usize = 4;
-
-/// A directory in which files can be made.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) directory: PathBuf,
-    pub(super) filesystem: String,
-}
 
 /// A file with an index.
 #[derive(Debug)]
@@ -45,44 +39,25 @@ pub(super) struct Planted {
     pub(super) device: Option<String>,
 }
 
-impl Place {
-    /// # Errors
-    /// No directory, or one of a file system in memory; a [`Failure`].
-    pub(super) fn find(context: &Context) -> anyhow::Result<Self> {
-        let Target::Directory(directory) = &context.target else {
-            return Err(Failure::Path(format!(
-                "{} is no directory: `measure walk` writes a file of its own and nothing else; name a \
-                 directory for it",
-                context.target.path().display(),
-            ))
-            .into());
-        };
-        let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
-        let filesystem = filesystem_of(&directory);
-        refuse_memory_filesystem(&directory, &filesystem)?;
-        Ok(Self { directory, filesystem })
-    }
-}
-
 impl Planted {
     /// Writes the file, past the page cache and through to the device.
     ///
     /// # Errors
     /// No space, no direct I/O: each a [`Failure`].
-    pub(super) fn make(place: &Place, tree: Tree, context: &Context) -> anyhow::Result<Self> {
+    pub(super) fn make(home: &Home, tree: Tree, context: &Context) -> anyhow::Result<Self> {
         let bytes = tree.file_bytes().next_multiple_of(WRITE_BYTES);
-        check_space(&place.directory, bytes, "give a smaller --size, or name a directory with more space")?;
-        let temp = context.cleanup.temp_file(&place.directory, "walk").map_err(|error| {
+        check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let temp = context.cleanup.temp_file(&home.directory, "walk").map_err(|error| {
             Failure::Path(format!(
                 "no file can be made in {}: {error}; name a directory that this user may write to",
-                place.directory.display()
+                home.directory.display()
             ))
         })?;
         let direct = open_direct(temp.path(), true).map_err(|error| {
             Failure::Unsuitable(format!(
                 "{} cannot be opened for direct I/O on {}: {error}; name a directory on another file system",
                 temp.path().display(),
-                place.filesystem
+                home.filesystem
             ))
         })?;
         let label = format!("write {} of nodes", show_bytes(bytes));
@@ -178,15 +153,16 @@ fn device_name(stat: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::Target;
     use crate::progress::Progress;
 
     #[test]
     fn what_is_written_is_the_tree() {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
         let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
-        let place = Place::find(&context).expect("a directory on a disk");
+        let home = Home::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes: 512, fan_out: 9, levels: 3, nodes: 1000, seed: 5 };
-        let planted = Planted::make(&place, tree, &context).expect("space for 2 MiB");
+        let planted = Planted::make(&home, tree, &context).expect("space for 2 MiB");
         assert!([512, 1024, 2048, 4096].contains(&planted.unit_bytes), "{planted:?}");
         planted.evict().expect("our own file");
         let mut expected = vec![0; tree.file_bytes() as usize];
@@ -200,6 +176,6 @@ mod tests {
     fn only_a_directory_will_do() {
         let target = Target::Existing("/proc/self/exe".into());
         let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
-        assert!(Place::find(&context).expect_err("a file").to_string().contains("no directory"));
+        assert!(Home::find(&context, "walk").expect_err("a file").to_string().contains("no directory"));
     }
 }

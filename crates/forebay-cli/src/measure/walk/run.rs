@@ -195,7 +195,8 @@ fn open_buffered(path: &Path) -> anyhow::Result<File> {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use super::super::plant::{Place, Planted};
+    use super::super::super::home::Home;
+    use super::super::plant::Planted;
     use super::super::tree::Tree;
     use super::*;
     use crate::cleanup::Cleanup;
@@ -205,9 +206,9 @@ mod tests {
     fn planted(node_bytes: u64, seed: u64) -> Planted {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
-        let place = Place::find(&context).expect("a directory on a disk");
+        let home = Home::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes, fan_out: 11, levels: 4, nodes: 100, seed };
-        Planted::make(&place, tree, &context).expect("space for 2 MiB")
+        Planted::make(&home, tree, &context).expect("space for 2 MiB")
     }
 
     fn work(planted: &Planted, row: WalkRow, depth: u64, in_flight: usize, threads: usize) -> WalkWork {
