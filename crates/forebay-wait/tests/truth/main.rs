@@ -1,6 +1,7 @@
 //! What is measured is compared with programs that know how long they waited.
 //!
-//! These tests load BPF programs, make cgroups and mount FUSE. Where that is refused they print what is missing, and pass.
+//! These tests load BPF programs, make cgroups and mount FUSE. Where that is refused they print what is
+//! missing, and pass.
 
 #![cfg(target_os = "linux")]
 #![allow(unreachable_pub, missing_docs, reason = "a test's own modules")]

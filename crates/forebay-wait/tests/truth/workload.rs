@@ -1,8 +1,9 @@
 //! What is measured: small programs that know by another way how long they waited.
 //!
-//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A thread's wait is
-//! the time that passed, without the time that it ran and that it was ready and did not get a processor; the kernel
-//! counts both for each thread (`schedstat`), and has nothing to do with what is tested there.
+//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A
+//! thread's wait is the time that passed, without the time that it ran and that it was ready and did not get
+//! a processor; the kernel counts both for each thread (`schedstat`), and has nothing to do with what is
+//! tested there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
