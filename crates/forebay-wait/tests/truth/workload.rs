@@ -38,7 +38,11 @@ pub fn run() {
         fs::write(door, std::process::id().to_string()).expect("the cgroup takes it");
     }
     let truth = match what.as_str() {
-        "read" => measured(|| read_to_end(&direct(&path))),
+        "read" => read_alone(&path),
+        "pinned" => {
+            stay_here();
+            read_alone(&path)
+        }
         "cached" => measured(|| drop(fs::read(&path).expect("it can be read"))),
         "buffered" => measured(|| buffered(&path)),
         "mmap" => measured(|| touch(&path)),
@@ -108,6 +112,25 @@ fn read_to_end(file: &File) {
             bytes => place += bytes as u64,
         }
     }
+}
+
+/// Opening is not in the truth: on FUSE it waits, too.
+fn read_alone(path: &Path) -> Truth {
+    let file = direct(path);
+    measured(|| read_to_end(&file))
+}
+
+/// Keeps this thread on the processor that it is on.
+fn stay_here() {
+    // SAFETY: a set of processors is plain bits, of which all 0 is a valid one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the call takes nothing and answers a number.
+    let processor = unsafe { libc::sched_getcpu() };
+    // SAFETY: the number is one of a processor, and so within the set.
+    unsafe { libc::CPU_SET(usize::try_from(processor).expect("it is on one"), &mut set) };
+    // SAFETY: the set lives through the call and has the size that is told; 0 is this thread.
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    assert_eq!(result, 0);
 }
 
 fn forget(file: &File) {
