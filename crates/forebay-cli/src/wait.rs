@@ -1,5 +1,5 @@
-//! `forebay wait`: how long a program stands still for I/O. The measuring is the crate `forebay-wait`, with the feature
-//! `wait`.
+//! `forebay wait`: how long a program stands still for I/O. The measuring is the crate `forebay-wait`, with
+//! the feature `wait`.
 
 #[cfg(feature = "wait")]
 mod html;
@@ -25,7 +25,7 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "PID", requires = "seconds", conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
     /// For how long.
-    #[arg(long, value_name = "SECONDS", requires = "pid", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", requires = "pid", conflicts_with = "command", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
     /// Where to write the numbers as JSON; `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
@@ -62,8 +62,8 @@ pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
 #[cfg(not(feature = "wait"))]
 const WITHOUT: &str = "this build of forebay has no `wait`";
 #[cfg(not(feature = "wait"))]
-const REMEDY: &str = "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, pkg-config, and \
-    the headers of libelf and zlib)";
+const REMEDY: &str = "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, \
+    pkg-config, and the headers of libelf and zlib)";
 
 /// Says that this build cannot.
 ///

@@ -124,7 +124,8 @@ fn batches_are_counted_as_appends_and_as_records() {
     let [experiment] = experiments(&value) else { panic!("one load, one number of callers") };
     assert_eq!(experiment["name"], "blocking");
     let names: Vec<&str> = rows(experiment).iter().filter_map(|row| row["name"].as_str()).collect();
-    assert_eq!(names, ["no-appends", "direct", "spawn-blocking", "async"]);
+    let stores = ["store-direct", "store-spawn-blocking", "store-async"];
+    assert_eq!(names, [&["no-appends", "direct", "spawn-blocking", "async"][..], &stores].concat());
     for row in &rows(experiment)[1..] {
         check_times(row);
         let (appends, records) = (metric(row, "appends_per_s"), metric(row, "records_per_s"));

@@ -1,5 +1,5 @@
-//! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and in one without. What
-//! is measured is tested in the crate `forebay-wait`.
+//! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and in one
+//! without. What is measured is tested in the crate `forebay-wait`.
 
 mod support;
 

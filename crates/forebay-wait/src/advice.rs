@@ -36,8 +36,8 @@ pub(crate) fn of(report: &Report) -> Vec<String> {
     sentences.extend(rows.iter().take(SENTENCES).map(|(file, call)| row(*file, call)));
     if rows.is_empty() && report.files.len() > 1 {
         sentences.push(format!(
-            "no single file stands out: the waiting is spread over {} files, so it is opening and reading many of them \
-             that takes the time; do several at once, or keep what is small in fewer files",
+            "no single file stands out: the waiting is spread over {} files, so it is opening and reading \
+             many of them that takes the time; do several at once, or keep what is small in fewer files",
             report.files.len()
         ));
     }
@@ -62,8 +62,8 @@ fn verdict(report: &Report) -> String {
     }
     let rest = report.wall_ns.saturating_sub(report.full_wait_ns).max(1);
     format!(
-        "it stood still for I/O in {} of its time, {} of {}: with a device that answers at once it would be {} times as fast, \
-         and no change to its I/O gains more",
+        "it stood still for I/O in {} of its time, {} of {}: with a device that answers at once it would be \
+         {} times as fast, and no change to its I/O gains more",
         percent(full),
         time(report.full_wait_ns),
         time(report.wall_ns),
@@ -76,8 +76,8 @@ fn hidden(report: &Report) -> Option<String> {
     let unseen = report.full_wait_ns.saturating_sub(report.iowait.full_ns);
     (share(unseen, report.wall_ns) >= LITTLE).then(|| {
         format!(
-            "{} of the standing still is not iowait in the kernel's account (a journal's commit, a lock, FUSE or a network \
-             file system), so top, iostat and io.pressure do not show it",
+            "{} of the standing still is not iowait in the kernel's account (a journal's commit, a lock, \
+             FUSE or a network file system), so top, iostat and io.pressure do not show it",
             percent(share(unseen, report.full_wait_ns))
         )
     })
@@ -89,8 +89,8 @@ fn row(file: Option<&File>, call: &Call) -> String {
         return match call.call.as_str() {
             "exec" => format!("{part} of the wait is the loading of programs ({} times)", call.count),
             "elsewhere" => format!(
-                "{part} of the wait is in no call on a file and no fault on one: memory that comes back from swap, or I/O \
-                 beneath calls that are not about files"
+                "{part} of the wait is in no call on a file and no fault on one: memory that comes back from \
+                 swap, or I/O beneath calls that are not about files"
             ),
             name => format!("{part} of the wait is {name}, {} calls by name or on several files", call.count),
         };
@@ -100,23 +100,26 @@ fn row(file: Option<&File>, call: &Call) -> String {
     match call.call.as_str() {
         "read" | "io_uring read" => format!("{part} of the wait is {}", reads(file, call, name)),
         "page fault" => format!(
-            "{part} of the wait is page faults on {name}, which bring in a page or a little more one after the other in \
-             each thread: read what is known beforehand with several reads at once, or ask for it with madvise"
+            "{part} of the wait is page faults on {name}, which bring in a page or a little more one after \
+             the other in each thread: read what is known beforehand with several reads at once, or ask \
+             for it with madvise"
         ),
         "sync" | "io_uring sync" => format!(
-            "{part} of the wait is {} syncs of {name}, {} each: let several writes share one (group commit), or sync less \
-             often; see forebay measure wal",
+            "{part} of the wait is {} syncs of {name}, {} each: let several writes share one (group commit), \
+             or sync less often; see forebay measure wal",
             call.count,
             time(mean)
         ),
         "write" | "io_uring write" if call.direct_share.unwrap_or(0.0) > 0.5 => format!(
-            "{part} of the wait is direct writes to {name}{}, {}: keep several in flight, or write more at a time",
+            "{part} of the wait is direct writes to {name}{}, {}: keep several in flight, or write more at a \
+             time",
             sized(call),
             at_once(file)
         ),
         "write" | "io_uring write" => format!(
-            "{part} of the wait is writes to {name} that the page cache made wait, because the device is slower than the \
-             program writes: what was written must be taken away in time, so only fewer bytes or a faster device help"
+            "{part} of the wait is writes to {name} that the page cache made wait, because the device is \
+             slower than the program writes: what was written must be taken away in time, so only fewer \
+             bytes or a faster device help"
         ),
         other => {
             format!("{part} of the wait is {other} on {name}, {} calls of {} each", call.count, time(mean))
@@ -136,11 +139,12 @@ fn reads(file: &File, call: &Call, name: &str) -> String {
     let alone = file.concurrency_mean < 1.5;
     match word {
         "random " if alone => format!(
-            "{head}: ask for several before waiting for the first (threads, io_uring, read_many); forebay measure random \
-             --depth 1,8,32 shows what this device gains by it"
+            "{head}: ask for several before waiting for the first (threads, io_uring, read_many); forebay \
+             measure random --depth 1,8,32 shows what this device gains by it"
         ),
         "random " => format!(
-            "{head}: what the device delivers at this depth is in forebay measure random; more in flight helps until its knee"
+            "{head}: forebay measure random shows what the device delivers at this depth; more in flight \
+             helps until its knee"
         ),
         "sequential " if call.usual_bytes().is_some_and(|bytes| bytes < 128 * KIB) => {
             format!(
@@ -172,8 +176,9 @@ fn above(report: &Report) -> Option<String> {
     let part = share(device.full_wait_above_ns, report.full_wait_ns);
     (report.full_wait_share >= LITTLE && part >= 0.3).then(|| {
         format!(
-            "in {} of the standing still no request was at a block device: the time went above it, to throttling, locks, a \
-             journal, or a file system without one (FUSE, network); a faster device does not shorten that",
+            "in {} of the standing still no request was at a block device: the time went above it, to \
+             throttling, locks, a journal, or a file system without one (FUSE, network); \
+             a faster device does not shorten that",
             percent(part)
         )
     })
@@ -185,8 +190,8 @@ fn amplified(file: &File) -> Option<String> {
     let factor_read = file.device_read_bytes as f64 / wanted.max(1) as f64;
     (file.wait_share >= MUCH && wanted > 0 && factor_read >= 2.0).then(|| {
         format!(
-            "the device read {} times what was wanted of {} ({} for {}): random advice (posix_fadvise) or direct I/O reads \
-             less",
+            "the device read {} times what was wanted of {} ({} for {}): random advice (posix_fadvise) or \
+             direct I/O reads less",
             factor(factor_read),
             file.path.rsplit('/').next().unwrap_or(&file.path),
             bytes_text(file.device_read_bytes),

@@ -44,8 +44,9 @@ impl Held {
             }
             hold(&tell, &wait, writer)
         };
-        // SAFETY: between fork and exec the closure only makes system calls on descriptors that exist since before
-        // the fork; it allocates nothing, takes no lock, and an io::Error made of a code allocates nothing either.
+        // SAFETY: between fork and exec the closure only makes system calls on descriptors that exist since
+        // before the fork; it allocates nothing, takes no lock, and an io::Error made of a code allocates
+        // nothing either.
         unsafe { child.pre_exec(hold) };
         let spawning = std::thread::Builder::new()
             .name("forebay-spawn".to_owned())
@@ -78,11 +79,11 @@ impl Held {
     }
 }
 
-/// In the child: tells its number, then waits for a byte. The end of the pipe instead of one means that the measuring
-/// failed, and the child ends.
+/// In the child: tells its number, then waits for a byte. The end of the pipe instead of one means that the
+/// measuring failed, and the child ends.
 fn hold(mut tell: &PipeWriter, mut wait: &PipeReader, writer: i32) -> io::Result<()> {
-    // SAFETY: the child's copy of the parent's descriptor, closed once and used nowhere in the child; without this the
-    // child would hold its own pipe open.
+    // SAFETY: the child's copy of the parent's descriptor, closed once and used nowhere in the child; without
+    // this the child would hold its own pipe open.
     unsafe { libc::close(writer) };
     // SAFETY: getpid cannot fail.
     let pid = unsafe { libc::getpid() };

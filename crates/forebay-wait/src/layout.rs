@@ -128,8 +128,8 @@ const PART_BYTES: usize = 96;
 #[cfg(test)]
 pub(crate) const NAME_BYTES: usize = 8 + PARTS * PART_BYTES;
 
-/// Joins the names of a `struct file_name`, which stand innermost first. A path whose outer names were left out begins with
-/// dots.
+/// Joins the names of a `struct file_name`, which stand innermost first. A path whose outer names were left
+/// out begins with dots.
 pub(crate) fn path(bytes: &[u8]) -> String {
     let mut words = Words::new(bytes);
     let (parts, more) = (words.u32() as usize, words.u32() != 0);

@@ -256,7 +256,8 @@ mod tests {
 
     use super::*;
 
-    /// The structures are written twice, in C and here: a field that is added in one place only must not pass.
+    /// The structures are written twice, in C and here: a field that is added in one place only must not
+    /// pass.
     #[test]
     fn the_maps_have_the_sizes_that_are_read() {
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).expect("the object is whole");

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A cgroup (version 2) of our own, removed when dropped.
 #[derive(Debug)]
@@ -24,7 +25,10 @@ impl Group {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let parent = own_directory(&mounts, &own)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no cgroup2 tree is mounted"))?;
-        let directory = parent.join(format!("forebay-wait-{}", std::process::id()));
+        // One process may measure several commands.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = parent.join(format!("forebay-wait-{}-{number}", std::process::id()));
         fs::create_dir(&directory)?;
         let group = Self { directory };
         // Without pressure figures, or without leave to enter, it is of no use.
@@ -83,7 +87,8 @@ mod tests {
 
     #[test]
     fn totals_are_read() {
-        let text = "some avg10=0.50 avg60=1.00 avg300=0.00 total=1200\nfull avg10=0.20 avg60=0.00 avg300=0.00 total=7\n";
+        let text = "some avg10=0.50 avg60=1.00 avg300=0.00 total=1200\n\
+            full avg10=0.20 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(parse(text), Some(Stalled { some_ns: 1_200_000, full_ns: 7_000 }));
         assert_eq!(parse("some avg10=0.50"), None);
     }

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 pub(crate) use build::{Parts, share};
 
-/// How long a program stood still for I/O, and for what. All times are nanoseconds, all shares are between 0 and 1.
+/// How long a program stood still for I/O, and for what. All times are nanoseconds, all shares are between 0
+/// and 1.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -97,7 +98,8 @@ pub struct DeviceTime {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Lost {
-    /// Calls on files beyond the 16,384 (65,536 pairs of file and call) there is room for; they are in `without_file`.
+    /// Calls on files beyond the 16,384 (65,536 pairs of file and call) there is room for; they are in
+    /// `without_file`.
     pub calls: u64,
     /// Operations of io_uring or requests at devices beyond the 32,768 in flight there is room for.
     pub operations: u64,

@@ -22,9 +22,9 @@ pub enum Ending {
     Asked,
 }
 
-/// Runs `command` (its program and arguments) to its end and measures it. `started` is told the process's number as soon as
-/// there is one, for signals that are to be passed on. Without the privileges for BPF the figures are those of a cgroup of
-/// the command's own.
+/// Runs `command` (its program and arguments) to its end and measures it. `started` is told the process's
+/// number as soon as there is one, for signals that are to be passed on. Without the privileges for BPF the
+/// figures are those of a cgroup of the command's own.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when neither way works, [`Error::NotStarted`], [`Error::Failed`].
@@ -74,8 +74,8 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
     Ok(report)
 }
 
-/// Looks at process `pid` and what it starts, for `duration` at most; `pause` waits for as long as it is told, and may end
-/// the measurement.
+/// Looks at process `pid` and what it starts, for `duration` at most; `pause` waits for as long as it is
+/// told, and may end the measurement.
 ///
 /// # Errors
 /// [`Error::NoProcess`], [`Error::Unavailable`], [`Error::Failed`].
@@ -89,8 +89,8 @@ pub fn watch(
         return Err(Error::NoProcess(pid));
     }
     let mut tracer = Tracer::load(false)?;
-    let begun = Instant::now();
     tracer.follow(pid, &with_descendants(pid))?;
+    let begun = Instant::now();
     let mut parts = Parts { pid, command: command_of(pid), ..Parts::default() };
     loop {
         let left = duration.saturating_sub(begun.elapsed());
@@ -121,7 +121,8 @@ fn finished(tracer: Option<Tracer>, mut parts: Parts) -> Result<Report, Error> {
     Ok(Report::new(parts, totals))
 }
 
-/// Whether the process runs: one that has ended and was not asked for its code yet does not, nor is a thread one.
+/// Whether the process runs: one that has ended and was not asked for its code yet does not, nor is a thread
+/// one.
 fn exists(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -35,8 +35,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// From now on `pid` gets what arrives. A terminal sends Ctrl-C to the command by itself, so that SIGINT is not
-    /// sent twice.
+    /// From now on `pid` gets what arrives. A terminal sends Ctrl-C to the command by itself, so that SIGINT
+    /// is not sent twice.
     pub(super) fn pass_on_to(&self, pid: u32) {
         let mut state = self.lock();
         state.command = i32::try_from(pid).ok().and_then(Pid::from_raw);

@@ -118,7 +118,8 @@ fn line(out: &mut String, call: &Call) -> std::fmt::Result {
     let [wait, share, count, moved, mean, longest, sequential, cache] = cells(call);
     writeln!(
         out,
-        "  {:<14} {wait:>9} {share:>6} {count:>9} {moved:>10} {mean:>9} {longest:>9} {sequential:>6} {cache:>6}",
+        "  {:<14} {wait:>9} {share:>6} {count:>9} {moved:>10} {mean:>9} {longest:>9} {sequential:>6} \
+         {cache:>6}",
         call.call
     )
 }

@@ -1,4 +1,5 @@
-//! Places where a wait has a known length: a directory on a throttled device, a file on FUSE that answers late.
+//! Places where a wait has a known length: a directory on a throttled device, a file on FUSE that answers
+//! late.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -60,7 +61,8 @@ impl Drop for Directory {
 pub struct Throttle(PathBuf);
 
 impl Throttle {
-    /// Makes one for the device beneath `path`, for reads and for writes; what is missing when it cannot be had.
+    /// Makes one for the device beneath `path`, for reads and for writes; what is missing when it cannot be
+    /// had.
     pub fn new(path: &Path, bytes_per_s: u64) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let root = Path::new("/sys/fs/cgroup/blkio");

@@ -1,8 +1,9 @@
 //! What is measured: small programs that know by another way how long they waited.
 //!
-//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A thread's wait is
-//! the time that passed, without the time that it ran and that it was ready and did not get a processor; the kernel
-//! counts both for each thread (`schedstat`), and has nothing to do with what is tested there.
+//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A
+//! thread's wait is the time that passed, without the time that it ran and that it was ready and did not get
+//! a processor; the kernel counts both for each thread (`schedstat`), and has nothing to do with what is
+//! tested there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -37,7 +38,11 @@ pub fn run() {
         fs::write(door, std::process::id().to_string()).expect("the cgroup takes it");
     }
     let truth = match what.as_str() {
-        "read" => measured(|| read_to_end(&direct(&path))),
+        "read" => read_alone(&path),
+        "pinned" => {
+            stay_here();
+            read_alone(&path)
+        }
         "cached" => measured(|| drop(fs::read(&path).expect("it can be read"))),
         "buffered" => measured(|| buffered(&path)),
         "mmap" => measured(|| touch(&path)),
@@ -107,6 +112,25 @@ fn read_to_end(file: &File) {
             bytes => place += bytes as u64,
         }
     }
+}
+
+/// Opening is not in the truth: on FUSE it waits, too.
+fn read_alone(path: &Path) -> Truth {
+    let file = direct(path);
+    measured(|| read_to_end(&file))
+}
+
+/// Keeps this thread on the processor that it is on.
+fn stay_here() {
+    // SAFETY: a set of processors is plain bits, of which all 0 is a valid one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the call takes nothing and answers a number.
+    let processor = unsafe { libc::sched_getcpu() };
+    // SAFETY: the number is one of a processor, and so within the set.
+    unsafe { libc::CPU_SET(usize::try_from(processor).expect("it is on one"), &mut set) };
+    // SAFETY: the set lives through the call and has the size that is told; 0 is this thread.
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    assert_eq!(result, 0);
 }
 
 fn forget(file: &File) {
