@@ -14,13 +14,23 @@ use super::shared::{Commit, Shared};
 use super::wait::{Boxed, block_on};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
+use crate::record::Record;
+use crate::value::Held;
 
 /// A record that is ready for the log.
-#[derive(Clone)]
 pub(crate) struct Ready {
-    pub(crate) record: Arc<[u8]>,
+    pub(crate) record: Record,
     /// Where its entries are.
     pub(crate) places: Vec<u32>,
+    /// As long as its writer has it, it is memory that the program holds.
+    _held: Held,
+}
+
+impl Ready {
+    pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>) -> Ready {
+        let held = Held::new(Some(shared.cache.held()), record.memory_bytes());
+        Ready { record, places, _held: held }
+    }
 }
 
 /// What came of trying to commit.
@@ -66,18 +76,34 @@ impl Shared {
 
     /// Whether the active memtable takes so many more bytes, perhaps a new one.
     pub(super) fn has_space(&self, commit: &mut Commit, cost: u64) -> Result<bool> {
-        let active = commit.active.bytes();
-        if active == 0 || active + cost <= self.budget.memtable {
+        if self.takes(commit, cost) {
             return Ok(true);
         }
-        // The share is three of them, and each is at most that long.
-        if commit.sealed_bytes() + active + self.budget.memtable > self.budget.memtables {
+        if !self.may_seal(commit, cost) {
             return Ok(false);
         }
         // What snapshots keep of earlier ones is memory, too.
         self.check_held()?;
         self.seal(commit);
-        Ok(true)
+        Ok(self.takes(commit, cost))
+    }
+
+    /// Whether the active memtable takes so many more bytes. Whatever it takes goes into
+    /// an empty one.
+    fn takes(&self, commit: &Commit, cost: u64) -> bool {
+        let (memtable, active, sealed) = (self.budget.memtable, commit.active.used(), commit.sealed_used());
+        match active {
+            0 => sealed == 0 || sealed + cost.max(memtable) <= self.budget.memtables,
+            _ => active + cost + memtable::SLACK_BYTES.min(memtable / 8) <= memtable,
+        }
+    }
+
+    /// Whether the active memtable, which does not take so many more bytes, may be followed by another: the
+    /// share is three, and each is at most that long.
+    fn may_seal(&self, commit: &Commit, cost: u64) -> bool {
+        let (active, sealed) = (commit.active.used(), commit.sealed_used());
+        let next = cost.max(self.budget.memtable);
+        active > 0 && (sealed == 0 || sealed + active + next <= self.budget.memtables)
     }
 
     /// Begins a new active memtable; what was in the old one is flushed.
@@ -85,7 +111,7 @@ impl Shared {
         if commit.active.last_lsn() == 0 {
             return;
         }
-        let fresh = Arc::new(Memtables::new(self.budget.snapshots().clone()));
+        let fresh = Arc::new(Memtables::new(&self.engine, self.budget.snapshots().clone()));
         let old = std::mem::replace(&mut commit.active, fresh);
         commit.sealed.push_back(old);
         self.show(commit);
@@ -101,14 +127,12 @@ impl Shared {
     }
 
     /// Waits until there may be room again after `tried`.
-    pub(crate) async fn wait_for_room(&self, tried: &Tried, bytes: usize) -> Result<()> {
+    pub(crate) async fn wait_for_room(&self, tried: &Tried, ready: &Ready) -> Result<()> {
         match tried {
-            Tried::NoRoom => self.wal.room(bytes).await.map_err(|error| self.log_error(error)),
+            Tried::NoRoom => self.wal.room(ready.record.len()).await.map_err(|error| self.log_error(error)),
             Tried::NoSpace => {
-                let is_free = |commit: &Commit| {
-                    let sealed = commit.sealed_bytes();
-                    sealed + commit.active.bytes() + self.budget.memtable <= self.budget.memtables
-                };
+                let cost = memtable::cost(ready.record.len(), ready.places.len());
+                let is_free = |commit: &Commit| self.takes(commit, cost) || self.may_seal(commit, cost);
                 self.space
                     .until(|| match self.check_writable() {
                         Err(error) => Some(Err(error)),
@@ -132,7 +156,7 @@ pub struct Write<'a> {
 enum Stage<'a> {
     Ready(Ready),
     /// Slowed down, or without room: then it is tried again.
-    Waiting(Ready, Boxed<'a, ()>),
+    Waiting(Boxed<'a, Ready>),
     Queued(Appended),
     Nothing,
     Failed(Error),
@@ -145,12 +169,12 @@ impl<'a> Write<'a> {
             Err(error) => Stage::Failed(error),
             Ok(ready) if shared.throttle.delay().is_zero() => Stage::Ready(ready),
             Ok(ready) => {
-                let slowed = async {
+                let slowed = async move {
                     shared.counters.slowed.fetch_add(1, Ordering::Relaxed);
                     shared.throttle.wait(|| shared.check_writable().is_err()).await;
-                    Ok(())
+                    Ok(ready)
                 };
-                Stage::Waiting(ready, Box::pin(slowed))
+                Stage::Waiting(Box::pin(slowed))
             }
         };
         Write { shared, stage }
@@ -176,18 +200,20 @@ impl<'a> Write<'a> {
                 Stage::Ready(ready) => match self.shared.try_commit(&ready, |_| true)? {
                     Tried::In(appended) => self.stage = Stage::Queued(appended),
                     tried => {
-                        let (shared, bytes) = (self.shared, ready.record.len());
-                        let room = async move { shared.wait_for_room(&tried, bytes).await };
-                        self.stage = Stage::Waiting(ready, Box::pin(room));
+                        let shared = self.shared;
+                        let room = async move {
+                            shared.wait_for_room(&tried, &ready).await?;
+                            Ok(ready)
+                        };
+                        self.stage = Stage::Waiting(Box::pin(room));
                     }
                 },
-                Stage::Waiting(ready, mut room) => {
+                Stage::Waiting(mut room) => {
                     let Poll::Ready(waited) = room.as_mut().poll(context) else {
-                        self.stage = Stage::Waiting(ready, room);
+                        self.stage = Stage::Waiting(room);
                         return Poll::Pending;
                     };
-                    waited?;
-                    self.stage = Stage::Ready(ready);
+                    self.stage = Stage::Ready(waited?);
                 }
                 Stage::Queued(mut appended) => {
                     let Poll::Ready(done) = Pin::new(&mut appended).poll(context) else {
