@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
-use crate::record::{self, Change};
+use crate::record::{self, Change, Record};
 use crate::store::commit::Ready;
+use crate::store::shared::Shared;
 
 /// Puts and deletes, of any keyspaces of one store, that happen all at once or not at all; see
 /// [`Store::write`](crate::Store::write).
@@ -95,7 +96,7 @@ impl Batch {
     }
 
     /// The record of the log; `None` when there is nothing to write.
-    pub(crate) fn ready(&self, store: u64) -> Result<Option<Ready>> {
+    pub(crate) fn ready(&self, shared: &Shared, store: u64) -> Result<Option<Ready>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -105,10 +106,10 @@ impl Batch {
         if self.store != Some(store) {
             return Err(crate::keyspace::other_store());
         }
-        let mut record: std::sync::Arc<[u8]> = std::sync::Arc::from(&self.record[..]);
-        if let Some(bytes) = std::sync::Arc::get_mut(&mut record) {
+        let record = Record::new(self.record.len(), |bytes| {
+            bytes.copy_from_slice(&self.record);
             bytes[..record::HEADER_BYTES].copy_from_slice(&record::header_bytes(self.places.len() as u32));
-        }
-        Ok(Some(Ready { record, places: self.places.clone() }))
+        });
+        Ok(Some(Ready::new(shared, record, self.places.clone())))
     }
 }

@@ -10,6 +10,7 @@
 //! | buffers of flushes and compactions | 1/10, 2 MiB at least | the same, at most 16 MiB together |
 //! | gets under way | 1/32 | 1/16, at most 16 MiB together |
 //! | what programs hold | 1/16 | 1/16 |
+//! | what I/O memory loses between buffers | none | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
 //! A small store is one that is read: its cache has the larger part, of which fifteen sixteenths may be
@@ -26,7 +27,10 @@
 //!   there.
 //!
 //! What the process takes beyond the budget is the rounding of the arena, which grows by 8 MiB at once, and
-//! the allocator's slack. The engine's first 8 MiB, which it has without a store, are used by the store.
+//! the allocator's slack. The engine's first 8 MiB, which it has without a store, are used by the store. What is
+//! allocated and freed on different threads is in I/O memory, or mapped by itself: the allocator keeps for each
+//! thread what was freed there, which was more than what was used. Of larger budgets long values have buffers of
+//! several megabytes, powers of two that lie in one piece; between blocks that come and go there is none free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::store::signal::Signal;
+use crate::value::HeldBytes;
 
 /// The shares of a store's budget, in bytes, and what is used of those that are given out here.
 #[derive(Debug)]
@@ -54,16 +59,31 @@ pub(crate) struct Budget {
     pub(crate) gets: u64,
     /// What programs may keep of values, and memtables that only snapshots need.
     pub(crate) held: u64,
+    /// What I/O memory loses: buffers are powers of two, and long ones find no room between others.
+    pub(crate) spare: u64,
     /// The rest: top levels, filters, blocks.
     pub(crate) cache: u64,
+    /// Buffers of flushes and compactions that are under way.
+    pub(crate) tables_used: Arc<HeldBytes>,
+    /// The longest value of a table, which compaction reads into one buffer.
+    pub(crate) value: usize,
     /// The longest record of the log.
     pub(crate) record: usize,
     /// What memtables take that only snapshots need.
     snapshots: Arc<AtomicU64>,
-    gets_bytes: AtomicU64,
-    /// Gets that wait for others.
-    gets_waiting: AtomicU64,
-    gets_free: Signal,
+    gets_under_way: Pool,
+    /// Reads of long values, which count as held by the program: so much of its share may be under way.
+    long_under_way: Pool,
+}
+
+/// Bytes that are under way, of so many.
+#[derive(Debug)]
+struct Pool {
+    bytes_max: u64,
+    bytes: AtomicU64,
+    /// Those who wait for others.
+    waiting: AtomicU64,
+    free: Signal,
 }
 
 const MIB: u64 = 1 << 20;
@@ -94,13 +114,13 @@ impl Budget {
         let tables = (total / 10).clamp(2 * MIB, 16 * MIB);
         let gets = part(32, 16).min(16 * MIB);
         let held = total / 16;
-        let cache = total - memtables - manifest - log - tables - gets - held;
+        let spare = (total.saturating_sub(SMALL) / 4).min(8 * MIB);
+        let cache = total - memtables - manifest - log - tables - gets - held - spare;
         // A record has its share of a memtable, its copy in the log, and framing.
         let around = KEY_BYTES_MAX as u64 + 64;
         // And its longest value is read by compactions into one buffer, which is a power of two.
-        let longest = (1 << tables.ilog2()) + around;
-        let record = (memtable - memtable / 16).min(log / 3 * 2).min(longest);
-        let record = record.min(VALUE_BYTES_MAX as u64 + around);
+        let value = (1 << tables.ilog2()).min(VALUE_BYTES_MAX as u64);
+        let record = (memtable - memtable / 16).min(log / 3 * 2).min(value + around);
         Ok(Budget {
             total,
             memtables,
@@ -110,12 +130,14 @@ impl Budget {
             tables,
             gets,
             held,
+            spare,
             cache,
+            value: value as usize,
             record: record as usize,
+            tables_used: Arc::default(),
             snapshots: Arc::default(),
-            gets_bytes: AtomicU64::new(0),
-            gets_waiting: AtomicU64::new(0),
-            gets_free: Signal::default(),
+            gets_under_way: Pool::new(gets),
+            long_under_way: Pool::new(held / 2),
         })
     }
 
@@ -125,7 +147,7 @@ impl Budget {
     }
 
     pub(crate) fn gets_bytes(&self) -> u64 {
-        self.gets_bytes.load(Ordering::Relaxed)
+        self.gets_under_way.bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of the cache that may be pinned.
@@ -149,20 +171,35 @@ impl Budget {
     }
 
     /// Waits until a get may have so many bytes of blocks under way. One always may.
-    pub(crate) async fn begin_get(&self, bytes: u64) -> GetUnderWay<'_> {
-        if let Some(begun) = self.try_begin_get(bytes) {
+    pub(crate) async fn begin_get(&self, bytes: u64) -> UnderWay<'_> {
+        self.gets_under_way.begin(bytes).await
+    }
+
+    /// Waits until a long value of so many bytes may be read. One always may.
+    pub(crate) async fn begin_long(&self, bytes: u64) -> UnderWay<'_> {
+        self.long_under_way.begin(bytes).await
+    }
+}
+
+impl Pool {
+    fn new(bytes_max: u64) -> Pool {
+        Pool { bytes_max, bytes: AtomicU64::new(0), waiting: AtomicU64::new(0), free: Signal::default() }
+    }
+
+    async fn begin(&self, bytes: u64) -> UnderWay<'_> {
+        if let Some(begun) = self.try_begin(bytes) {
             return begun;
         }
         // Either this attempt after the count sees what was given back, or who gives it back sees the count.
-        self.gets_waiting.fetch_add(1, Ordering::SeqCst);
-        let _waiting = Waiting(&self.gets_waiting);
-        self.gets_free.until(|| self.try_begin_get(bytes)).await
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waiting = Waiting(&self.waiting);
+        self.free.until(|| self.try_begin(bytes)).await
     }
 
-    fn try_begin_get(&self, bytes: u64) -> Option<GetUnderWay<'_>> {
-        let fits = |used| (used == 0 || used + bytes <= self.gets).then_some(used + bytes);
-        let begun = self.gets_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits);
-        begun.is_ok().then(|| GetUnderWay { budget: self, bytes })
+    fn try_begin(&self, bytes: u64) -> Option<UnderWay<'_>> {
+        let fits = |used| (used == 0 || used + bytes <= self.bytes_max).then_some(used + bytes);
+        let begun = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits);
+        begun.is_ok().then(|| UnderWay { pool: self, bytes })
     }
 }
 
@@ -177,16 +214,16 @@ impl Drop for Waiting<'_> {
 
 /// Gives the bytes back when it goes.
 #[derive(Debug)]
-pub(crate) struct GetUnderWay<'a> {
-    budget: &'a Budget,
+pub(crate) struct UnderWay<'a> {
+    pool: &'a Pool,
     bytes: u64,
 }
 
-impl Drop for GetUnderWay<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.budget.gets_bytes.fetch_sub(self.bytes, Ordering::SeqCst);
-        if self.budget.gets_waiting.load(Ordering::SeqCst) > 0 {
-            self.budget.gets_free.tell();
+        self.pool.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        if self.pool.waiting.load(Ordering::SeqCst) > 0 {
+            self.pool.free.tell();
         }
     }
 }
@@ -200,7 +237,7 @@ mod tests {
         for total in [Options::MEMORY_MIN, 40 << 20, 256 << 20, 1 << 40] {
             let budget = Budget::new(&Options::new().memory(total)).unwrap();
             let sum = budget.memtables + budget.log + budget.manifest + budget.tables + budget.gets;
-            assert_eq!(sum + budget.held + budget.cache, total);
+            assert_eq!(sum + budget.held + budget.spare + budget.cache, total);
             assert!(budget.cache >= total / 3, "{budget:?}");
             assert!(budget.record as u64 <= budget.memtable && budget.record > 16 << 10);
             let (pending, group) = budget.log_limits();
@@ -262,7 +299,7 @@ mod tests {
             }
         }
         let budget = Budget::new(&Options::new().memory(Options::MEMORY_MIN)).unwrap();
-        let little = budget.try_begin_get(1).unwrap();
+        let little = budget.gets_under_way.try_begin(1).unwrap();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
         let mut context = Context::from_waker(&waker);

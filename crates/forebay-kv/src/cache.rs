@@ -25,7 +25,7 @@ pub(crate) struct Cache {
     /// The most bytes, of both kinds together.
     bytes_max: u64,
     pinned_bytes_max: u64,
-    pinned_bytes: Mutex<u64>,
+    pinned: Mutex<PinnedBytes>,
     hits: AtomicU64,
     misses: AtomicU64,
     held: Arc<HeldBytes>,
@@ -44,17 +44,42 @@ struct At {
 pub(crate) struct CacheStats {
     /// The most bytes, pinned ones included.
     pub(crate) bytes_max: u64,
-    /// Pinned bytes: top levels and filters.
-    pub(crate) pinned_bytes: u64,
+    pub(crate) pinned: PinnedBytes,
     /// Bytes of blocks that come and go, with what the cache needs for them.
     pub(crate) block_bytes: u64,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
 }
 
+/// Pinned bytes by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PinnedBytes([u64; 4]);
+
+/// What is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pinning {
+    TopLevels,
+    Filters,
+    /// What is known of an open table.
+    Tables,
+    /// Lent to what the program holds.
+    Lent,
+}
+
+impl PinnedBytes {
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn of(&self, what: Pinning) -> u64 {
+        self.0[what as usize]
+    }
+}
+
 /// Pinned bytes, until it is dropped.
 pub(crate) struct Pin {
     cache: Arc<Cache>,
+    what: Pinning,
     bytes: u64,
 }
 
@@ -76,7 +101,7 @@ impl Cache {
             blocks,
             bytes_max,
             pinned_bytes_max: pinned_bytes_max.min(bytes_max),
-            pinned_bytes: Mutex::new(0),
+            pinned: Mutex::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             held: Arc::default(),
@@ -105,21 +130,21 @@ impl Cache {
     }
 
     /// Leave to keep `bytes` in memory for long; the blocks that come and go get so much less.
-    pub(crate) fn pin(self: &Arc<Self>, bytes: u64) -> Option<Pin> {
-        self.take(bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), bytes })
+    pub(crate) fn pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Option<Pin> {
+        self.take(what, bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), what, bytes })
     }
 
     /// As [`pin`](Self::pin), for what cannot be done without.
-    pub(crate) fn must_pin(self: &Arc<Self>, bytes: u64) -> Pin {
-        self.take(bytes, u64::MAX);
-        Pin { cache: self.clone(), bytes }
+    pub(crate) fn must_pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Pin {
+        self.take(what, bytes, u64::MAX);
+        Pin { cache: self.clone(), what, bytes }
     }
 
-    fn take(&self, bytes: u64, pinned_bytes_max: u64) -> bool {
-        let mut pinned = self.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        match pinned.checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
+    fn take(&self, what: Pinning, bytes: u64, pinned_bytes_max: u64) -> bool {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        match pinned.sum().checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
             Some(all) => {
-                *pinned = all;
+                pinned.0[what as usize] += bytes;
                 self.blocks.set_capacity(self.bytes_max.saturating_sub(all));
                 true
             }
@@ -140,7 +165,7 @@ impl Cache {
     pub(crate) fn stats(&self) -> CacheStats {
         CacheStats {
             bytes_max: self.bytes_max,
-            pinned_bytes: *self.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner),
+            pinned: *self.pinned.lock().unwrap_or_else(PoisonError::into_inner),
             block_bytes: self.blocks.weight(),
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
@@ -156,7 +181,7 @@ impl Pin {
 
     /// Leave for more; otherwise nothing changes.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
-        let is_given = self.cache.take(bytes, self.cache.pinned_bytes_max);
+        let is_given = self.cache.take(self.what, bytes, self.cache.pinned_bytes_max);
         self.bytes += if is_given { bytes } else { 0 };
         is_given
     }
@@ -165,9 +190,10 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let cache = &self.cache;
-        let mut pinned = cache.pinned_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        *pinned = pinned.saturating_sub(self.bytes);
-        cache.blocks.set_capacity(cache.bytes_max.saturating_sub(*pinned));
+        let mut pinned = cache.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = &mut pinned.0[self.what as usize];
+        *bytes = bytes.saturating_sub(self.bytes);
+        cache.blocks.set_capacity(cache.bytes_max.saturating_sub(pinned.sum()));
     }
 }
 

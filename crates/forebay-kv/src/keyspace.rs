@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::load::BulkLoad;
 use crate::merge::Bounds;
 use crate::range::Range;
-use crate::record::{self, Change, HEADER_BYTES};
+use crate::record::{self, Change, HEADER_BYTES, Record};
 use crate::store::commit::{Ready, Write};
 use crate::store::get::{Get, MultiGet, Wanted};
 use crate::store::swap::{self, Swapped};
@@ -204,8 +204,15 @@ impl Keyspace {
     }
 
     fn change(&self, key: &[u8], change: &Change<'_>) -> Write<'_> {
-        let ready = single(self.id, key, change);
+        let ready = self.single(key, change);
         Write::new(&self.handle.shared, ready)
+    }
+
+    fn single(&self, key: &[u8], change: &Change<'_>) -> Result<Ready> {
+        record::check(key, change)?;
+        let shared = &self.handle.shared;
+        let record = Record::single(self.id, key, change);
+        Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32]))
     }
 
     /// Puts `new`, or deletes if it is `None`, if the key's value is `expected`, where `None` means that
@@ -224,17 +231,12 @@ impl Keyspace {
             Some(value) => Change::Put { value, expires_s: None },
             None => Change::Delete,
         };
-        let ready = single(self.id, key, &change);
+        let ready = self.single(key, &change);
         let keyspace = self.id;
         Answer::new(&shared.engine, async move {
             swap::compare_and_set(shared, keyspace, key, expected, ready?).await
         })
     }
-}
-
-fn single(keyspace: u32, key: &[u8], change: &Change<'_>) -> Result<Ready> {
-    record::check(key, change)?;
-    Ok(Ready { record: record::single(keyspace, key, change), places: vec![HEADER_BYTES as u32] })
 }
 
 pub(crate) fn other_store() -> Error {

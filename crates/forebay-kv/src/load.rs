@@ -104,6 +104,13 @@ impl BulkLoad {
     async fn try_put(&mut self, key: &[u8], value: &[u8], expires_s: Option<u64>) -> Result<()> {
         self.handle.shared.check_writable()?;
         record::check(key, &Change::Put { value, expires_s })?;
+        // Compaction has to have memory for it.
+        let limit = self.handle.shared.budget.value;
+        if value.len() > limit {
+            let text =
+                format!("a value of {} bytes; with this memory values have {limit} at most", value.len());
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
         if key <= &self.last[..] {
             let text = format!(
                 "entry {} of the load has a key that is not above the one before it: {:?} after {:?}",

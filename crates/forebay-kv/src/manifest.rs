@@ -12,6 +12,7 @@ use forebay_wal::{Lsn, Wal};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::turn::Turn;
+use crate::table::TableMeta;
 
 pub(crate) mod edit;
 mod frame;
@@ -120,6 +121,15 @@ impl Manifest {
     /// Looks at the state without a copy.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock().state)
+    }
+
+    /// Bytes of memory: of the state, the tables' keys aside, which count with the open tables, and of its log.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let state = self.with(|state| {
+            let names: usize = state.keyspaces.values().map(|name| name.len() + 64).sum();
+            names + state.tables.len() * size_of::<(u32, u8, TableMeta)>()
+        });
+        (state + self.wal.stats().pending_bytes) as u64
     }
 
     /// Makes an edit durable. After an error it may be there or not once the store is opened again.

@@ -35,7 +35,7 @@ pub(crate) struct Memory {
     bounds: Bounds,
     direction: Direction,
     batch: VecDeque<Found>,
-    /// How many the next batch has; 0 when there are no more.
+    /// How many the next batch has at most; 0 when there are no more.
     count: usize,
 }
 
@@ -72,8 +72,9 @@ impl Memory {
             *end = bound;
         }
         let range = self.bounds.slices();
-        self.batch = self.memtables.batch(self.keyspace, range, backwards, self.lsn, self.count).into();
-        self.count = if self.batch.len() < self.count { 0 } else { BATCH_MAX };
+        let batch = self.memtables.batch(self.keyspace, range, backwards, self.lsn, self.count);
+        self.batch = batch.found.into();
+        self.count = if batch.is_last { 0 } else { BATCH_MAX };
         !self.batch.is_empty()
     }
 }
@@ -223,9 +224,9 @@ impl Merge {
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         match self.at()? {
             Source::Run(run) => run.cursor.as_ref()?.entry(),
-            Source::Memory(memory) => memory.batch.front().map(|found| match found.entry.deleted {
+            Source::Memory(memory) => memory.batch.front().map(|found| match found.deleted {
                 true => EntryRef::Deleted,
-                false => EntryRef::Value { bytes: found.value(), expires_s: found.entry.expires_s },
+                false => EntryRef::Value { bytes: found.value(), expires_s: found.expires_s },
             }),
         }
     }

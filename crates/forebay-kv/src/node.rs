@@ -3,6 +3,8 @@
 //! `docs/kv-format.md` has the drawings and the reasons. Everything here is pure: no I/O, and no panic on any
 //! bytes.
 
+use std::ops::Range;
+
 pub(crate) mod build;
 pub(crate) mod filter;
 pub(crate) mod read;
@@ -99,6 +101,13 @@ pub(crate) struct BlobAt {
     pub(crate) len: u32,
     /// CRC-32C of the bytes.
     pub(crate) crc: u32,
+}
+
+impl BlobAt {
+    /// The bytes in the file.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + u64::from(self.len)
+    }
 }
 
 /// CRC-32C.

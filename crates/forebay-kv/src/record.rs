@@ -4,10 +4,12 @@
 //! (bit 0: deleted, bit 1: expires), key length u16, value length u32, the expiry in seconds since 1970 (u64)
 //! where there is one, the key, the value. The log itself has checksums.
 //!
-//! A record is encoded once, into memory that the memtable then shares.
+//! A record is encoded once; a memtable copies it.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::ops::{Deref, Range};
+
+use bytes::Bytes;
+use memmap2::MmapMut;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -69,20 +71,57 @@ pub(crate) fn entry_bytes(key: &[u8], change: &Change<'_>) -> usize {
     ENTRY_BYTES + key.len() + tail
 }
 
-/// A record with one entry; key and value were [checked](check).
-pub(crate) fn single(keyspace: u32, key: &[u8], change: &Change<'_>) -> Arc<[u8]> {
-    let mut record = zeroed(HEADER_BYTES + entry_bytes(key, change));
-    if let Some(bytes) = Arc::get_mut(&mut record) {
-        let (header, entry) = bytes.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&header_bytes(1));
-        put_entry(entry, keyspace, key, change);
-    }
-    record
+/// Longer records have memory of their own.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+
+/// A record's bytes, or a copy of what a memtable has of one.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    bytes: Bytes,
+    memory_bytes: u64,
 }
 
-/// Zeros, in one allocation.
-fn zeroed(len: usize) -> Arc<[u8]> {
-    std::iter::repeat_n(0, len).collect()
+impl Record {
+    /// A record of `len` bytes, which are zero until `fill` has been called.
+    ///
+    /// A long one is mapped by itself: as long as it is, and given back to the system as soon as it goes. The
+    /// allocator would keep it, on each writer's thread, and I/O memory would take the next power of two.
+    pub(crate) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> Record {
+        let is_short = len <= SHORT_BYTES_MAX;
+        if !is_short && let Ok(mut map) = MmapMut::map_anon(len) {
+            fill(&mut map);
+            return Record { bytes: Bytes::from_owner(map), memory_bytes: len.next_multiple_of(4096) as u64 };
+        }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        Record { bytes: bytes.into(), memory_bytes: len as u64 }
+    }
+
+    /// A record with one entry; key and value were [checked](check).
+    pub(crate) fn single(keyspace: u32, key: &[u8], change: &Change<'_>) -> Record {
+        Record::new(HEADER_BYTES + entry_bytes(key, change), |bytes| {
+            let (header, entry) = bytes.split_at_mut(HEADER_BYTES);
+            header.copy_from_slice(&header_bytes(1));
+            put_entry(entry, keyspace, key, change);
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Bytes of memory that keeping it costs.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Deref for Record {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The bytes before a record's entries.
@@ -181,19 +220,19 @@ mod tests {
     #[test]
     fn what_goes_in_comes_out() {
         let put = Change::Put { value: b"value", expires_s: Some(77) };
-        let record = single(3, b"key", &put);
+        let record = Record::single(3, b"key", &put);
         assert_eq!(parse(&record).unwrap(), [HEADER_BYTES as u32]);
         let (entry, end) = entry_at(&record, HEADER_BYTES).unwrap();
         assert_eq!((end, entry.keyspace, entry.deleted, entry.expires_s), (record.len(), 3, false, Some(77)));
         assert_eq!((slice(&record, &entry.key), slice(&record, &entry.value)), (&b"key"[..], &b"value"[..]));
-        let record = single(9, b"k", &Change::Delete);
+        let record = Record::single(9, b"k", &Change::Delete);
         let (entry, _) = entry_at(&record, HEADER_BYTES).unwrap();
         assert!(entry.deleted && entry.value.is_empty());
     }
 
     #[test]
     fn nonsense_is_an_error_wherever_it_is() {
-        let record = single(3, b"key", &Change::Put { value: b"value", expires_s: Some(1) });
+        let record = Record::single(3, b"key", &Change::Put { value: b"value", expires_s: Some(1) });
         for len in 0..record.len() {
             assert!(parse(&record[..len]).is_err(), "cut at {len}");
         }

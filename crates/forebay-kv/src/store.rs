@@ -170,7 +170,7 @@ impl Store {
     /// # Errors
     /// As [`Keyspace::put`]; what was wrong with a change of the batch.
     pub fn write(&self, batch: &Batch) -> Write<'_> {
-        match batch.ready(self.handle.number).transpose() {
+        match batch.ready(self.shared(), self.handle.number).transpose() {
             Some(ready) => Write::new(self.shared(), ready),
             None => Write::nothing(self.shared()),
         }

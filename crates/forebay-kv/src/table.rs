@@ -16,6 +16,7 @@ use crate::value::Value;
 
 mod ahead;
 mod cursor;
+mod far;
 mod footer;
 mod lookup;
 mod open;
@@ -27,6 +28,7 @@ mod walk;
 mod write;
 
 pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef};
+pub(crate) use far::Far;
 use footer::Footer;
 pub(crate) use footer::{HeaderFound, read_header};
 pub(crate) use lookup::Lookup;
@@ -101,6 +103,8 @@ pub(crate) struct TableMeta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Value(Value),
+    /// A value that has to be read, for which memory must be claimed first.
+    Far(Far),
     Deleted,
 }
 
@@ -118,8 +122,6 @@ pub(crate) struct GetHow {
     /// The seconds since 1970, now: values that expire by then are as good as deleted.
     pub(crate) now_s: u64,
     pub(crate) filter: FilterUse,
-    /// Of the reads.
-    pub(crate) class: Class,
     /// Whether the blocks that are read go into the cache.
     pub(crate) fill: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_kv::{Stats, Verified};
+use forebay_kv::{MemoryStats, Stats, Verified};
 use serde_json::{Map, Value, json};
 
 use super::bytes::hex;
@@ -45,8 +45,33 @@ pub(super) fn stats(dir: &Path, stats: &Stats) -> serde_json::Result<String> {
         "records_in_log": stats.replayed,
         "removed_leftovers": stats.orphans,
         "pending_bytes": stats.pending_bytes,
+        "memory": memory(&stats.memory),
         "keyspaces": keyspaces,
     }))
+}
+
+/// The shares of the budget, in bytes.
+fn memory(memory: &MemoryStats) -> Value {
+    json!({
+        "budget_bytes": memory.budget,
+        "used_bytes": memory.used(),
+        "memtables": { "used_bytes": memory.memtables, "share_bytes": memory.memtables_max },
+        "log": { "used_bytes": memory.log, "share_bytes": memory.log_max },
+        "manifest": { "used_bytes": memory.manifest, "share_bytes": memory.manifest_max },
+        "tables": { "used_bytes": memory.tables, "share_bytes": memory.tables_max },
+        "gets": { "used_bytes": memory.gets, "share_bytes": memory.gets_max },
+        "held": { "used_bytes": memory.held, "share_bytes": memory.held_max },
+        "spare": { "share_bytes": memory.spare_max },
+        "cache": {
+            "used_bytes": memory.pinned + memory.blocks,
+            "share_bytes": memory.cache_max,
+            "top_levels_bytes": memory.top_levels,
+            "filters_bytes": memory.filters,
+            "open_tables_bytes": memory.open_tables,
+            "lent_bytes": memory.lent,
+            "blocks_bytes": memory.blocks,
+        },
+    })
 }
 
 pub(super) fn verified(dir: &Path, verified: &Verified) -> serde_json::Result<String> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use forebay_kv::{Stats, Verified};
+use forebay_kv::{MemoryStats, Stats, Verified};
 
 /// Bytes of all tables.
 pub(super) fn table_bytes(stats: &Stats) -> u64 {
@@ -18,6 +18,7 @@ pub(super) fn stats(dir: &Path, stats: &Stats) -> String {
     if stats.orphans > 0 {
         let _ = writeln!(out, "  removed     {}, left by a crash", counted(stats.orphans, "file"));
     }
+    out += &memory(&stats.memory);
     let _ = writeln!(
         out,
         "\n  {:<24} {:>5} {:>7} {:>14} {:>12} {:>10}",
@@ -35,6 +36,30 @@ pub(super) fn stats(dir: &Path, stats: &Stats) -> String {
             let _ = writeln!(out, "  {name:<24}     -       0");
         }
     }
+    out
+}
+
+/// The shares of the budget: what is used of each, and how much it is.
+fn memory(memory: &MemoryStats) -> String {
+    let mut out = format!("\n  {:<24} {:>14} {:>14}\n", "memory, bytes", "used", "share");
+    let mut row = |name: &str, used: Option<u64>, share: Option<u64>| {
+        let cell = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
+        let _ = writeln!(out, "  {name:<24} {:>14} {:>14}", cell(used), cell(share));
+    };
+    row("memtables", Some(memory.memtables), Some(memory.memtables_max));
+    row("log", Some(memory.log), Some(memory.log_max));
+    row("manifest", Some(memory.manifest), Some(memory.manifest_max));
+    row("flushes, compactions", Some(memory.tables), Some(memory.tables_max));
+    row("gets under way", Some(memory.gets), Some(memory.gets_max));
+    row("held by the program", Some(memory.held), Some(memory.held_max));
+    row("between buffers", None, Some(memory.spare_max));
+    row("cache", Some(memory.pinned + memory.blocks), Some(memory.cache_max));
+    row("  top levels", Some(memory.top_levels), None);
+    row("  filters", Some(memory.filters), None);
+    row("  open tables", Some(memory.open_tables), None);
+    row("  lent to the program", Some(memory.lent), None);
+    row("  blocks", Some(memory.blocks), None);
+    row("all", Some(memory.used()), Some(memory.budget));
     out
 }
 

@@ -14,6 +14,7 @@ use crate::range::{is_over, limit};
 use crate::store::flush;
 use crate::store::shared::Shared;
 use crate::table::{CursorHow, Direction, Entry, EntryRef};
+use crate::value::Held;
 
 /// Entries, and bytes of them, after which other tasks of the shard get their turn: less than 100 us of work.
 const SLICE_ENTRIES: usize = 64;
@@ -33,6 +34,7 @@ pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
         return Ok(true);
     }
     let memory = shared.budget.tables / 2;
+    let _buffers = Held::new(Some(&shared.budget.tables_used), memory);
     let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
     let is_done = match merge(shared, job, memory / 2, &mut output).await {
         Ok(is_whole) => is_whole,

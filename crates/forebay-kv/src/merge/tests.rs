@@ -3,17 +3,19 @@
 use std::ops::Bound;
 
 use super::*;
-use crate::record::{Change, HEADER_BYTES, single};
+use crate::record::{Change, HEADER_BYTES, Record};
+use forebay::{Config, Engine};
 
 /// What a memtable is filled with: key, value or deletion.
 type Entries<'a> = &'a [(&'a [u8], Option<u8>)];
 
 fn memory(entries: Entries<'_>, bounds: &Bounds, direction: Direction) -> Source {
-    let memtables = Memtables::new(Arc::default());
+    let engine = Engine::start(Config::default().shards(1)).unwrap();
+    let memtables = Memtables::new(&engine, Arc::default());
     for (lsn, (key, value)) in (1..).zip(entries) {
         let value = value.as_ref().map(std::slice::from_ref);
         let change = value.map_or(Change::Delete, |value| Change::Put { value, expires_s: None });
-        memtables.insert(&single(0, key, &change), &[HEADER_BYTES as u32], lsn);
+        memtables.insert(&Record::single(0, key, &change), &[HEADER_BYTES as u32], lsn);
     }
     Source::Memory(Memory::new(Arc::new(memtables), 0, u64::MAX, bounds, direction))
 }

@@ -15,13 +15,23 @@ use super::shared::{Commit, Shared};
 use super::wait::{Boxed, block_on};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
+use crate::record::Record;
+use crate::value::Held;
 
 /// A record that is ready for the log.
-#[derive(Clone)]
 pub(crate) struct Ready {
-    pub(crate) record: Arc<[u8]>,
+    pub(crate) record: Record,
     /// Where its entries are.
     pub(crate) places: Vec<u32>,
+    /// As long as its writer has it, it is memory that the program holds.
+    _held: Held,
+}
+
+impl Ready {
+    pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>) -> Ready {
+        let held = Held::new(Some(shared.cache.held()), record.memory_bytes());
+        Ready { record, places, _held: held }
+    }
 }
 
 /// What came of trying to commit.
@@ -74,30 +84,48 @@ impl Shared {
 
     /// Whether the active memtable takes so many more bytes, perhaps a new one.
     pub(super) fn has_space(&self, commit: &mut Commit, cost: u64) -> Result<bool> {
-        let active = commit.active.bytes();
         if !self.is_free(commit, cost) {
             return Ok(false);
         }
-        if active > 0 && active + cost > self.budget.memtable {
-            // What snapshots keep of earlier ones is memory, too.
-            self.check_held()?;
-            self.seal(commit);
+        if self.takes(commit, cost) {
+            return Ok(true);
         }
-        Ok(true)
+        // What snapshots keep of earlier ones is memory, too.
+        self.check_held()?;
+        self.seal(commit);
+        Ok(self.takes(commit, cost))
+    }
+
+    /// Whether the active memtable takes so many more bytes. Whatever it takes goes into
+    /// an empty one.
+    fn takes(&self, commit: &Commit, cost: u64) -> bool {
+        let (memtable, active, sealed) = (self.budget.memtable, commit.active.used(), commit.sealed_used());
+        match active {
+            0 => sealed == 0 || sealed + cost.max(memtable) <= self.budget.memtables,
+            _ => active + cost + memtable::SLACK_BYTES.min(memtable / 8) <= memtable,
+        }
+    }
+
+    /// Whether the active memtable, which does not take so many more bytes, may be followed by another: the
+    /// share is three, and each is at most that long.
+    fn may_seal(&self, commit: &Commit, cost: u64) -> bool {
+        let (active, sealed) = (commit.active.used(), commit.sealed_used());
+        let next = cost.max(self.budget.memtable);
+        active > 0 && (sealed == 0 || sealed + active + next <= self.budget.memtables)
     }
 
     /// Whether the memtables may have so many more bytes now.
     fn is_free(&self, commit: &Commit, cost: u64) -> bool {
-        let (active, sealed, limit) = (commit.active.bytes(), commit.sealed_bytes(), self.budget.memtables);
-        // The share is three of them, and each is at most that long.
-        let is_over = active > 0 && active + cost > self.budget.memtable;
-        if is_over && sealed + active + self.budget.memtable > limit {
+        if !self.takes(commit, cost) && !self.may_seal(commit, cost) {
             return false;
         }
         // Nothing is given out bit by bit where the next flush has to wait.
         let is_held = self.flush_limit.load(Ordering::Acquire) != u64::MAX;
-        let is_paced = !commit.sealed.is_empty() && !is_held;
-        !is_paced || sealed + active + cost <= self.gate.allowed(limit, self.engine.now_ns())
+        if commit.sealed.is_empty() || is_held {
+            return true;
+        }
+        let used = commit.sealed_used() + commit.active.used();
+        used + cost <= self.gate.allowed(self.budget.memtables, self.engine.now_ns())
     }
 
     /// Begins a new active memtable; what was in the old one is flushed.
@@ -105,7 +133,7 @@ impl Shared {
         if commit.active.last_lsn() == 0 {
             return;
         }
-        let fresh = Arc::new(Memtables::new(self.budget.snapshots().clone()));
+        let fresh = Arc::new(Memtables::new(&self.engine, self.budget.snapshots().clone()));
         let old = std::mem::replace(&mut commit.active, fresh);
         commit.sealed.push_back(old);
         if commit.sealed.len() == 1 {
@@ -118,8 +146,8 @@ impl Shared {
     /// From now on writers go by the flush of the oldest sealed memtables.
     pub(super) fn next_flush(&self, commit: &Commit) {
         if let Some(oldest) = commit.sealed.front() {
-            let used = commit.sealed_bytes() + commit.active.bytes();
-            self.gate.begin(used, oldest.keys(), self.engine.now_ns());
+            let used = commit.sealed_used() + commit.active.used();
+            self.gate.begin(used, oldest.entries(), self.engine.now_ns());
         }
     }
 
@@ -168,7 +196,7 @@ pub struct Write<'a> {
 enum Stage<'a> {
     Ready(Ready, Option<Place<'a>>),
     /// Slowed down, or without room: then it is tried again.
-    Waiting(Ready, Boxed<'a, Option<Place<'a>>>),
+    Waiting(Boxed<'a, (Ready, Option<Place<'a>>)>),
     Queued(Appended),
     Nothing,
     Failed(Error),
@@ -181,12 +209,12 @@ impl<'a> Write<'a> {
             Err(error) => Stage::Failed(error),
             Ok(ready) if shared.throttle.delay().is_zero() => Stage::Ready(ready, None),
             Ok(ready) => {
-                let slowed = async {
+                let slowed = async move {
                     shared.counters.slowed.fetch_add(1, Ordering::Relaxed);
                     shared.throttle.wait(|| shared.check_writable().is_err()).await;
-                    Ok(None)
+                    Ok((ready, None))
                 };
-                Stage::Waiting(ready, Box::pin(slowed))
+                Stage::Waiting(Box::pin(slowed))
             }
         };
         Write { shared, stage }
@@ -213,19 +241,22 @@ impl<'a> Write<'a> {
                     match self.shared.try_commit(&ready, place.as_ref(), |_| true)? {
                         Tried::In(appended) => self.stage = Stage::Queued(appended),
                         tried => {
-                            let (shared, waiting) = (self.shared, ready.clone());
-                            let room =
-                                async move { shared.wait_for_room(&tried, &waiting, place).await.map(Some) };
-                            self.stage = Stage::Waiting(ready, Box::pin(room));
+                            let shared = self.shared;
+                            let room = async move {
+                                let place = shared.wait_for_room(&tried, &ready, place).await?;
+                                Ok((ready, Some(place)))
+                            };
+                            self.stage = Stage::Waiting(Box::pin(room));
                         }
                     }
                 }
-                Stage::Waiting(ready, mut room) => {
+                Stage::Waiting(mut room) => {
                     let Poll::Ready(waited) = room.as_mut().poll(context) else {
-                        self.stage = Stage::Waiting(ready, room);
+                        self.stage = Stage::Waiting(room);
                         return Poll::Pending;
                     };
-                    self.stage = Stage::Ready(ready, waited?);
+                    let (ready, place) = waited?;
+                    self.stage = Stage::Ready(ready, place);
                 }
                 Stage::Queued(mut appended) => {
                     let Poll::Ready(done) = Pin::new(&mut appended).poll(context) else {

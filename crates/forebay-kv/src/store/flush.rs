@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
 use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
+use crate::value::Held;
 
 /// Entries that are taken out of a memtable at once.
 const BATCH: usize = 32;
@@ -78,8 +79,10 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
         true => shared.gate.tell_all(),
         false => shared.gate.tell(),
     }
-    if let Some(memtables) = Arc::into_inner(memtables) {
-        memtables.take_down().await;
+    match Arc::into_inner(memtables) {
+        Some(memtables) => memtables.take_down().await,
+        // Snapshots may keep it: then the cache gets so much less. Where it has no more, the next writer is told.
+        None => drop(shared.check_held()),
     }
     shared.wal.truncate_before(Lsn(last + 1)).await?;
     Ok(true)
@@ -107,6 +110,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
             }
         }
     }
+    shared.gate.all_written(shared.engine.now_ns());
     let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
     for meta in &metas {
         tables.push((0, open(shared, meta, true).await?));
@@ -147,17 +151,20 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
         depth: 1,
         ..TableSpec::new(shared.next_table(), keyspace)
     };
+    // The buffer that is filled too, and entries on their way.
+    let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);
+    let _buffers = Held::new(Some(&shared.budget.tables_used), buffers);
     let path = shared.table_path(spec.id);
     let mut writer: Option<TableWriter> = None;
     let mut last: Vec<u8> = Vec::new();
     loop {
         let from = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(&last[..]) };
         let batch = memtables.batch(keyspace, (from, Bound::Unbounded), false, u64::MAX, BATCH);
-        for found in &batch {
-            let entry = match found.entry.deleted {
+        for found in &batch.found {
+            let entry = match found.deleted {
                 true if below.as_ref().is_none_or(|levels| !levels.covers(found.key())) => continue,
                 true => Entry::Deleted,
-                false => Entry::Value { bytes: found.value(), expires_s: found.entry.expires_s },
+                false => Entry::Value { bytes: found.value(), expires_s: found.expires_s },
             };
             let added = match &mut writer {
                 Some(writer) => writer.add(found.key(), entry).await,
@@ -174,9 +181,9 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
                 return Err(error);
             }
         }
-        shared.gate.advance(batch.len(), shared.engine.now_ns());
-        match batch.last() {
-            Some(found) if batch.len() == BATCH => {
+        shared.gate.advance(batch.found.len());
+        match batch.found.last() {
+            Some(found) if !batch.is_last => {
                 last.clear();
                 last.extend_from_slice(found.key());
             }

@@ -118,14 +118,19 @@ impl Gate {
         }
     }
 
-    /// It has written so many entries more.
-    pub(crate) fn advance(&self, entries: usize, now_ns: u64) {
+    /// It has written so many keys more.
+    pub(crate) fn advance(&self, keys: usize) {
         if let Some(flush) = &mut self.lock().flush {
-            flush.written += entries as u64;
-            // What follows does not say how far it is.
-            if flush.written >= flush.entries {
-                flush.ending_ns = Some(now_ns);
-            }
+            flush.written += keys as u64;
+        }
+        self.tell();
+    }
+
+    /// It has written all of them: perhaps fewer than there were entries, of which a key may have several. What follows
+    /// does not say how far it is.
+    pub(crate) fn all_written(&self, now_ns: u64) {
+        if let Some(flush) = &mut self.lock().flush {
+            flush.ending_ns = Some(now_ns);
         }
         self.tell();
     }

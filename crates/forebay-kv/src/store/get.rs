@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::Guard;
-use bytes::Bytes;
 
 use super::commit::again;
 use super::shared::Shared;
@@ -17,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable;
 use crate::node::UNIT;
-use crate::table::{Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
-use crate::value::Value;
+use crate::table::{Cached, Far, FilterUse, Found, GetHow, Lookup, Table, walk_all};
+use crate::value::{Held, Value};
 use crate::view::View;
 
 /// What a get is told apart by.
@@ -35,6 +34,8 @@ enum Looked {
     Known(Option<Value>),
     /// This needs reads; if the key is not there, the candidate with this number is next.
     Reads(Lookup, usize),
+    /// The value is there and must be read.
+    Far(Far),
 }
 
 /// How a get began.
@@ -43,31 +44,14 @@ enum Begun<'a> {
     Reads(Boxed<'a, Option<Value>>),
 }
 
-/// The bytes of a memtable's entry, without a copy.
-struct Entry(memtable::Found);
-
-impl AsRef<[u8]> for Entry {
-    fn as_ref(&self) -> &[u8] {
-        self.0.value()
-    }
-}
-
 impl Shared {
     /// A version that was found in a memtable as a value, if it is one.
-    pub(crate) fn value_of(&self, found: memtable::Found) -> Option<Value> {
-        let entry = &found.entry;
-        if entry.deleted || entry.expires_s.is_some_and(|expires_s| expires_s <= self.now_s()) {
+    pub(crate) fn value_of(&self, found: &memtable::Found) -> Option<Value> {
+        if found.deleted || found.expires_s.is_some_and(|expires_s| expires_s <= self.now_s()) {
             return None;
         }
-        let (bytes, record) = (found.value().len(), found.record.len());
-        // A small part of a long batch is copied and does not keep the rest.
-        Some(match bytes * 4 < record && bytes <= 4096 {
-            true => {
-                let copy = Bytes::copy_from_slice(found.value());
-                Value::of_bytes(copy, bytes as u64, self.cache.held())
-            }
-            false => Value::of_bytes(Bytes::from_owner(Entry(found)), record as u64, self.cache.held()),
-        })
+        let (bytes, keeps) = found.to_value();
+        Some(Value::of_bytes(bytes, keeps, self.cache.held()))
     }
 
     /// How a table of this level is asked.
@@ -77,7 +61,6 @@ impl Shared {
             // The clock is read only where it is looked at.
             now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
             filter: if is_last { FilterUse::InMemory } else { FilterUse::Read },
-            class: forebay::shard::class(),
             fill: true,
         }
     }
@@ -85,7 +68,7 @@ impl Shared {
     /// What memory knows of a key at some moment.
     fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<Looked> {
         match view.in_memtables(keyspace, key, lsn) {
-            Some(found) => Ok(Looked::Known(self.value_of(found))),
+            Some(found) => Ok(Looked::Known(self.value_of(&found))),
             None => self.look_in_tables(view, keyspace, key, 0),
         }
     }
@@ -96,6 +79,7 @@ impl Shared {
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
             match table.get_cached(key, self.how(levels, level, table))? {
                 Cached::Answer(Some(Found::Value(value))) => return Ok(Looked::Known(Some(value))),
+                Cached::Answer(Some(Found::Far(far))) => return Ok(Looked::Far(far)),
                 Cached::Answer(Some(Found::Deleted)) => return Ok(Looked::Known(None)),
                 Cached::Answer(None) => {}
                 Cached::NeedsRead(lookup) => return Ok(Looked::Reads(lookup, number + 1)),
@@ -122,10 +106,7 @@ impl Shared {
         };
         Ok(match looked {
             Looked::Known(answer) => Begun::Known(answer),
-            Looked::Reads(lookup, next) => {
-                let read = async move { self.read(&view, keyspace, key, (lookup, next)).await };
-                Begun::Reads(Box::pin(read))
-            }
+            looked => Begun::Reads(Box::pin(async move { self.read(&view, keyspace, key, looked).await })),
         })
     }
 
@@ -134,28 +115,63 @@ impl Shared {
         u64::from(self.options.leaf_bytes) + 2 * UNIT as u64
     }
 
+    /// The newest value of a key in tables.
+    pub(super) async fn get_in_tables(
+        &self,
+        view: &View,
+        keyspace: u32,
+        key: &[u8],
+    ) -> Result<Option<Value>> {
+        let looked = self.look_in_tables(view, keyspace, key, 0)?;
+        self.read(view, keyspace, key, looked).await
+    }
+
     /// Reads tables, from where memory got to.
     async fn read(
         &self,
         view: &View,
         keyspace: u32,
         key: &[u8],
-        at: (Lookup, usize),
+        mut looked: Looked,
     ) -> Result<Option<Value>> {
-        self.check_held()?;
-        let _under_way = self.budget.begin_get(self.get_bytes()).await;
-        let (mut lookup, mut next) = at;
         loop {
-            match lookup.walk(forebay::shard::class()).await? {
-                Some(Found::Value(value)) => return Ok(Some(value)),
-                Some(Found::Deleted) => return Ok(None),
-                None => {}
-            }
-            match self.look_in_tables(view, keyspace, key, next)? {
+            let (lookup, next) = match looked {
                 Looked::Known(answer) => return Ok(answer),
-                Looked::Reads(at, number) => (lookup, next) = (at, number),
-            }
+                Looked::Far(far) => return self.read_far(far).await.map(Some),
+                Looked::Reads(lookup, next) => (lookup, next),
+            };
+            self.check_held()?;
+            let under_way = self.budget.begin_get(self.get_bytes()).await;
+            let found = lookup.walk(forebay::shard::class()).await?;
+            drop(under_way);
+            looked = self.go_on(found, view, keyspace, key, next)?;
         }
+    }
+
+    /// What memory knows of a key after a table's answer.
+    fn go_on(
+        &self,
+        found: Option<Found>,
+        view: &View,
+        keyspace: u32,
+        key: &[u8],
+        next: usize,
+    ) -> Result<Looked> {
+        Ok(match found {
+            Some(Found::Value(value)) => Looked::Known(Some(value)),
+            Some(Found::Far(far)) => Looked::Far(far),
+            Some(Found::Deleted) => Looked::Known(None),
+            None => self.look_in_tables(view, keyspace, key, next)?,
+        })
+    }
+
+    /// Reads a long value, once there is memory for it: it counts as held by the program from now on.
+    async fn read_far(&self, far: Far) -> Result<Value> {
+        let (bytes, class) = (far.memory_bytes(), forebay::shard::class());
+        let _under_way = self.budget.begin_long(bytes).await;
+        let _held = Held::new(Some(self.cache.held()), bytes);
+        self.check_held()?;
+        far.read(class).await
     }
 
     /// The values of several keys at one moment, in their order.
@@ -172,33 +188,36 @@ impl Shared {
         let mut fresh = keys.iter().enumerate();
         // Each with the key's place, and the candidate that is next.
         let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
+        let mut far: Vec<(usize, Far)> = Vec::new();
         loop {
             while lookups.len() < most
                 && let Some((place, key)) = fresh.next()
             {
                 match self.look(&view, lsn, keyspace, key)? {
                     Looked::Known(answer) => answers[place] = answer,
+                    Looked::Far(value) => far.push((place, value)),
                     Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
                 }
             }
             if lookups.is_empty() {
-                return Ok(answers);
+                break;
             }
             self.check_held()?;
             let bytes = self.get_bytes() * lookups.len() as u64;
             let _under_way = self.budget.begin_get(bytes).await;
             let class = forebay::shard::class();
             for ((place, next), found) in walk_all(std::mem::take(&mut lookups), class).await? {
-                match found {
-                    Some(Found::Value(value)) => answers[place] = Some(value),
-                    Some(Found::Deleted) => {}
-                    None => match self.look_in_tables(&view, keyspace, keys[place], next)? {
-                        Looked::Known(answer) => answers[place] = answer,
-                        Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
-                    },
+                match self.go_on(found, &view, keyspace, keys[place], next)? {
+                    Looked::Known(answer) => answers[place] = answer,
+                    Looked::Far(value) => far.push((place, value)),
+                    Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
                 }
             }
         }
+        for (place, far) in far {
+            answers[place] = Some(self.read_far(far).await?);
+        }
+        Ok(answers)
     }
 }
 

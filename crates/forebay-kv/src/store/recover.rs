@@ -40,10 +40,10 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
             let path = shared.dir.join("log");
             Error::at(error.kind().clone(), &path, format!("record {lsn}: {error}"))
         };
-        let bytes: Arc<[u8]> = Arc::from(&found[..]);
-        let places = record::parse(&bytes).map_err(damaged)?;
+        let bytes = &found[..];
+        let places = record::parse(bytes).map_err(damaged)?;
         for &at in &places {
-            let entry = record::entry_at(&bytes, at as usize);
+            let entry = record::entry_at(bytes, at as usize);
             let keyspace = entry.map_or(u32::MAX, |(entry, _)| entry.keyspace);
             if shared.with_view(|view| view.version.keyspace(keyspace).is_none()) {
                 let text = format!("it is of keyspace {keyspace}, which there is none");
@@ -55,7 +55,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
             {
                 let mut commit = shared.lock();
                 if shared.has_space(&mut commit, cost)? {
-                    commit.active.insert(&bytes, &places, lsn.0);
+                    commit.active.insert(bytes, &places, lsn.0);
                     break;
                 }
             }

@@ -15,7 +15,7 @@ use super::stats::Counters;
 use super::throttle::Throttle;
 use super::turn::Turn;
 use crate::budget::Budget;
-use crate::cache::{Cache, Pin};
+use crate::cache::{Cache, Pin, Pinning};
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, Result};
 use crate::manifest::version::Version;
@@ -89,6 +89,10 @@ impl Commit {
         self.sealed.iter().map(|memtables| memtables.bytes()).sum()
     }
 
+    pub(super) fn sealed_used(&self) -> u64 {
+        self.sealed.iter().map(|memtables| memtables.used()).sum()
+    }
+
     fn view(&self) -> Arc<View> {
         Arc::new(View {
             active: self.active.clone(),
@@ -115,7 +119,7 @@ impl Shared {
         let Parts { engine, dir, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let commit = Commit {
-            active: Arc::new(Memtables::new(budget.snapshots().clone())),
+            active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
             sealed: VecDeque::new(),
             version: Arc::new(version),
             flushed: log_start.saturating_sub(1),
@@ -211,7 +215,7 @@ impl Shared {
         let wanted = over.div_ceil(LOAN_BYTES) as usize;
         lent.truncate(wanted);
         while lent.len() < wanted
-            && let Some(pin) = self.cache.pin(LOAN_BYTES)
+            && let Some(pin) = self.cache.pin(Pinning::Lent, LOAN_BYTES)
         {
             lent.push(pin);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::shared::Shared;
+use crate::cache::Pinning;
 use crate::manifest::version::LEVELS;
 
 /// Counts since the store was opened, and what it has now; see [`Store::stats`](crate::Store::stats).
@@ -74,23 +75,47 @@ pub struct MemoryStats {
     pub log: u64,
     /// The share of the manifest.
     pub manifest_max: u64,
+    /// The manifest: what the store consists of, and changes of it that wait to be written.
+    pub manifest: u64,
     /// The share of the buffers of flushes and compactions.
     pub tables_max: u64,
+    /// What those that are under way may use of it.
+    pub tables: u64,
     /// The share of gets that are under way.
     pub gets_max: u64,
     /// Gets that are under way.
     pub gets: u64,
     /// The share of what the program holds.
     pub held_max: u64,
-    /// What the program holds: values, and memtables that only snapshots need. Beyond its share it may be
-    /// what the cache can spare.
+    /// What the program holds: values, ranges and loads, writes that wait, and memtables that only snapshots
+    /// need. Beyond its share it may be what the cache can spare.
     pub held: u64,
+    /// What I/O memory may lose: its buffers are powers of two, and long ones find no room between others. None
+    /// of small budgets.
+    pub spare_max: u64,
     /// The share of the cache.
     pub cache_max: u64,
-    /// Of it, top levels and filters of tables, and what is lent to what the program holds.
+    /// Of it, what stays: the four below.
     pub pinned: u64,
-    /// Of it, blocks.
+    /// Top levels of tables.
+    pub top_levels: u64,
+    /// Filters of tables.
+    pub filters: u64,
+    /// What is known of open tables: their keys, files and places.
+    pub open_tables: u64,
+    /// Lent to what the program holds beyond its share.
+    pub lent: u64,
+    /// Of the cache, blocks that come and go.
     pub blocks: u64,
+}
+
+impl MemoryStats {
+    /// All that is used, which is at most the budget.
+    pub fn used(&self) -> u64 {
+        let buffers = self.memtables + self.log + self.manifest + self.tables + self.gets;
+        // What is lent is used by what the program holds.
+        buffers + self.held + self.top_levels + self.filters + self.open_tables + self.blocks
+    }
 }
 
 /// A keyspace and its tables.
@@ -164,13 +189,20 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
             log_max: budget.log,
             log: log.pending_bytes as u64,
             manifest_max: budget.manifest,
+            manifest: shared.manifest.memory_bytes(),
             tables_max: budget.tables,
+            tables: budget.tables_used.get(),
             gets_max: budget.gets,
             gets: budget.gets_bytes(),
             held_max: budget.held,
             held: shared.held_bytes(),
             cache_max: budget.cache,
-            pinned: cache.pinned_bytes,
+            spare_max: budget.spare,
+            pinned: cache.pinned.sum(),
+            top_levels: cache.pinned.of(Pinning::TopLevels),
+            filters: cache.pinned.of(Pinning::Filters),
+            open_tables: cache.pinned.of(Pinning::Tables),
+            lent: cache.pinned.of(Pinning::Lent),
             blocks: cache.block_bytes,
         },
         keyspaces: keyspaces.collect(),

@@ -6,7 +6,6 @@ use super::commit::{Ready, Tried};
 use super::shared::{Commit, Shared};
 use crate::error::Result;
 use crate::memtable;
-use crate::table::Found;
 use crate::value::Value;
 use crate::view::View;
 
@@ -88,23 +87,10 @@ async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
         let upto = shared.inserted();
         if let Some(found) = newest(&commit, keyspace, key) {
             let lsn = found.lsn;
-            return Ok(Seen { lsn, upto, loads: commit.loads, value: shared.value_of(found) });
+            return Ok(Seen { lsn, upto, loads: commit.loads, value: shared.value_of(&found) });
         }
         (shared.view(), upto, commit.loads)
     };
-    let Some(levels) = view.version.keyspace(keyspace) else {
-        return Ok(Seen { lsn: 0, upto, loads, value: None });
-    };
-    let mut value = None;
-    for (level, table) in levels.candidates(key) {
-        match table.get(key, shared.how(levels, level, table)).await? {
-            Some(Found::Value(found)) => {
-                value = Some(found);
-                break;
-            }
-            Some(Found::Deleted) => break,
-            None => {}
-        }
-    }
+    let value = shared.get_in_tables(&view, keyspace, key).await?;
     Ok(Seen { lsn: 0, upto, loads, value })
 }

@@ -242,8 +242,7 @@ impl Cursor {
             }
             Payload::Blob(blob) => {
                 table.check_blob_place(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
-                let range = blob.offset..blob.offset + u64::from(blob.len);
-                match leaf.around.part(range) {
+                match leaf.around.part(blob.range()) {
                     None => Current::Far(blob, entry.expires_s),
                     Some(block) => {
                         table.check_blob(blob, &block)?;

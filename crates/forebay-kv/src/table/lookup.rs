@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use forebay::{Block, Step};
 
+use super::far::{Far, WALKED_BYTES_MAX};
 use super::{Cached, FilterUse, Found, GetHow, Table};
 use crate::error::{Error, Result};
 use crate::node::filter::{self, Hash};
 use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
 use crate::value::Value;
-
-/// Blobs that are longer do not go into the cache, in bytes.
-const CACHED_BLOB_BYTES_MAX: usize = 64 << 10;
 
 /// A lookup that needs a read: what [`range`](Lookup::range) says is to be read and given to
 /// [`step`](Lookup::step), until that answers.
@@ -38,6 +36,8 @@ enum At {
 /// Where a lookup got to without reading.
 enum Progress {
     Done(Option<Found>),
+    /// A value that is to be read when there is memory for it.
+    Far(BlobAt),
     Needs(At),
 }
 
@@ -48,14 +48,19 @@ enum Key {
 }
 
 impl Table {
-    /// Looks a key up; reads what is not in memory.
+    /// Looks a key up; reads what is not in memory, and claims none for a long value.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
+    #[cfg(test)]
     pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
-        match self.get_cached(key, how)? {
-            Cached::Answer(found) => Ok(found),
-            Cached::NeedsRead(lookup) => lookup.walk(how.class).await,
+        let found = match self.get_cached(key, how)? {
+            Cached::Answer(found) => found,
+            Cached::NeedsRead(lookup) => lookup.walk(forebay::Class::DEFAULT).await?,
+        };
+        match found {
+            Some(Found::Far(far)) => Ok(Some(Found::Value(far.read(forebay::Class::DEFAULT).await?))),
+            found => Ok(found),
         }
     }
 
@@ -81,6 +86,7 @@ impl Table {
         };
         Ok(match progress {
             Progress::Done(found) => Cached::Answer(found),
+            Progress::Far(blob) => Cached::Answer(Some(Found::Far(Far { table: self.clone(), blob }))),
             Progress::Needs(at) => Cached::NeedsRead(Lookup {
                 table: self.clone(),
                 key: Key::new(key),
@@ -124,6 +130,9 @@ impl Table {
                     }
                 }
                 At::Blob(blob) => {
+                    if blob.len > WALKED_BYTES_MAX {
+                        return Ok(Progress::Far(blob));
+                    }
                     let block = self.cache.get(self.meta.id, blob.offset);
                     return Ok(match block.filter(|block| block.len() == blob.len as usize) {
                         Some(block) => Progress::Done(Some(self.value(block))),
@@ -200,7 +209,7 @@ impl Lookup {
                 begin..begin + UNIT as u64
             }
             At::Node(child, _) => child.range(),
-            At::Blob(blob) => blob.offset..blob.offset + u64::from(blob.len),
+            At::Blob(blob) => blob.range(),
         }
     }
 
@@ -220,6 +229,7 @@ impl Lookup {
         };
         match progress {
             Ok(Progress::Done(found)) => Step::Done(found),
+            Ok(Progress::Far(blob)) => Step::Done(Some(Found::Far(Far { table: self.table.clone(), blob }))),
             Ok(Progress::Needs(at)) => {
                 self.at = at;
                 Step::Read(self.range())
@@ -252,9 +262,7 @@ impl Lookup {
             }
             At::Blob(blob) => {
                 table.check_blob(blob, block)?;
-                if block.len() <= CACHED_BLOB_BYTES_MAX {
-                    self.keep(blob.offset, block);
-                }
+                self.keep(blob.offset, block);
                 return Ok(Progress::Done(Some(table.value(block.clone()))));
             }
         };

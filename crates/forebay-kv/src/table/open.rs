@@ -9,7 +9,7 @@ use forebay::{Class, Engine, Open};
 use super::footer::Footer;
 use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
-use crate::cache::Cache;
+use crate::cache::{Cache, Pinning};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::UNIT;
 
@@ -70,7 +70,7 @@ impl Table {
             let text = "the table's footer and the manifest contradict each other";
             return Err(Error::corrupt(path, bytes - UNIT as u64, text));
         }
-        let known = cache.must_pin(known_bytes(meta));
+        let known = cache.must_pin(Pinning::Tables, known_bytes(meta));
         let reading = Reading { file: &file, footer: &footer, class: how.class };
         let pinned = pin(&reading, cache, how.pin_filter).await?;
         Ok(Arc::new(Table {
@@ -102,15 +102,15 @@ async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Res
         (area.end - area.start) * UNIT as u64
     };
     for level in (2..=root_level).rev() {
-        let Some(pin) = cache.pin(level_bytes(level)) else { return Ok(pinned) };
+        let Some(pin) = cache.pin(Pinning::TopLevels, level_bytes(level)) else { return Ok(pinned) };
         pinned.add_level(reading, level, pin).await?;
     }
     let filter_bytes = u64::from(reading.footer.filter_partitions) * UNIT as u64;
-    if pin_filter && let Some(pin) = cache.pin(filter_bytes) {
+    if pin_filter && let Some(pin) = cache.pin(Pinning::Filters, filter_bytes) {
         pinned.add_filter(reading, pin).await?;
     }
     if root_level > 0
-        && let Some(pin) = cache.pin(level_bytes(1))
+        && let Some(pin) = cache.pin(Pinning::TopLevels, level_bytes(1))
     {
         pinned.add_level(reading, 1, pin).await?;
     }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn how(filter: FilterUse) -> GetHow {
-        GetHow { now_s: 0, filter, class: forebay::Class::DEFAULT, fill: true }
+        GetHow { now_s: 0, filter, fill: true }
     }
 
     fn reads(engine: &Engine) -> u64 {
@@ -301,7 +301,7 @@ mod tests {
                 let meta = write(&engine, &path, (0..300).map(key)).await;
                 let cache = Cache::new(64 << 20, 64 << 20);
                 let table = Table::open(&engine, &path, &meta, &cache, OpenHow::default()).await.unwrap();
-                let known = cache.stats().pinned_bytes - table.pinned.bytes();
+                let known = cache.stats().pinned.sum() - table.pinned.bytes();
                 assert!(known >= (meta.smallest.len() + meta.largest.len()) as u64 * 2);
                 let before = reads(&engine);
                 for number in 0..300 {
@@ -316,7 +316,7 @@ mod tests {
                 let size = table.footer.level(1).map_or(0, |area| area.end - area.start) * UNIT as u64;
                 assert!(table.pinned.bytes() >= size);
                 drop(table);
-                assert_eq!(cache.stats().pinned_bytes, 0);
+                assert_eq!(cache.stats().pinned.sum(), 0);
             }
         });
     }

@@ -168,12 +168,14 @@ impl Open {
         Ok(Ok(state))
     }
 
-    /// Everything of a writer.
+    /// Everything of a writer, at one moment: a batch that nobody was told of may become durable between two reads,
+    /// also in a store that failed, and once it stood in one keyspace and not yet in the other.
     pub(crate) async fn content(&self, writer: u8) -> Result<Result<State, String>> {
         let mut state = State::new();
+        let snapshot = self.store.snapshot();
         for space in 0..SPACES {
             let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| key(writer, (space, number))).collect();
-            let found = self.space((space, 0)).multi_get(&keys).await?;
+            let found = snapshot.multi_get(self.space((space, 0)), &keys).await?;
             for (at, value) in (0..KEYS).zip(found) {
                 match value.as_deref().map(number).transpose() {
                     Ok(Some(value)) => drop(state.insert((space, at), value)),

@@ -2,6 +2,8 @@
 
 use super::{Current, Cursor};
 use crate::error::Result;
+use crate::table::far::memory_bytes;
+use crate::value::Held;
 
 impl Cursor {
     /// Reads the value that it is at, if it was not read yet.
@@ -10,8 +12,10 @@ impl Cursor {
     /// As [`next`](Self::next).
     pub(crate) async fn load(&mut self) -> Result<()> {
         let Current::Far(blob, expires_s) = self.current else { return Ok(()) };
-        let range = blob.offset..blob.offset + u64::from(blob.len);
-        let read = self.table.read(range, self.how.class).await;
+        // The program's, if it is a range: it comes to hold it next. Compaction has a share for it.
+        let held = if self.how.cache { memory_bytes(blob) } else { 0 };
+        let _held = Held::new(Some(self.table.cache.held()), held);
+        let read = self.table.read(blob.range(), self.how.class).await;
         let block = self.note(read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block)))?;
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())

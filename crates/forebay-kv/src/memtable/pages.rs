@@ -1,0 +1,137 @@
+//! Memory of a memtable: pages as small as the blocks of the cache, so that either can have what the other
+//! gave back. The system's allocator would keep it: a record is allocated on its writer's thread and freed on
+//! another, and what lies between others that stay is lost to everybody else. 42 MB were mapped there for 16 in
+//! use.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use forebay::{BlockMut, Engine};
+
+pub(super) const PAGE: usize = 4096;
+/// What a page costs besides its bytes.
+const PAGE_OVERHEAD: usize = 64;
+
+/// What so many bytes cost, without the rest of their last page.
+pub(super) fn cost(bytes: u64) -> u64 {
+    bytes + bytes.div_ceil((PAGE / PAGE_OVERHEAD) as u64)
+}
+
+/// Bytes that only grow, in pages. Places beyond the end read as nothing.
+pub(super) struct Pages {
+    engine: Engine,
+    pages: Vec<Page>,
+}
+
+enum Page {
+    Io(BlockMut),
+    /// When programs hold all I/O memory: what the log has already must come into memory, too.
+    Heap(Box<[u8]>),
+}
+
+impl Page {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Page::Io(block) => block,
+            Page::Heap(bytes) => bytes,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Page::Io(block) => block,
+            Page::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Pages {
+    pub(super) fn new(engine: &Engine) -> Pages {
+        Pages { engine: engine.clone(), pages: Vec::new() }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        (self.pages.len() * (PAGE + PAGE_OVERHEAD)) as u64
+    }
+
+    /// Makes sure that there are pages up to `end`.
+    pub(super) fn reach(&mut self, end: u64) {
+        while ((self.pages.len() * PAGE) as u64) < end {
+            self.pages.push(match self.engine.block(PAGE) {
+                Ok(block) => Page::Io(block),
+                Err(_) => Page::Heap(vec![0; PAGE].into_boxed_slice()),
+            });
+        }
+    }
+
+    /// Frees the last pages, so many at most; says whether there are more.
+    pub(super) fn free(&mut self, count: usize) -> bool {
+        self.pages.truncate(self.pages.len().saturating_sub(count));
+        !self.pages.is_empty()
+    }
+
+    /// The parts of `len` bytes from `at` on, which may lie in several pages.
+    pub(super) fn parts(&self, at: u64, len: usize) -> impl Iterator<Item = &[u8]> {
+        let (mut at, end) = (at, at + len as u64);
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let begin = at as usize % PAGE;
+            let len = ((end - at) as usize).min(PAGE - begin);
+            let page = self.pages.get((at / PAGE as u64) as usize)?;
+            at += len as u64;
+            page.bytes().get(begin..begin + len)
+        })
+    }
+
+    /// A part that lies within one page, to change it.
+    pub(super) fn part_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
+        let begin = at as usize % PAGE;
+        let page = self.pages.get_mut((at / PAGE as u64) as usize);
+        page.and_then(|page| page.bytes_mut().get_mut(begin..begin + len)).unwrap_or_default()
+    }
+
+    /// The word at a multiple of 8.
+    #[inline]
+    pub(super) fn word(&self, at: u64) -> u64 {
+        let page = self.pages.get((at / PAGE as u64) as usize).map_or(&[][..], Page::bytes);
+        let begin = at as usize % PAGE;
+        page.get(begin..begin + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+    }
+
+    /// Writes bytes up to where there are pages.
+    pub(super) fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let len = bytes.len().min(PAGE - at as usize % PAGE);
+            let (now, later) = bytes.split_at(len);
+            let place = self.part_mut(at, len);
+            if place.len() != len {
+                return;
+            }
+            place.copy_from_slice(now);
+            (at, bytes) = (at + len as u64, later);
+        }
+    }
+
+    /// How `len` bytes from `at` on compare with others.
+    #[inline]
+    pub(super) fn compare(&self, at: u64, len: usize, other: &[u8]) -> Ordering {
+        let mut rest = other;
+        for part in self.parts(at, len) {
+            let (now, later) = rest.split_at(rest.len().min(part.len()));
+            match part.cmp(now) {
+                Ordering::Equal => rest = later,
+                order => return order,
+            }
+        }
+        len.cmp(&other.len())
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("pages", &self.pages.len()).finish_non_exhaustive()
+    }
+}

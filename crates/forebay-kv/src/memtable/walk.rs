@@ -1,0 +1,123 @@
+//! Entries of a memtable in the order of their keys, as they were at a record.
+
+use std::ops::Bound;
+
+use super::{BATCH_BYTES, Batch, Header, Inner, Sought};
+
+/// A walk over some keys of a keyspace.
+pub(super) struct Walk<'m> {
+    pub(super) inner: &'m Inner,
+    pub(super) keyspace: u32,
+    pub(super) range: (Bound<&'m [u8]>, Bound<&'m [u8]>),
+    pub(super) lsn: u64,
+    pub(super) batch: Batch,
+    /// Bytes of what was taken so far.
+    pub(super) bytes: usize,
+}
+
+impl Walk<'_> {
+    /// Takes up to so many keys, ascending; answers whether there are no more.
+    pub(super) fn forwards(&mut self, count: usize) -> bool {
+        let inner = self.inner;
+        // Versions of a key come from the newest on: behind the oldest possible one is the next key.
+        let (key, lsn) = match self.range.0 {
+            Bound::Unbounded => (&[][..], u64::MAX),
+            Bound::Included(key) => (key, u64::MAX),
+            Bound::Excluded(key) => (key, 0),
+        };
+        let mut path = inner.seek(&Sought { keyspace: self.keyspace, key, lsn });
+        while let Some(at) = inner.tree.next(&mut path) {
+            let header = inner.text.header(at);
+            if header.keyspace != self.keyspace || !self.is_below_high(&header) {
+                return true;
+            }
+            if header.lsn > self.lsn || self.is_taken(&header) {
+                continue;
+            }
+            if self.is_full(count) {
+                return false;
+            }
+            self.take(&header);
+        }
+        true
+    }
+
+    /// The same, descending.
+    pub(super) fn backwards(&mut self, count: usize) -> bool {
+        let inner = self.inner;
+        let mut path = match self.range.1 {
+            Bound::Unbounded => match self.keyspace.checked_add(1) {
+                Some(next) => inner.seek(&Sought { keyspace: next, key: &[], lsn: u64::MAX }),
+                None => inner.tree.end(),
+            },
+            Bound::Included(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: 0 }),
+            Bound::Excluded(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: u64::MAX }),
+        };
+        // Versions of a key come from the oldest on: which one counts is clear when the next does not.
+        let mut newest: Option<Header> = None;
+        loop {
+            let next = inner.tree.previous(&mut path).map(|at| inner.text.header(at));
+            let next = next.filter(|header| header.keyspace == self.keyspace && self.is_above_low(header));
+            if let (Some(header), Some(found)) = (&newest, &next)
+                && self.is_same(header, found)
+            {
+                if found.lsn <= self.lsn {
+                    newest = next;
+                }
+                continue;
+            }
+            if let Some(header) = newest.take() {
+                if self.is_full(count) {
+                    return false;
+                }
+                self.take(&header);
+            }
+            let Some(found) = next else { return true };
+            if found.lsn <= self.lsn {
+                newest = Some(found);
+            }
+        }
+    }
+
+    fn is_full(&self, count: usize) -> bool {
+        self.batch.found.len() >= count || self.bytes >= BATCH_BYTES
+    }
+
+    fn take(&mut self, header: &Header) {
+        let found = self.inner.found(header, true);
+        self.bytes += found.key().len() + found.value().len();
+        self.batch.found.push(found);
+    }
+
+    /// Whether it is an older version of what was taken last.
+    fn is_taken(&self, header: &Header) -> bool {
+        let last = self.batch.found.last();
+        last.is_some_and(|last| self.inner.text.compare_key(header, last.key()).is_eq())
+    }
+
+    fn is_same(&self, one: &Header, other: &Header) -> bool {
+        let pages = &self.inner.text.pages;
+        one.key_bytes == other.key_bytes && {
+            let one = pages.parts(one.key_at, one.key_bytes).flatten();
+            one.eq(pages.parts(other.key_at, other.key_bytes).flatten())
+        }
+    }
+
+    fn is_below_high(&self, header: &Header) -> bool {
+        let compare = |key| self.inner.text.compare_key(header, key);
+        match self.range.1 {
+            Bound::Unbounded => true,
+            Bound::Included(key) => compare(key).is_le(),
+            Bound::Excluded(key) => compare(key).is_lt(),
+        }
+    }
+
+    fn is_above_low(&self, header: &Header) -> bool {
+        let compare = |key| self.inner.text.compare_key(header, key);
+        match self.range.0 {
+            Bound::Unbounded => true,
+            Bound::Included(key) => compare(key).is_ge(),
+            Bound::Excluded(key) => compare(key).is_gt(),
+        }
+    }
+}
