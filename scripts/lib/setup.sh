@@ -48,6 +48,27 @@ require_component() {
     timeout 120 rustup component add "$2" || fail "rustup could not add $2. Check the network, then run this again"
 }
 
+# What the feature `wait` is built with: libbpf from source, libelf and zlib of the system. Installs it as root, or says
+# what is missing and fails, since the rest can be built without.
+have_wait_libraries() {
+    local wanted=(make pkg-config libelf-dev zlib1g-dev)
+    { command -v make && command -v pkg-config && pkg-config --exists libelf zlib; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the feature \`wait\`: ${wanted[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${wanted[@]}")
+}
+
+# Every feature of every crate but those whose name is given, as cargo's --features wants them.
+features_without() {
+    awk -v left_out="$1" '
+        FNR == 1 { section = ""; crate = FILENAME; sub(/.*crates\//, "", crate); sub(/\/.*/, "", crate) }
+        /^\[/ { section = $0 }
+        section == "[features]" && /^[a-z_]+ *=/ && $1 != left_out && $1 != "default" { printf "%s/%s,", crate, $1 }
+    ' crates/{forebay,forebay-wal,forebay-kv,forebay-cli}/Cargo.toml
+}
+
 # The folder that cargo builds into, as an absolute path.
 target_dir() {
     local dir=${CARGO_TARGET_DIR:-target}

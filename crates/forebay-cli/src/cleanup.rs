@@ -23,6 +23,9 @@ struct Shared {
     next: AtomicU64,
 }
 
+/// Each attempt meets only what was made since the one before.
+const REMOVALS_MAX: u32 = 1000;
+
 type Action = Box<dyn FnOnce() + Send>;
 
 impl std::fmt::Debug for Cleanup {
@@ -112,13 +115,8 @@ impl Cleanup {
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!(".forebay-{label}-{}-{number}.tmp", std::process::id()));
             let doomed = path.clone();
-            let created = self.create(
-                || DirBuilder::new().mode(0o700).create(&path),
-                move || {
-                    // As with a file.
-                    let _ = std::fs::remove_dir_all(doomed);
-                },
-            );
+            let created = self
+                .create(|| DirBuilder::new().mode(0o700).create(&path), move || remove_directory(&doomed));
             match created {
                 Ok(((), guard)) => return Ok(TempDirectory { path, guard }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -129,6 +127,18 @@ impl Cleanup {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Action>> {
         self.shared.actions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes a directory with all that is in it, also while threads of this process still make files there: what was made
+/// behind the removal's back is found the next time, and once the directory itself is gone nothing more can be made.
+fn remove_directory(path: &Path) {
+    for _ in 0..REMOVALS_MAX {
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            // It may be gone already; for any other failure there is nobody left to tell.
+            _ => return,
+        }
     }
 }
 
@@ -210,6 +220,27 @@ mod tests {
         std::fs::write(path.join("file"), "text").expect("it is our directory");
         drop(temp);
         assert!(!path.exists());
+    }
+
+    /// At Ctrl-C the directory goes while the threads that fill it still run. Removed in one attempt it stayed behind,
+    /// with a file made between the listing and the removal.
+    #[test]
+    fn a_directory_that_is_being_filled_goes_away_too() {
+        let cleanup = Cleanup::default();
+        for _ in 0..20 {
+            let temp = cleanup
+                .temp_directory(&std::env::temp_dir(), "fill")
+                .expect("the temp directory is writable");
+            let path = temp.path().to_owned();
+            let filling = std::thread::spawn({
+                let path = path.clone();
+                move || (0_u32..).find(|number| std::fs::write(path.join(number.to_string()), "").is_err())
+            });
+            while std::fs::read_dir(&path).expect("it is ours").count() < 50 {}
+            drop(temp);
+            assert!(filling.join().expect("it ends with the directory").is_some());
+            assert!(!path.exists());
+        }
     }
 
     #[test]

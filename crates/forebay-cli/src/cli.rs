@@ -6,7 +6,10 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
+use crate::measure::hosts::agent::AgentArgs;
 use crate::measure::kind::{self, ALL, Kind};
+use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
+use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
 /// What a storage path can do, and what programs really get from it.
@@ -19,7 +22,8 @@ use crate::wal::WalCommand;
     arg_required_else_help = true
 )]
 #[command(after_help = "Exit codes: 0 done; 1 something failed; 2 wrong usage; 3 the path cannot be used; \
-    4 the path is not suitable (no space, no direct I/O, file too small); 128+N ended by signal N.")]
+    4 the path is not suitable (no space, no direct I/O, file too small); \
+    5 this build or this user cannot do it; 128+N ended by signal N.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -34,19 +38,38 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
+    /// Serve one directory to a controller that measures on several hosts at once.
+    Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
+    /// Say what changed beyond noise between two results.
+    Diff(DiffArgs),
+    /// Check figures of a result: exit code 0 when all expressions hold, 1 when one does not.
+    Assert(AssertArgs),
+    /// Convert fio's JSON into this program's, and this program's into CSV.
+    Convert(ConvertArgs),
+    /// Run a command and say how long it stood still for I/O, and for which files.
+    Wait(WaitArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
+    /// What measures for an agent; the agent starts the program with it.
+    #[command(name = crate::measure::hosts::WORKER_SUBCOMMAND, hide = true)]
+    AgentWorker {
+        /// The directory that the agent serves.
+        directory: PathBuf,
+    },
     /// One sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
         /// What to do, as the parent process wrote it.
         job: String,
+        /// Wait for the instant at which to begin.
+        #[arg(long)]
+        start_line: bool,
     },
 }
 
@@ -163,6 +186,9 @@ pub(crate) struct ReportArgs {
     /// read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
+    /// Measure nothing: make the page of a result that was saved with `--json`.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
+    pub(crate) from: Option<PathBuf>,
     /// Where to write the page.
     #[arg(long, value_name = "FILE.html", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,

@@ -7,6 +7,7 @@
 //! | 2 | the command line is wrong; `wal`: the log cannot be read; `kv`: it could not be done |
 //! | 3 | the path cannot be used: missing, not a file or directory, not readable or writable |
 //! | 4 | the path can be used, but not for this: no space, a file that is too small, a file system without O_DIRECT |
+//! | 5 | this build or this user cannot do it: a feature that was left out, a privilege that is missing |
 //! | 130, 143, 129 | ended by SIGINT, SIGTERM, SIGHUP; temp files were removed |
 
 use std::fmt;
@@ -24,6 +25,8 @@ pub(crate) enum Failure {
     Path(String),
     /// Exit code 4.
     Unsuitable(String),
+    /// Exit code 5: a feature that this build does not have, or a privilege that this user does not have.
+    Lacking(String),
     /// Exit code 2: a log cannot be read. 1 is kept for one that can, and is damaged.
     Log(String),
     /// Exit code 2: a store cannot be used. 1 is kept for a key that is not there, and for a damaged store.
@@ -49,6 +52,7 @@ impl Failure {
             Self::Usage(_) | Self::Log(_) | Self::Store(_) => 2,
             Self::Path(_) => 3,
             Self::Unsuitable(_) => 4,
+            Self::Lacking(_) => 5,
         }
     }
 }
@@ -59,6 +63,7 @@ impl fmt::Display for Failure {
             Self::Usage(sentence)
             | Self::Path(sentence)
             | Self::Unsuitable(sentence)
+            | Self::Lacking(sentence)
             | Self::Log(sentence)
             | Self::Store(sentence) => formatter.write_str(sentence),
         }

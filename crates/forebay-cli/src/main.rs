@@ -15,6 +15,8 @@ mod output;
 mod progress;
 mod report;
 mod result;
+mod saved;
+mod wait;
 mod wal;
 
 use std::io::IsTerminal;
@@ -29,6 +31,7 @@ use cleanup::Cleanup;
 use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
 use context::{Context, Target};
 use exit::Failure;
+use measure::hosts::{Setup, Task};
 use measure::kind::{ALL, Kind};
 use output::{Destination, print};
 use progress::Progress;
@@ -48,14 +51,24 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
+        Command::Agent(args) => measure::hosts::agent::run(&args, &cleanup()?),
+        Command::AgentWorker { directory } => {
+            measure::hosts::worker::run(&directory)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Report(args) => run_report(&args, &cleanup()?),
+        Command::Diff(args) => saved::diff(&args),
+        Command::Assert(args) => saved::assert(&args),
+        Command::Convert(args) => saved::convert(&args),
+        // It catches signals itself: they are the command's.
+        Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
         Command::Wal(command) => wal::run(&command),
         // Nor does a signal leave anything of a store that the next open does not recover from.
         Command::Kv(command) => kv::run(&command),
-        Command::MeasureChild { job } => {
+        Command::MeasureChild { job, start_line } => {
             // It makes nothing that must be undone, so that the default action of signals is right for it.
-            print(&format!("{}\n", measure::run_child(&job)?))?;
+            print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -82,6 +95,9 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
 }
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    if let Some(task) = Task::of(measure.kind, &measure.matches)? {
+        return run_on_hosts(&task, measure, cleanup);
+    }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let environment = doctor::examine(&context.target, cleanup)?;
     let experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
@@ -98,9 +114,31 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Plays this process's part in a measurement on several hosts. Gates that are missed are told in the result.
+fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let common = &measure.args.common;
+    let setup = Setup {
+        path: &measure.path()?,
+        quick: common.quick,
+        seed: common.seed.unwrap_or_else(fresh_seed),
+        progress: Progress::detect(common.quiet),
+        destructive: common.overwrite || common.destroy_data,
+    };
+    let Some(experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
+    let report = Report::new(doctor::machine_only(), experiments);
+    print(&if measure.args.json { report.to_json()? } else { report::summary::render(&report) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     // Found out before anything is measured: a minute of work must not end in "permission denied".
     let page = Destination::page(&args.out)?;
+    if let Some(file) = &args.from {
+        let report = saved::load(file)?;
+        page.write(&report::html::page(&report), cleanup)?;
+        print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let numbers = match &args.json {
         Some(file) if !to_stdout => Some(Destination::json(file)?),

@@ -128,7 +128,13 @@ pub(crate) struct Row {
     /// Times of single operations by name, over all samples: HdrHistogram V2, compressed, in base64; nanoseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) histograms: BTreeMap<String, String>,
+    /// What changed over time in the first repeat.
+    #[serde(default, skip_serializing_if = "Series::is_empty")]
+    pub(crate) series: Series,
 }
+
+/// Lists of numbers of one length by name; a name ends in its unit, and `at_s` is where the values stand in time.
+pub(crate) type Series = BTreeMap<String, Vec<f64>>;
 
 impl Row {
     /// A row whose metrics are the medians of `samples`.

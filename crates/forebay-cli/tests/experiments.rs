@@ -146,3 +146,40 @@ fn rows_have_gates_and_the_times_of_all_operations() {
     let outcome = run(&arguments.into_iter().filter(|word| *word != "--json").collect::<Vec<_>>());
     assert!(outcome.out.contains("gates: "), "{}", outcome.out);
 }
+
+/// A file whose space is only reserved reads as zeros at the speed of memory: figures that no device stands behind.
+#[test]
+fn a_file_that_was_never_written_is_found_out() {
+    let directory = Directory::new("reserved");
+    let path = directory.path().join("reserved");
+    let file = fs::File::create(&path).expect("it is our directory");
+    if rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 40 << 20).is_err() {
+        return;
+    }
+    file.sync_all().expect("it can be flushed");
+    let name = path.to_str().expect("readable name");
+    let mut arguments = vec!["measure", "random", name, "--quiet", "--repeats", "1", "--seconds", "0.3"];
+    arguments.extend(["--depth", "1", "--rows", "direct-pread"]);
+    let outcome = run(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let gate = |gates: &Value, name: &str| {
+        let gates = gates.as_array().expect("gates").clone();
+        gates.into_iter().find(|gate| gate["name"] == name).expect("every gate is there")
+    };
+    let experiment = &value["experiments"][1];
+    let extents = gate(&experiment["conditions"], "extents");
+    // A file system that does not tell, and a device that is not counted, know nothing; neither calls it good.
+    assert_ne!(extents["passed"], true, "{extents}");
+    let row = &rows(experiment)[0];
+    let device = gate(&row["conditions"], "device_bytes");
+    assert_ne!(device["passed"], true, "{device}");
+    assert!(metric(row, "iops") > 0.0, "it is marked, not hidden");
+    if device["passed"] == false {
+        let text = run(&arguments).out;
+        for words in ["direct-pread (!)", "GATE FAILED: device_bytes of direct-pread", "GATE FAILED: extents"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+}

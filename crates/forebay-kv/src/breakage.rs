@@ -19,6 +19,8 @@ pub enum Breakage {
     DeletionDroppedTooSoon,
     /// A compaction removes the tables that it has read before the manifest names those that it wrote.
     InputsRemovedTooSoon,
+    /// Writers fill all memory as fast as they can and then wait for the rest of a flush.
+    WritersNotPaced,
 }
 
 thread_local! {

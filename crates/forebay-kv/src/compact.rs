@@ -164,7 +164,7 @@ pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -
     flush::everything(shared).await?;
     // A task of its own: a compaction that was begun is finished, whoever still waits for it.
     let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.background);
-    let compacting = shared.engine.spawn_on_shard(shared.options.shard, class, move || async move {
+    let compacting = shared.engine.spawn_on_shard(shared.background_shard(), class, move || async move {
         let _task = task;
         let upto = owned.next_table();
         loop {

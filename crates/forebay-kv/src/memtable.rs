@@ -20,6 +20,9 @@ const OLD_BYTES: u64 = 2 * 32;
 /// The counts before a record's bytes, and the allocator's word.
 const RECORD_BYTES: u64 = 16 + 8;
 
+/// Entries that are freed in one go: some 50 us.
+const TAKE_DOWN: usize = 256;
+
 /// Everything that was written between two seals, of all keyspaces.
 #[derive(Debug)]
 pub(crate) struct Memtables {
@@ -231,6 +234,11 @@ impl Memtables {
         self.read().iter().map(|(id, _)| *id).collect()
     }
 
+    /// Keys that it has, of all keyspaces.
+    pub(crate) fn keys(&self) -> usize {
+        self.read().iter().map(|(_, map)| map.len()).sum()
+    }
+
     /// What it holds, with what that costs.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -239,6 +247,17 @@ impl Memtables {
     /// The newest record in it; 0 when it is empty.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn.load(Ordering::Acquire)
+    }
+
+    /// Frees it a little at a time: all at once takes milliseconds in which a shard does nothing else.
+    pub(crate) async fn take_down(self) {
+        let maps = std::mem::take(&mut *self.maps.write().unwrap_or_else(PoisonError::into_inner));
+        for (_, map) in maps {
+            let mut entries = map.into_iter();
+            while entries.by_ref().take(TAKE_DOWN).count() == TAKE_DOWN {
+                forebay::shard::yield_now().await;
+            }
+        }
     }
 
     /// It is in tables now, and lives on only as long as somebody reads in it.

@@ -17,6 +17,7 @@ use crate::verify::{self, Verified};
 
 pub(crate) mod commit;
 pub(crate) mod flush;
+pub(crate) mod gate;
 pub(crate) mod get;
 pub(crate) mod open;
 mod recover;

@@ -108,10 +108,13 @@ pub fn verify_with(
 pub(crate) async fn open_store(shared: &Arc<Shared>) -> Result<Verified> {
     let awaited = Arc::new(());
     let (owned, watch) = (shared.clone(), Arc::downgrade(&awaited));
-    let verifying =
-        shared.engine.spawn_on_shard(shared.options.shard, shared.options.background, move || async move {
+    let verifying = shared.engine.spawn_on_shard(
+        shared.background_shard(),
+        shared.options.background,
+        move || async move {
             let (engine, found) = (owned.engine.clone(), Verified::default());
             Verifying { engine, watch, found, progress: |_, _| () }.open_store(&owned).await
-        });
+        },
+    );
     verifying.await?
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What was tried, how it went, why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Check {
-    /// What was looked at: `io_uring`, `memory`, `path`, `device` or `engine`.
+    /// What was looked at: `io_uring`, `memory`, `path`, `device`, `engine` or `wait`.
     pub(crate) group: String,
     /// A stable name such as `defer_taskrun`.
     pub(crate) name: String,

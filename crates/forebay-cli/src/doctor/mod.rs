@@ -55,10 +55,16 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     let (engine, engine_checks) = engine::examine();
     environment.engine = engine;
     checks.extend(engine_checks);
+    checks.push(crate::wait::examine());
 
     environment.path = Some(info);
     environment.checks = checks;
     Ok(environment)
+}
+
+/// Looks at the machine only.
+pub(crate) fn machine_only() -> Environment {
+    machine::environment(cgroup::MemoryLimit::of_this_process().as_ref())
 }
 
 /// Makes sure that direct I/O works at `target` before anything is measured there.

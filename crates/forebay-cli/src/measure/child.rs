@@ -5,20 +5,23 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::Context as _;
 
-use super::job::{Answer, Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
-use super::{forebay_rows, kind, std_rows};
+use super::job::{Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
+use super::{forebay_rows, kind, startline, std_rows};
 
-/// Runs one sample and returns the line to print on standard output.
+/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
 ///
 /// # Errors
 /// The text is not one that this program wrote, or the sample failed.
-pub(super) fn run(job: &str) -> anyhow::Result<String> {
+pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not go on reading when the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if job.experiment.is_empty() {
         return Ok("{}".to_owned());
+    }
+    if start_line {
+        startline::arm();
     }
     let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
     (kind.sample)(&job)
@@ -29,7 +32,7 @@ pub(super) fn run(job: &str) -> anyhow::Result<String> {
 /// # Errors
 /// The row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&Answer::of(scan(job, &job.work()?)?))?)
+    startline::answer(scan(job, &job.work()?)?)
 }
 
 /// A sample of `measure random`.
@@ -37,7 +40,7 @@ pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
 /// # Errors
 /// As for [`scan_sample`].
 pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&Answer::of(random(job, &job.work()?)?))?)
+    startline::answer(random(job, &job.work()?)?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(run("{}").is_err());
-        assert!(run("not JSON").is_err());
+        assert!(run("{}", false).is_err());
+        assert!(run("not JSON", false).is_err());
     }
 }

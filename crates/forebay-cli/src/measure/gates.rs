@@ -32,9 +32,13 @@ pub(super) struct Claim {
 /// One sample's number of repeat, what was seen, and what it claims.
 pub(super) type Seen<'a> = (u32, &'a Witness, Claim);
 
-/// The gates of a row, over all its samples: a sample that fails fails the row, whose value is the worst.
-pub(super) fn of_row(samples: &[Seen<'_>]) -> Vec<Condition> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+/// Processors that this process may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The gates of a row that ran on so many processors, over all its samples: a sample that fails fails the row, whose value is the worst.
+pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> {
     let gates: [fn(&Seen<'_>, usize) -> Condition; 5] = [
         |seen, _| device_bytes(seen),
         generator,
@@ -111,6 +115,12 @@ fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
     let sum =
         |bytes: Bytes| if claim.written_bytes.is_some() { bytes.read } else { bytes.read + bytes.written };
     let (seen, own) = (sum(device), sum(own));
+    if own < OTHERS_BYTES && claim.read_bytes.is_none() && claim.written_bytes.is_none() {
+        return Condition::unknown(
+            NAME,
+            "does not apply: memory served this row, and others' work did not wait for it",
+        );
+    }
     let others = seen.saturating_sub(own);
     let share = if others < OTHERS_BYTES { 0.0 } else { others as f64 / seen as f64 };
     Condition::at_most(NAME, share, OTHERS_SHARE)
@@ -178,7 +188,7 @@ mod tests {
     }
 
     fn failed(witness: Witness, claim: Claim) -> Vec<String> {
-        let gates = of_row(&[(0, &good(), claim), (1, &witness, claim)]);
+        let gates = of_row(&[(0, &good(), claim), (1, &witness, claim)], processors());
         assert_eq!(gates.len(), 5);
         let failed = gates.into_iter().filter(|gate| gate.passed == Some(false));
         failed.inspect(|gate| assert!(gate.repeats.contains(&1), "{gate:?}")).map(|gate| gate.name).collect()
@@ -202,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_called_good() {
         let blind = Witness { device: None, own: None, ticks: None, throttled: None, ..good() };
-        let gates = of_row(&[(0, &blind, claim())]);
+        let gates = of_row(&[(0, &blind, claim())], processors());
         let known: Vec<bool> = gates.iter().map(|gate| gate.passed.is_some()).collect();
         assert_eq!(known, [false, true, false, false, false], "{gates:?}");
         let busy = Claim { busy_on_purpose: true, ..claim() };
@@ -217,10 +227,17 @@ mod tests {
             ..good()
         };
         let writing = Claim { written_bytes: Some(10 << 20), read_bytes: None, ..claim() };
-        let gates = of_row(&[(0, &journal, writing)]);
+        let gates = of_row(&[(0, &journal, writing)], processors());
         assert!(gates.iter().all(|gate| gate.passed != Some(false)), "{gates:?}");
         let lost = Witness { device: Some(Bytes { read: 0, written: 9 << 20 }), ..journal };
-        assert_eq!(of_row(&[(0, &lost, writing)])[0].passed, Some(false));
+        assert_eq!(of_row(&[(0, &lost, writing)], processors())[0].passed, Some(false));
+    }
+
+    #[test]
+    fn what_memory_serves_does_not_mind_others_on_the_device() {
+        let busy = Witness { own: Some(Bytes::default()), ..good() };
+        assert_eq!(failed(busy.clone(), Claim { read_bytes: None, ..claim() }), [""; 0]);
+        assert_eq!(failed(busy, claim()), ["other_io"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::startline;
 use super::witness::{Readings, Witness};
 
 /// Running; ends with [`stop`](Gauge::stop).
@@ -32,13 +33,16 @@ pub(super) struct Cost {
 }
 
 impl Gauge {
-    /// Starts to count. `device` is a block device's `stat` file.
+    /// Starts to count, at the instant that was set for this process where one was. `device` is a block device's
+    /// `stat` file.
     ///
     /// # Errors
-    /// getrusage failed, which no kernel is known to do.
+    /// getrusage failed, which no kernel is known to do; or the start that this process waited for was called off.
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
+        let start = startline::approach()?;
         let readings = Readings::now(device);
         let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
+        startline::begin(start)?;
         Ok(Self { usage: Usage::now()?, device, readings, begun: Instant::now() })
     }
 

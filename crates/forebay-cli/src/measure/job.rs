@@ -63,6 +63,7 @@ impl Job {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ScanWork {
     pub(super) row: ScanRow,
     /// Bytes from the beginning of the file.
@@ -72,6 +73,7 @@ pub(super) struct ScanWork {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RandomWork {
     pub(super) row: RandomRow,
     /// The first byte that may be read; a multiple of the block.

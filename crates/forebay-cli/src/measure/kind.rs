@@ -17,6 +17,10 @@ pub(crate) static ALL: &[&Kind] = &[
     &super::wal::KIND,
     &super::blocking::KIND,
     &super::walk::KIND,
+    &super::writes::KIND,
+    &super::sustain::KIND,
+    &super::amplification::KIND,
+    &super::files::KIND,
 ];
 
 /// One experiment.

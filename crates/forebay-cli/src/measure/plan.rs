@@ -32,8 +32,7 @@ impl Sizes {
     /// [`Failure::Unsuitable`] when the file would not be larger than the memory.
     pub(super) fn choose(context: &Context, memory: Option<u64>, size: Option<u64>) -> Result<Self, Failure> {
         let (default_memory, factor) = if context.quick { (256 * MIB, 4) } else { (1024 * MIB, 3) };
-        let affordable = available_bytes().map_or(default_memory, |bytes| (bytes / 2).max(MEMORY_MIN_BYTES));
-        let default_memory = default_memory.min(affordable);
+        let default_memory = default_memory.min(affordable_bytes());
         let existing = match &context.target {
             Target::Directory(_) => None,
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),
@@ -96,6 +95,11 @@ fn length_of(path: &Path) -> Result<u64, Failure> {
     use std::io::Seek;
     let mut file = fs::File::open(path).map_err(|error| Failure::missing(path, &error))?;
     file.seek(std::io::SeekFrom::End(0)).map_err(|error| Failure::missing(path, &error))
+}
+
+/// What a sample may use on this machine: half of what can be had without swapping.
+pub(super) fn affordable_bytes() -> u64 {
+    available_bytes().map_or(u64::MAX, |bytes| (bytes / 2).max(MEMORY_MIN_BYTES))
 }
 
 /// What can be had without swapping, or less where a cgroup limits this process.

@@ -1,12 +1,14 @@
 //! `measure random`: blocks read at random, within what memory could hold and over the whole file.
 
 use std::fmt;
+use std::path::Path;
 
 use clap::Args;
 
 use super::child;
 use super::cold::Cold;
 use super::gates::Claim;
+use super::hosts::HostsArgs;
 use super::job::{Job, RandomRow, RandomWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::pattern::SplitMix;
@@ -45,6 +47,9 @@ pub(crate) static KIND: Kind = Kind {
         columns::IN_FLIGHT_AVG,
         columns::MEMORY_PEAK_BYTES,
         columns::BUFFERS_PEAK_BYTES,
+        columns::FIRST_DONE_S,
+        columns::LAST_DONE_S,
+        columns::START_SKEW_US,
     ],
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO],
@@ -82,6 +87,8 @@ pub(crate) struct RandomOptions {
     /// Only these rows: buffered, mmap, direct, direct-tokio, direct-pread, read-many, read-many-wide
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostsArgs,
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
@@ -123,11 +130,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     for note in &notes {
         context.progress.say(note);
     }
-    let depths = match (options.depth.as_slice(), context.quick) {
-        ([], true) => SWEEP_QUICK.to_vec(),
-        ([], false) => SWEEP.to_vec(),
-        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
-    };
+    let depths = depths(options, context.quick);
     let mut cells = cells(options, &depths);
     let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
@@ -151,14 +154,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     };
     let done = turns.take(&mut cells, |setting, row, _| {
         let work = shape.work(setting.span, setting.depth, row, &mut seeds);
-        let cached = match row {
-            RandomRow::Mmap => Cached::Mapped,
-            row if row.uses_page_cache() => Cached::Apart,
-            _ => Cached::Not,
-        };
-        // Warming reads at 20 MB/s on the slowest of disks.
-        let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
-        let job = Job::new(KIND.name, &subject.path, &work, seconds_max)?;
+        let (job, cached) = job(&subject.path, &work)?;
         Ok(taken(sampler.run(job, cached)?, &work))
     })?;
     let notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
@@ -174,6 +170,30 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
         }
     }
     Ok(experiments)
+}
+
+/// A sample with the file at `path`, and where the page cache's part of its memory is counted.
+///
+/// # Errors
+/// The work has no JSON.
+pub(super) fn job(path: &Path, work: &RandomWork) -> anyhow::Result<(Job, Cached)> {
+    let cached = match work.row {
+        RandomRow::Mmap => Cached::Mapped,
+        row if row.uses_page_cache() => Cached::Apart,
+        _ => Cached::Not,
+    };
+    // Warming reads at 20 MB/s on the slowest of disks.
+    let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
+    Ok((Job::new(KIND.name, path, work, seconds_max)?, cached))
+}
+
+/// Reads in flight, one after the other.
+pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
+    match (options.depth.as_slice(), quick) {
+        ([], true) => SWEEP_QUICK.to_vec(),
+        ([], false) => SWEEP.to_vec(),
+        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
+    }
 }
 
 /// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
@@ -280,7 +300,8 @@ fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
     cell.into_row().cache(cache)
 }
 
-fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
+/// What a sample found and claims.
+pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
     let workers = match work.row {
         RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
         RandomRow::Direct => work.threads,

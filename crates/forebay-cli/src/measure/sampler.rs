@@ -1,9 +1,9 @@
 //! Runs one sample in a fresh child process and collects its answer.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,11 +15,20 @@ use super::cgroup::Group;
 use super::cold::Cold;
 use super::job::{Answer, Job};
 use super::residency::resident_bytes;
+use super::startline::{READY, Timed};
 use super::subject::Subject;
 use crate::cleanup::Cleanup;
 
 /// A child that takes so much longer than it was asked to read hangs.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// How long a sample that is ready waits for those of other hosts.
+const OTHERS: Duration = Duration::from_secs(300);
+
+const STRANGE_ANSWER: &str = "the measuring child answered in an unknown way";
+
+/// Called when a sample is ready; returns the instant at which it begins.
+pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
 /// Everything that the samples of one experiment share.
 #[derive(Debug)]
@@ -55,6 +64,33 @@ impl<'a> Sampler<'a> {
     /// # Errors
     /// What the child said before it failed, or that it had to be ended.
     pub(super) fn run(&mut self, job: Job, cached: Cached) -> anyhow::Result<Outcome> {
+        let (job, group) = self.prepare(job)?;
+        let text = run_child(&job, group.as_ref(), self.cleanup)?;
+        let answer: Answer = serde_json::from_str(&text).context(STRANGE_ANSWER)?;
+        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &answer);
+        Ok(Outcome { answer, memory_peak_bytes })
+    }
+
+    /// Runs one sample that begins at an instant: `start` is called when the sample has everything ready, and returns
+    /// the instant on the monotonic clock, in nanoseconds. The second value is the memory that it took.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), and what `start` fails with.
+    pub(super) fn run_at(
+        &mut self,
+        job: Job,
+        cached: Cached,
+        start: &mut Start<'_>,
+    ) -> anyhow::Result<(Timed, Option<u64>)> {
+        let (job, group) = self.prepare(job)?;
+        let text = run_child_at(&job, group.as_ref(), self.cleanup, Some(start))?;
+        let timed: Timed = serde_json::from_str(&text).context(STRANGE_ANSWER)?;
+        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &timed.answer);
+        Ok((timed, memory_peak_bytes))
+    }
+
+    /// What the next sample's child is told beside its work, and where it runs.
+    fn prepare(&mut self, job: Job) -> anyhow::Result<(Job, Option<Group>)> {
         self.number += 1;
         let group = self.cold.prepare(self.subject, self.memory_bytes, self.number, self.cleanup)?;
         let job = Job {
@@ -62,12 +98,11 @@ impl<'a> Sampler<'a> {
             device_stat: self.subject.device_stat.clone(),
             ..job
         };
-        let text = run_child(&job, group.as_ref(), self.cleanup)?;
-        let answer: Answer =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-        let memory_peak_bytes =
-            group.as_ref().and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, &answer));
-        Ok(Outcome { answer, memory_peak_bytes })
+        Ok((job, group))
+    }
+
+    fn memory_peak_bytes(&self, group: Option<&Group>, cached: Cached, answer: &Answer) -> Option<u64> {
+        group.and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, answer))
     }
 
     /// What the process had in memory at most, and what the page cache holds of the file afterwards.
@@ -106,9 +141,21 @@ pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
 /// # Errors
 /// As for [`Sampler::run`].
 pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> anyhow::Result<String> {
+    run_child_at(job, group, cleanup, None)
+}
+
+fn run_child_at(
+    job: &Job,
+    group: Option<&Group>,
+    cleanup: &Cleanup,
+    start: Option<&mut Start<'_>>,
+) -> anyhow::Result<String> {
     let door =
         group.map(Group::door).transpose().context("no process can be moved into the memory cgroup")?;
     let mut command = command(job)?;
+    if start.is_some() {
+        command.arg("--start-line").stdin(Stdio::piped());
+    }
     if let Some(door) = door {
         enter_on_spawn(&mut command, door);
     }
@@ -124,16 +171,19 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
         move || end(&doomed),
     );
     let ((), _guard) = spawned.context("the measuring child could not be started")?;
-    let (mut stdout, mut stderr) = {
+    let (stdin, stdout, mut stderr) = {
         let mut held = lock(&child);
         let running = held.as_mut().context("the child has just been started")?;
         (
+            running.stdin.take(),
             running.stdout.take().context("its output is piped")?,
             running.stderr.take().context("its errors are piped")?,
         )
     };
     let (done, watch) = mpsc::channel::<()>();
-    let (watched, limit) = (Arc::clone(&child), GRACE + Duration::from_secs_f64(job.seconds_max));
+    let patience = if start.is_some() { OTHERS } else { Duration::ZERO };
+    let limit = GRACE + Duration::from_secs_f64(job.seconds_max) + patience;
+    let watched = Arc::clone(&child);
     let watchdog = std::thread::spawn(move || {
         let late = watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         if late {
@@ -145,6 +195,11 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
         let mut text = String::new();
         stderr.read_to_string(&mut text).map(|_| text)
     });
+    let mut stdout = BufReader::new(stdout);
+    let started = start.map_or(Ok(()), |start| pass_start(start, stdin, &mut stdout));
+    if started.is_err() {
+        end(&child);
+    }
     let mut text = String::new();
     let read = stdout.read_to_string(&mut text);
     drop(done);
@@ -152,6 +207,7 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
     let said = errors.join().ok().and_then(Result::ok).unwrap_or_default();
     let status = lock(&child).as_mut().context("the child has been started")?.wait()?;
     anyhow::ensure!(!late, "the sample did not end within {} s and was stopped", limit.as_secs());
+    started?;
     read?;
     if status.success() {
         return Ok(text);
@@ -163,6 +219,23 @@ pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> 
         );
     }
     anyhow::bail!("{said}")
+}
+
+/// Lets a child that has everything ready begin. One that ends before that says why itself.
+fn pass_start(
+    start: &mut Start<'_>,
+    stdin: Option<ChildStdin>,
+    stdout: &mut BufReader<ChildStdout>,
+) -> anyhow::Result<()> {
+    let mut stdin = stdin.context("its input is piped")?;
+    let mut line = String::new();
+    stdout.read_line(&mut line)?;
+    if line.trim_end() == READY {
+        let at_ns = start()?;
+        // A child that has ended meanwhile is told by its status.
+        let _ = writeln!(stdin, "{at_ns}");
+    }
+    Ok(())
 }
 
 fn command(job: &Job) -> anyhow::Result<Command> {

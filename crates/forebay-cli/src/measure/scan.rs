@@ -1,10 +1,13 @@
 //! `measure scan`: a file read from beginning to end, in eight ways.
 
+use std::path::Path;
+
 use clap::Args;
 
 use super::child;
 use super::cold::Cold;
 use super::gates::Claim;
+use super::hosts::HostsArgs;
 use super::job::{Job, ScanRow, ScanWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::plan::{Sizes, fit_seconds};
@@ -33,6 +36,9 @@ pub(crate) static KIND: Kind = Kind {
         columns::IN_FLIGHT_AVG,
         columns::MEMORY_PEAK_BYTES,
         columns::BUFFERS_PEAK_BYTES,
+        columns::FIRST_DONE_S,
+        columns::LAST_DONE_S,
+        columns::START_SKEW_US,
         columns::SECONDS,
     ],
     compared: metric::MB_PER_S,
@@ -62,6 +68,8 @@ pub(crate) struct ScanOptions {
     /// Only these rows: buffered, mmap, direct-4k, direct-read-ahead, direct-no-copy, direct-large, default, uncached
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostsArgs,
 }
 
 /// Seconds as a positive number.
@@ -105,13 +113,8 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     };
     let done = turns.take(&mut cells, |_, row, _| {
         let work = ScanWork { row, bytes: subject.bytes, seconds_max };
-        let cached = match row {
-            ScanRow::Mmap => Cached::Mapped,
-            row if row.uses_page_cache() => Cached::Apart,
-            _ => Cached::Not,
-        };
-        let outcome = sampler.run(Job::new(KIND.name, &subject.path, &work, seconds_max)?, cached)?;
-        Ok(taken(outcome, row, &cold))
+        let (job, cached) = job(&subject.path, &work)?;
+        Ok(taken(sampler.run(job, cached)?, row, cold.cache_state()))
     })?;
     notes.extend(general_notes(&subject, done, repeats));
     let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
@@ -129,13 +132,27 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     Ok(vec![experiment])
 }
 
+/// A sample with the file at `path`, and where the page cache's part of its memory is counted.
+///
+/// # Errors
+/// The work has no JSON.
+pub(super) fn job(path: &Path, work: &ScanWork) -> anyhow::Result<(Job, Cached)> {
+    let cached = match work.row {
+        ScanRow::Mmap => Cached::Mapped,
+        row if row.uses_page_cache() => Cached::Apart,
+        _ => Cached::Not,
+    };
+    Ok((Job::new(KIND.name, path, work, work.seconds_max)?, cached))
+}
+
 fn build_row(cell: Cell<&str, ScanRow>, cold: &Cold) -> Row {
     let cache = if cell.way.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
     cell.into_row().cache(cache)
 }
 
-fn taken(outcome: Outcome, row: ScanRow, cold: &Cold) -> Taken {
-    let from_device = !row.uses_page_cache() || cold.cache_state() != CacheState::Warm;
+/// What a sample found and claims; `cache` is what rows that use the page cache found there.
+pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken {
+    let from_device = !row.uses_page_cache() || cache != CacheState::Warm;
     // A reader, and a shard that does its reads.
     let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
     let claim =

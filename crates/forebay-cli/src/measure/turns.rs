@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gates::{self, Claim};
 use super::latency::Latency;
+use super::pattern::SplitMix;
 use super::plan::{another_repeat, interleaved};
 use super::witness::Witness;
 use crate::context::Context;
@@ -140,11 +141,22 @@ impl<S, W: Way> Cell<S, W> {
     /// The row: medians of the samples, percentiles of all samples' operations together, and the gates.
     pub(super) fn into_row(self) -> Row {
         let row = match self.taken {
-            Ok(taken) => measured(self.way.name(), taken),
+            Ok(taken) => row_of(self.way.name(), taken, gates::processors()),
             Err(why) => Row::skipped(self.way.name(), why),
         };
         row.describe(self.way.description())
     }
+}
+
+/// All cells; those of one setting stand beside each other, so that ways which are compared run one after the other.
+pub(super) fn cells<S: Copy, W: Way>(settings: &[S], ways: &[W]) -> Vec<Cell<S, W>> {
+    settings.iter().flat_map(|setting| ways.iter().map(|way| Cell::new(*setting, *way))).collect()
+}
+
+/// A seed for each repeat, which all cells share; of 53 bits, which every reader of a JSON text can hold exactly.
+pub(super) fn seeds(context: &Context, repeats: usize) -> Vec<u64> {
+    let mut seeds = SplitMix::new(context.seed);
+    (0..repeats).map(|_| seeds.next_u64() >> 11).collect()
 }
 
 /// A note when the budget did not suffice.
@@ -152,13 +164,11 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
     (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
 }
 
-fn measured(name: &str, taken: Vec<(u32, Taken)>) -> Row {
-    let conditions = gates::of_row(
-        &taken
-            .iter()
-            .map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim))
-            .collect::<Vec<_>>(),
-    );
+/// The row of what was taken on so many processors, by number of repeat; see [`Cell::into_row`].
+pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
+    let seen: Vec<_> =
+        taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim)).collect();
+    let conditions = gates::of_row(&seen, processors);
     let mut merged: BTreeMap<String, Latency> = BTreeMap::new();
     let mut samples = Vec::with_capacity(taken.len());
     for (repeat, taken) in taken {

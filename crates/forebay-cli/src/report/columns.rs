@@ -25,17 +25,14 @@ pub(crate) const MB_PER_S: Column = column(
     1.0,
     "millions of bytes that the program got in a second, closing included",
 );
-pub(crate) const IOPS: Column = column(metric::IOPS, "IOPS", 1.0, "blocks that the program got in a second");
+pub(crate) const IOPS: Column =
+    column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second");
 pub(crate) const LOOKUPS_PER_S: Column =
     column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that were answered and verified in a second");
-pub(crate) const P50_US: Column = column(
-    metric::P50_US,
-    "p50 µs",
-    1.0,
-    "half of the reads or lookups took no longer, seen from the caller",
-);
+pub(crate) const P50_US: Column =
+    column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller");
 pub(crate) const P99_US: Column =
-    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 reads or lookups took no longer");
+    column(metric::P99_US, "p99 µs", 1.0, "99 of 100 operations took no longer");
 pub(crate) const P99_9_US: Column =
     column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer");
 pub(crate) const CPU_S_PER_GB: Column = column(
@@ -72,6 +69,18 @@ pub(crate) const WAKES_PER_LOOKUP: Column =
     column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again");
 pub(crate) const IN_FLIGHT_AVG: Column =
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time");
+pub(crate) const DEVICE_BYTES_PER_BYTE: Column = column(
+    metric::DEVICE_BYTES_PER_BYTE,
+    "device bytes/byte",
+    1.0,
+    "bytes that the block device moved for each byte that the program asked for; everyone's count",
+);
+pub(crate) const PROCESS_BYTES_PER_BYTE: Column = column(
+    metric::PROCESS_BYTES_PER_BYTE,
+    "process bytes/byte",
+    1.0,
+    "the same by the kernel's account of the process: what others move is not in it",
+);
 pub(crate) const MEMORY_PEAK_BYTES: Column = column(
     metric::MEMORY_PEAK_BYTES,
     "memory MiB",
@@ -117,6 +126,21 @@ pub(crate) const CPU_US_PER_APPEND: Column = column(
     1.0,
     "processor microseconds, user and system, all threads, for one append",
 );
+/// Of several hosts, which `scan` and `random` can be measured on.
+pub(crate) const FIRST_DONE_S: Column = column(
+    metric::FIRST_DONE_S,
+    "first done s",
+    1.0,
+    "seconds from the first host's start until the first host was done",
+);
+pub(crate) const LAST_DONE_S: Column = column(
+    metric::LAST_DONE_S,
+    "last done s",
+    1.0,
+    "seconds from the first host's start until the last host was done",
+);
+pub(crate) const START_SKEW_US: Column =
+    column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
 pub(crate) const SECONDS: Column = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
 /// What is shown of an experiment that this program does not know.

@@ -2,11 +2,9 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::columns::{Column, groups};
-use super::sections;
+use super::columns::{Column, groups, heading};
+use super::{advice, answers, marks, place, sections};
 use crate::doctor::text::machine_line;
-use crate::doctor::units::bytes;
-use crate::environment::{DeviceInfo, Environment};
 use crate::output::PAGE_MARK;
 use crate::result::Report;
 
@@ -26,29 +24,40 @@ pub(crate) fn page(report: &Report) -> String {
                 meta charset="utf-8";
                 (PreEscaped(PAGE_MARK))
                 meta name="viewport" content="width=device-width, initial-scale=1";
+                // Without one, browsers ask the page's server for an icon.
+                link rel="icon" href="data:,";
                 title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                main {
+                a.skip href="#content" { "Skip to the summary" }
+                header {
                     h1 { (title) }
-                    p.soft { (machine_line(&report.environment)) }
+                    p.soft { (machine_line(&report.environment)) ". Measured on " (place::date(report.environment.time_unix_s)) "." }
                     @if !report.environment.optimized_build {
                         p.note { "Measured with an unoptimised build: the figures are not worth much." }
                     }
+                }
+                main id="content" tabindex="-1" {
+                    (answers::of(report))
+                    (advice::of(report))
+                    (distrust(report))
+                    (contents(report))
                     @if !report.verdicts.is_empty() {
-                        h2 { "What the numbers say" }
-                        ul.verdicts { @for verdict in &report.verdicts { li { (capital(verdict)) "." } } }
+                        section aria-labelledby="verdicts" {
+                            h2 id="verdicts" { "What the numbers say" }
+                            ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
+                        }
                     }
                     (sections::experiments(&report.experiments))
-                    (doctor(&report.environment))
-                    (environment(&report.environment))
+                    (place::doctor(&report.environment))
+                    (place::environment(&report.environment))
                     (legend(report))
-                    p.small { "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source." }
                 }
+                footer { p.small { "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source." } }
                 // "<" cannot end the element early, and JSON reads the escape as the same character.
                 script type="application/json" id="forebay-result" {
-                    (PreEscaped(report.to_json().unwrap_or_default().replace('<', "\\u003c")))
+                    (PreEscaped(serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c")))
                 }
             }
         }
@@ -56,103 +65,35 @@ pub(crate) fn page(report: &Report) -> String {
     .into_string()
 }
 
-fn doctor(environment: &Environment) -> Markup {
+fn distrust(report: &Report) -> Markup {
+    let warnings = marks::warnings(report);
     html! {
-        h2 { "What works here" }
-        p { "Everything that can be tried was tried by calling it." }
-        div.scroll {
-            table {
-                thead { tr { th { "verdict" } th { "mechanism" } th { "what was seen" } th { "remedy" } } }
-                tbody {
-                    @for check in &environment.checks {
-                        tr {
-                            td class=(check.verdict.label()) { (check.verdict.label()) }
-                            td { (check.group) " / " (check.name) }
-                            td { (check.why) }
-                            td { (check.remedy.as_deref().unwrap_or("")) }
-                        }
-                    }
-                }
+        @if !warnings.is_empty() {
+            section aria-labelledby="distrust" {
+                h2 id="distrust" { "What to distrust" }
+                p { "These rows failed a gate; their figures are shown, and marked." }
+                ul.warnings { @for warning in &warnings { li { (sentence(warning)) } } }
             }
         }
     }
 }
 
-fn environment(environment: &Environment) -> Markup {
-    let mut facts = vec![
-        ("kernel".to_owned(), environment.kernel.clone()),
-        ("architecture".to_owned(), environment.architecture.clone()),
-    ];
-    let mut fact = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            facts.push((name.to_owned(), value));
-        }
-    };
-    fact("measured at", Some(format!("{} seconds since 1970 (UTC)", environment.time_unix_s)));
-    fact("distribution", environment.distribution.clone());
-    fact("processor", environment.cpu_model.clone());
-    fact("processors", Some(format!("{} of {} allowed", environment.cpus_allowed, environment.cpus_online)));
-    fact(
-        "virtual machine",
-        Some(if environment.virtual_machine { "yes: the host may cache" } else { "no" }.to_owned()),
-    );
-    fact(
-        "memory",
-        Some(format!(
-            "{}, {} available at the start",
-            bytes(environment.memory_total_bytes),
-            bytes(environment.memory_available_bytes)
-        )),
-    );
-    fact(
-        "memory allowed",
-        environment.memory_limit_bytes.map(|limit| {
-            format!("{} by {}", bytes(limit), environment.memory_limit_by.as_deref().unwrap_or("a cgroup"))
-        }),
-    );
-    fact(
-        "engine",
-        environment.engine.as_ref().map(|engine| {
-            format!(
-                "driver {}, {} shards, {} degradations",
-                engine.driver,
-                engine.shards,
-                engine.degradations.len()
-            )
-        }),
-    );
-    if let Some(path) = &environment.path {
-        fact("path", Some(format!("{} ({})", path.path, path.kind)));
-        fact("file system", path.file_system.clone());
-        fact("mounted", path.mount_point.clone());
-        fact("mount options", path.mount_options.clone());
-        fact("free", path.free_bytes.map(bytes));
-        let layers: Vec<String> =
-            path.layers.iter().map(|layer| format!("{} ({})", layer.name, layer.kind)).collect();
-        fact("block devices", (!layers.is_empty()).then(|| layers.join(" on ")));
-        fact("device", path.device.as_ref().map(device_line));
-    }
+fn contents(report: &Report) -> Markup {
+    let groups = groups(&report.experiments);
     html! {
-        h2 { "Where it was measured" }
-        div.scroll {
-            table { tbody { @for (name, value) in &facts { tr { th { (name) } td { (value) } } } } }
+        nav aria-labelledby="contents" {
+            h2 id="contents" { "On this page" }
+            ul {
+                @if !report.verdicts.is_empty() { li { a href="#verdicts" { "What the numbers say" } } }
+                @for (index, group) in groups.iter().enumerate() {
+                    li { a href=(format!("#{}", sections::id(index))) { (heading(group)) } }
+                }
+                li { a href="#doctor" { "What works here" } }
+                li { a href="#place" { "Where it was measured" } }
+                li { a href="#columns" { "What each column counts" } }
+            }
         }
     }
-}
-
-fn device_line(device: &DeviceInfo) -> String {
-    let mut parts = vec![device.name.clone()];
-    parts.extend(device.size_bytes.map(bytes));
-    parts.extend(device.model.clone());
-    parts.extend(device.scheduler.as_ref().map(|name| format!("scheduler {name}")));
-    parts.extend(device.request_bytes_max.map(|max| format!("requests up to {}", bytes(max))));
-    parts.extend(device.queue_depth.map(|count| format!("{count} requests a queue")));
-    parts.extend(device.queues.map(|count| format!("{count} queues")));
-    parts.extend(device.write_cache.as_ref().map(|cache| format!("{cache} cache")));
-    parts.extend(device.fua.map(|fua| if fua { "FUA" } else { "no FUA" }.to_owned()));
-    parts.extend(device.io_poll.map(|poll| if poll { "poll queues" } else { "no poll queues" }.to_owned()));
-    parts.extend(device.numa_node.map(|node| format!("NUMA node {node}")));
-    parts.join(", ")
 }
 
 fn legend(report: &Report) -> Markup {
@@ -163,14 +104,36 @@ fn legend(report: &Report) -> Markup {
         }
     }
     html! {
-        h2 { "What each column counts" }
-        div.scroll {
-            table { tbody { @for column in &columns { tr { th { (column.heading) } td { (column.meaning) } } } } }
+        section aria-labelledby="columns" {
+            h2 id="columns" { "What each column counts" }
+            div.scroll tabindex="0" role="region" aria-label="What each column counts" {
+                table {
+                    caption.unseen { "What each column counts" }
+                    thead { tr { th scope="col" { "column" } th scope="col" { "meaning" } } }
+                    tbody { @for column in &columns { tr { th scope="row" { (column.heading) } td { (column.meaning) } } } }
+                }
+            }
         }
     }
 }
 
-fn capital(sentence: &str) -> String {
+/// Text with what stands between backticks as code.
+pub(crate) fn prose(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+/// A sentence as a paragraph has it: its first letter in upper case and a full stop at its end.
+pub(crate) fn sentence(text: &str) -> Markup {
+    let text = capital(text);
+    prose(&if text.ends_with(['.', ':', '?']) { text } else { format!("{text}.") })
+}
+
+/// A sentence with its first letter in upper case; the name of a row stays as it is.
+pub(crate) fn capital(sentence: &str) -> String {
     let mut letters = sentence.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
@@ -179,6 +142,7 @@ fn capital(sentence: &str) -> String {
 mod tests {
     use super::*;
     use crate::doctor::Check;
+    use crate::environment::Environment;
     use crate::result::{Experiment, Metrics, Row, Sample, metric};
 
     fn report() -> Report {
@@ -199,8 +163,13 @@ mod tests {
     fn the_page_needs_nothing_else() {
         let page = page(&report());
         assert!(page.starts_with("<!DOCTYPE html>"));
-        for outside in ["http://", "https://", "src=", "href=", "@import", "url("] {
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
+        }
+        let links = page.split("href=\"").skip(1);
+        assert!(links.clone().count() > 3);
+        for link in links {
+            assert!(link.starts_with('#') || link.starts_with("data:,\""), "{}", &link[..20]);
         }
         assert!(page.contains("prefers-color-scheme: dark"));
         assert!(page.contains("This is a verdict."));
@@ -212,6 +181,12 @@ mod tests {
         let page = page(&report());
         assert_eq!(page.matches("</script>").count(), 1);
         assert!(!page.contains("<b>"));
+    }
+
+    #[test]
+    fn names_in_backticks_are_code() {
+        assert_eq!(sentence("with `a<b` it is").into_string(), "With <code>a&lt;b</code> it is.");
+        assert_eq!(sentence("Done.").into_string(), "Done.");
     }
 
     #[test]

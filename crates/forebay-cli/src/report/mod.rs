@@ -1,21 +1,34 @@
 //! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
+mod advice;
+pub(crate) mod amplification;
+mod answers;
 pub(crate) mod appends;
 mod buffered;
+mod chart;
+mod charts;
 pub(crate) mod columns;
+pub(crate) mod conditions;
 pub(crate) mod cpu;
 #[cfg(test)]
 mod devices;
-pub(crate) mod gates;
+mod facts;
+pub(crate) mod files;
+mod histogram;
 pub(crate) mod html;
 mod knee;
+mod marks;
 mod modes;
 pub(crate) mod noise;
 mod order;
+mod place;
 pub(crate) mod reads;
 pub(crate) mod saturate;
 mod sections;
 pub(crate) mod summary;
+pub(crate) mod sustain;
 mod svg;
 pub(crate) mod verdicts;
+mod view;
 pub(crate) mod walks;
+pub(crate) mod writes;

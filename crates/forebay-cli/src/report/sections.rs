@@ -1,27 +1,49 @@
-//! The experiments on the page: charts, a table, how the numbers were made.
+//! The experiments on the page: a sentence, charts, a table, how the numbers were made, and the gates.
 
 use maud::{Markup, html};
 
 use super::columns::{Column, groups, heading};
-use super::gates;
-use super::svg::{self, Line, Whisker};
+use super::{chart, charts, html as page, marks, view};
 use crate::doctor::units::number;
-use crate::measure::kind;
 use crate::result::{Experiment, Row};
 
-/// All experiments, those that belong together with lines over what differs between them.
+/// Where a section is found on the page.
+pub(crate) fn id(index: usize) -> String {
+    format!("experiment-{}", index + 1)
+}
+
+/// A link to a section, named as the section is.
+pub(crate) fn link(index: usize, groups: &[Vec<&Experiment>]) -> Markup {
+    html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or_else(String::new, |group| heading(group))) } }
+}
+
+/// All experiments, those that belong together as one section.
 pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
     html! {
-        @for group in groups(experiments) {
-            h2 { (heading(&group)) }
-            (about(&group))
-            @if let [only] = group.as_slice() {
-                (bar_charts(only))
-            } @else {
-                (sweep_charts(&group))
+        @for (index, group) in groups(experiments).iter().enumerate() {
+            @let id = id(index);
+            section aria-labelledby=(id) {
+                h2 id=(id) { (heading(group)) }
+                @if let Some(sentence) = view::sentences(group).first() { p.sentence { (page::sentence(sentence)) } }
+                (figures(group, &id))
+                h3 { "The numbers" }
+                (table(group))
+                h3 { "How it was measured" }
+                (about(group))
+                h3 { "Gates" }
+                (marks::of(group))
             }
-            (table(&group))
-            @for line in gates::lines(&group) { p.small { (line) } }
+        }
+    }
+}
+
+fn figures(group: &[&Experiment], id: &str) -> Markup {
+    let charts = charts::of(group);
+    html! {
+        @if !charts.is_empty() {
+            div.charts {
+                @for (index, chart) in charts.iter().enumerate() { (chart::figure(chart, &format!("{id}-chart-{}", index + 1))) }
+            }
         }
     }
 }
@@ -29,15 +51,15 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
 /// How the numbers were made, what must be known about them, and what each row is.
 fn about(group: &[&Experiment]) -> Markup {
     let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+    let described: Vec<&Row> = once(rows().map(|row| &row.name))
+        .into_iter()
+        .filter_map(|name| rows().find(|row| &row.name == name && !row.description.is_empty()))
+        .collect();
     html! {
-        @if let Some(first) = group.first() { @if !first.method.is_empty() { p { (first.method) } } }
-        @for note in once(group.iter().flat_map(|experiment| &experiment.notes)) { p.note { (note) } }
-        ul {
-            @for name in once(rows().map(|row| &row.name)) {
-                @if let Some(row) = rows().find(|row| &row.name == name && !row.description.is_empty()) {
-                    li { code { (row.name) } ": " (row.description) }
-                }
-            }
+        @if let Some(first) = group.first() { @if !first.method.is_empty() { p { (page::prose(&first.method)) } } }
+        @for note in once(group.iter().flat_map(|experiment| &experiment.notes)) { p.note { (page::sentence(note)) } }
+        @if !described.is_empty() {
+            ul { @for row in described { li { code { (row.name) } ": " (page::prose(&row.description)) } } }
         }
     }
 }
@@ -53,88 +75,32 @@ fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     seen
 }
 
-fn bar_charts(experiment: &Experiment) -> Markup {
-    let kind = kind::of(experiment);
-    html! {
-        div.charts {
-            @for column in kind.charts.iter().filter_map(|metric| Column::of(kind, metric)) {
-                @let bars: Vec<(String, Whisker)> = experiment.rows.iter()
-                    .filter_map(|row| Some((row.name.clone(), whisker(column, row)?))).collect();
-                @if !bars.is_empty() {
-                    figure {
-                        (svg::bars(column.heading, &bars))
-                        figcaption { (column.heading) ": " (column.meaning) ". Bars are medians, whiskers go from the smallest to the largest repeat." }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn sweep_charts(group: &[&Experiment]) -> Markup {
-    let Some(kind) = group.first().map(|first| kind::of(first)) else { return html! {} };
-    let place = |experiment: &&Experiment| experiment.number(kind.axis.parameter);
-    let mut places: Vec<f64> = group.iter().filter_map(place).collect();
-    places.sort_by(f64::total_cmp);
-    places.dedup();
-    let labels: Vec<String> = places.iter().map(|place| number(*place)).collect();
-    let names = once(group.iter().flat_map(|experiment| &experiment.rows).map(|row| &row.name));
-    html! {
-        div.charts {
-            @for column in kind.charts.iter().filter_map(|metric| Column::of(kind, metric)) {
-                @let lines: Vec<Line> = names.iter().filter_map(|name| line(name, group, &places, column)).collect();
-                @if !lines.is_empty() {
-                    figure {
-                        (svg::lines(kind.axis.label, &labels, column.heading, &lines))
-                        figcaption { (column.heading) ": " (column.meaning) ". Points are medians, whiskers go from the smallest to the largest repeat." }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn line(name: &str, group: &[&Experiment], places: &[f64], column: &Column) -> Option<Line> {
-    let mut points: Vec<(usize, Whisker)> = group
-        .iter()
-        .filter_map(|experiment| {
-            let value = experiment.number(kind::of(experiment).axis.parameter)?;
-            let place = places.iter().position(|known| *known == value)?;
-            Some((place, whisker(column, experiment.row(name)?)?))
-        })
-        .collect();
-    points.sort_by_key(|(place, _)| *place);
-    (!points.is_empty()).then(|| Line { name: name.to_owned(), points })
-}
-
-fn whisker(column: &Column, row: &Row) -> Option<Whisker> {
-    let value = column.value(row)?;
-    let (low, high) = column.spread(row).unwrap_or((value, value));
-    Some(Whisker { value, low, high })
-}
-
-/// One table for experiments that belong together: one row for each way in each of them.
+/// One table for experiments that belong together: one row for each place of the axis and each way.
 fn table(group: &[&Experiment]) -> Markup {
     let columns = Column::present(group);
-    let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
+    let axis = view::axis(group);
+    let title = heading(group);
     html! {
-        div.scroll {
-            table {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Table: {title}")) {
+            table.figures {
+                caption.unseen { (title) ": medians, with the smallest and the largest repeat below" }
                 thead {
                     tr {
-                        @if let Some(axis) = axis { th.number { (axis) } }
-                        th { "row" }
-                        @for column in &columns { th.number { (column.heading) } }
-                        th { "page cache" }
-                        th.number { "repeats" }
+                        @if let Some(axis) = &axis { th.number scope="col" { (axis.label) } }
+                        th scope="col" { "row" }
+                        @for column in &columns { th.number scope="col" title=(column.meaning) { (column.heading) } }
+                        th scope="col" { "page cache" }
+                        th.number scope="col" { "repeats" }
                     }
                 }
                 tbody {
                     @for experiment in group {
                         @for row in &experiment.rows {
-                            tr {
-                                @if let Some(axis) = axis { td.number { (experiment.number(axis).map_or_else(String::new, number)) } }
-                                td { (gates::marked_name(row)) }
+                            tr class=[marks::failed(row).then_some("failed")] {
+                                @if let Some(axis) = &axis {
+                                    td.number { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
+                                }
+                                th scope="row" { (row.name) (marks::marks(row)) }
                                 @if let Some(why) = &row.skipped {
                                     td colspan=(columns.len() + 2) { "not measured: " (why) }
                                 } @else {
@@ -162,7 +128,7 @@ fn spread(column: &Column, row: &Row) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Sample, metric};
+    use crate::result::{Condition, Metrics, Sample, metric};
 
     fn random(depth: u32) -> Experiment {
         let mut metrics = Metrics::default();
@@ -178,7 +144,7 @@ mod tests {
         assert!(one.contains("<rect") && !one.contains("<polyline"));
         let several = experiments(&[random(1), random(8)]).into_string();
         assert!(several.contains("<polyline"));
-        assert_eq!(several.matches("<table").count(), 1);
+        assert_eq!(several.matches("<table class=\"figures\"").count(), 1);
     }
 
     #[test]
@@ -188,5 +154,20 @@ mod tests {
         let page = experiments(&[experiment]).into_string();
         assert!(page.contains("not measured: refused"));
         assert!(!page.contains("<svg"));
+    }
+
+    #[test]
+    fn a_failed_gate_stands_at_its_row_and_below() {
+        let mut experiment = random(1);
+        experiment.rows[0].conditions.push(Condition::at_least("device_bytes", 0.5, 0.95));
+        let page = experiments(&[experiment]).into_string();
+        assert!(page.contains("<tr class=\"failed\">"), "{page}");
+        assert!(
+            page.contains(
+                "direct<span class=\"mark-failed\">failed: device bytes against claimed bytes</span>"
+            ),
+            "{page}"
+        );
+        assert!(page.contains("at least 0.950"), "{page}");
     }
 }

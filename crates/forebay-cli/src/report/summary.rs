@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading};
-use super::gates;
+use super::conditions;
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
@@ -62,7 +62,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
     grid[0].push("cache".to_owned());
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
-            let mut cells = vec![gates::marked_name(row)];
+            let mut cells = vec![conditions::marked_name(row)];
             cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
             cells.extend(columns.iter().map(|column| column.cell(row)));
             cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
@@ -86,11 +86,11 @@ fn table(text: &mut String, group: &[&Experiment]) {
             if let Some(why) = &row.skipped {
                 told.push(format!("{}: not measured: {why}", row.name));
             }
-            told.extend(row.gates.iter().map(|gate| gates::check(row, gate)));
+            told.extend(row.gates.iter().map(|gate| conditions::check(row, gate)));
         }
         told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
-    told.extend(gates::lines(group));
+    told.extend(conditions::lines(group));
     let mut seen = Vec::new();
     for line in told {
         if !seen.contains(&line) {

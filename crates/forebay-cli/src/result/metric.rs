@@ -49,3 +49,57 @@ pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
 pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
 /// How often a lookup's task was polled again.
 pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
+/// Several hosts: seconds from the first start to when the first, and the last host was done.
+pub(crate) const FIRST_DONE_S: &str = "first_done_s";
+/// See [`FIRST_DONE_S`].
+pub(crate) const LAST_DONE_S: &str = "last_done_s";
+/// Several hosts: how far their starts lay apart, in microseconds.
+pub(crate) const START_SKEW_US: &str = "start_skew_us";
+/// Several hosts: how well the clock of the least known one is known, in microseconds.
+pub(crate) const CLOCK_ERROR_US: &str = "clock_error_us";
+/// Operations divided by the time in write calls alone.
+pub(crate) const IOPS_ADVERTISED: &str = "iops_advertised";
+/// Operations divided by the whole time: open, write, sync, close. Absent where nothing is durable then.
+pub(crate) const IOPS_RELIABLE: &str = "iops_reliable";
+/// Time that a client spent opening, in milliseconds: all of its calls together.
+pub(crate) const OPEN_MS: &str = "open_ms";
+/// See [`OPEN_MS`].
+pub(crate) const WRITE_MS: &str = "write_ms";
+/// See [`OPEN_MS`].
+pub(crate) const SYNC_MS: &str = "sync_ms";
+/// See [`OPEN_MS`].
+pub(crate) const CLOSE_MS: &str = "close_ms";
+/// From the beginning until the last client was ready.
+pub(crate) const TOTAL_MS: &str = "total_ms";
+/// How long the sync took that a row did not make.
+pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
+/// Bytes that the block device moved for each byte that the program asked for.
+pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
+/// The same by the kernel's account of the process.
+pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
+/// Files with which all calls were made, a second.
+pub(crate) const FILES_PER_S: &str = "files_per_s";
+/// CPU microseconds (user and system, all threads of the process) for each file.
+pub(crate) const CPU_US_PER_FILE: &str = "cpu_us_per_file";
+/// Mean time of opening or making one file.
+pub(crate) const OPEN_US: &str = "open_us";
+/// Mean time of reading one file.
+pub(crate) const READ_US: &str = "read_us";
+/// Mean time of writing one file.
+pub(crate) const WRITE_US: &str = "write_us";
+/// Mean time of syncing one file.
+pub(crate) const SYNC_US: &str = "sync_us";
+/// Mean time of closing one file.
+pub(crate) const CLOSE_US: &str = "close_us";
+/// Mean time of asking for the metadata of one file.
+pub(crate) const STAT_US: &str = "stat_us";
+/// Useful bytes a second before a level changes, in millions of bytes.
+pub(crate) const BURST_MB_PER_S: &str = "burst_mb_per_s";
+/// And after it.
+pub(crate) const SUSTAINED_MB_PER_S: &str = "sustained_mb_per_s";
+/// When it changes.
+pub(crate) const CHANGE_S: &str = "change_s";
+/// What was moved before it fell.
+pub(crate) const DROP_BYTES: &str = "bytes_until_drop";
+/// Standard deviation of the sustained level, as a share of its mean.
+pub(crate) const VARIATION: &str = "variation";

@@ -31,13 +31,13 @@ impl Output {
     /// Tables of a keyspace, written with about so many bytes of memory.
     pub(crate) fn new(shared: &Arc<Shared>, keyspace: u32, class: Class, memory: u64) -> Output {
         let depth = 2;
-        let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 256 << 10) as usize;
+        let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 128 << 10) as usize;
         // The largest power of two that is not longer.
         let buffer_bytes = 1 << buffer.ilog2();
         let spec = TableSpec {
             leaf_bytes: shared.options.leaf_bytes,
             class,
-            shard: Some(shared.options.shard),
+            shard: Some(shared.background_shard()),
             buffer_bytes,
             depth: depth as usize,
             ..TableSpec::new(0, keyspace)

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use forebay_wal::Appended;
 
+use super::gate::Place;
 use super::shared::{Commit, Shared};
 use super::wait::{Boxed, block_on};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +28,7 @@ pub(crate) struct Ready {
 pub(crate) enum Tried {
     /// It is in the queue and in the memtable.
     In(Appended),
-    /// The memtables are full until a flush has ended.
+    /// The memtables are full until a flush has got on, or others wait for that.
     NoSpace,
     /// The log has no room until a group was written.
     NoRoom,
@@ -36,8 +37,14 @@ pub(crate) enum Tried {
 }
 
 impl Shared {
-    /// Commits a record, if there is room now and `check`, in the commit section, agrees.
-    pub(crate) fn try_commit(&self, ready: &Ready, check: impl FnOnce(&Commit) -> bool) -> Result<Tried> {
+    /// Commits a record, if there is room now and `check`, in the commit section, agrees. `place` is the
+    /// caller's in the line of those who wait.
+    pub(crate) fn try_commit(
+        &self,
+        ready: &Ready,
+        place: Option<&Place<'_>>,
+        check: impl FnOnce(&Commit) -> bool,
+    ) -> Result<Tried> {
         let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
         if ready.record.len() > limit || cost > self.budget.memtable {
             let text = format!(
@@ -53,8 +60,9 @@ impl Shared {
         if !check(&commit) {
             return Ok(Tried::Refused);
         }
-        if !self.has_space(&mut commit, cost)? {
-            self.counters.space_waits.fetch_add(1, Ordering::Relaxed);
+        let is_turn = commit.sealed.is_empty() || self.gate.is_turn(place);
+        if !is_turn || !self.has_space(&mut commit, cost)? {
+            self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
             return Ok(Tried::NoSpace);
         }
         let Some(appended) = self.wal.try_append(&ready.record)? else { return Ok(Tried::NoRoom) };
@@ -67,17 +75,29 @@ impl Shared {
     /// Whether the active memtable takes so many more bytes, perhaps a new one.
     pub(super) fn has_space(&self, commit: &mut Commit, cost: u64) -> Result<bool> {
         let active = commit.active.bytes();
-        if active == 0 || active + cost <= self.budget.memtable {
-            return Ok(true);
-        }
-        // The share is three of them, and each is at most that long.
-        if commit.sealed_bytes() + active + self.budget.memtable > self.budget.memtables {
+        if !self.is_free(commit, cost) {
             return Ok(false);
         }
-        // What snapshots keep of earlier ones is memory, too.
-        self.check_held()?;
-        self.seal(commit);
+        if active > 0 && active + cost > self.budget.memtable {
+            // What snapshots keep of earlier ones is memory, too.
+            self.check_held()?;
+            self.seal(commit);
+        }
         Ok(true)
+    }
+
+    /// Whether the memtables may have so many more bytes now.
+    fn is_free(&self, commit: &Commit, cost: u64) -> bool {
+        let (active, sealed, limit) = (commit.active.bytes(), commit.sealed_bytes(), self.budget.memtables);
+        // The share is three of them, and each is at most that long.
+        let is_over = active > 0 && active + cost > self.budget.memtable;
+        if is_over && sealed + active + self.budget.memtable > limit {
+            return false;
+        }
+        // Nothing is given out bit by bit where the next flush has to wait.
+        let is_held = self.flush_limit.load(Ordering::Acquire) != u64::MAX;
+        let is_paced = !commit.sealed.is_empty() && !is_held;
+        !is_paced || sealed + active + cost <= self.gate.allowed(limit, self.engine.now_ns())
     }
 
     /// Begins a new active memtable; what was in the old one is flushed.
@@ -88,8 +108,19 @@ impl Shared {
         let fresh = Arc::new(Memtables::new(self.budget.snapshots().clone()));
         let old = std::mem::replace(&mut commit.active, fresh);
         commit.sealed.push_back(old);
+        if commit.sealed.len() == 1 {
+            self.next_flush(commit);
+        }
         self.show(commit);
         self.work.tell();
+    }
+
+    /// From now on writers go by the flush of the oldest sealed memtables.
+    pub(super) fn next_flush(&self, commit: &Commit) {
+        if let Some(oldest) = commit.sealed.front() {
+            let used = commit.sealed_bytes() + commit.active.bytes();
+            self.gate.begin(used, oldest.keys(), self.engine.now_ns());
+        }
     }
 
     /// An error of the log as the writer's answer. What means that the log is broken breaks the store.
@@ -100,24 +131,29 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be room again after `tried`.
-    pub(crate) async fn wait_for_room(&self, tried: &Tried, bytes: usize) -> Result<()> {
-        match tried {
-            Tried::NoRoom => self.wal.room(bytes).await.map_err(|error| self.log_error(error)),
-            Tried::NoSpace => {
-                let is_free = |commit: &Commit| {
-                    let sealed = commit.sealed_bytes();
-                    sealed + commit.active.bytes() + self.budget.memtable <= self.budget.memtables
-                };
-                self.space
-                    .until(|| match self.check_writable() {
-                        Err(error) => Some(Err(error)),
-                        Ok(()) => is_free(&self.lock()).then_some(Ok(())),
-                    })
-                    .await
+    /// Waits until there may be room again after `tried`. Answers the caller's place in the line, which it
+    /// keeps until it has what it waited for.
+    pub(crate) async fn wait_for_room<'a>(
+        &'a self,
+        tried: &Tried,
+        ready: &Ready,
+        place: Option<Place<'a>>,
+    ) -> Result<Place<'a>> {
+        let place = place.unwrap_or_else(|| self.gate.join());
+        let cost = memtable::cost(ready.record.len(), ready.places.len());
+        let is_free = |is_first| match self.check_writable() {
+            Err(error) => Some(Err(error)),
+            Ok(()) => {
+                let commit = self.lock();
+                let is_turn = is_first || commit.sealed.is_empty();
+                (is_turn && self.is_free(&commit, cost)).then_some(Ok(()))
             }
-            Tried::In(_) | Tried::Refused => Ok(()),
+        };
+        place.until(is_free).await?;
+        if let Tried::NoRoom = tried {
+            self.wal.room(ready.record.len()).await.map_err(|error| self.log_error(error))?;
         }
+        Ok(place)
     }
 }
 
@@ -130,9 +166,9 @@ pub struct Write<'a> {
 }
 
 enum Stage<'a> {
-    Ready(Ready),
+    Ready(Ready, Option<Place<'a>>),
     /// Slowed down, or without room: then it is tried again.
-    Waiting(Ready, Boxed<'a, ()>),
+    Waiting(Ready, Boxed<'a, Option<Place<'a>>>),
     Queued(Appended),
     Nothing,
     Failed(Error),
@@ -143,12 +179,12 @@ impl<'a> Write<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared>, ready: Result<Ready>) -> Write<'a> {
         let stage = match ready {
             Err(error) => Stage::Failed(error),
-            Ok(ready) if shared.throttle.delay().is_zero() => Stage::Ready(ready),
+            Ok(ready) if shared.throttle.delay().is_zero() => Stage::Ready(ready, None),
             Ok(ready) => {
                 let slowed = async {
                     shared.counters.slowed.fetch_add(1, Ordering::Relaxed);
                     shared.throttle.wait(|| shared.check_writable().is_err()).await;
-                    Ok(())
+                    Ok(None)
                 };
                 Stage::Waiting(ready, Box::pin(slowed))
             }
@@ -173,21 +209,23 @@ impl<'a> Write<'a> {
     fn step(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Ready(ready) => match self.shared.try_commit(&ready, |_| true)? {
-                    Tried::In(appended) => self.stage = Stage::Queued(appended),
-                    tried => {
-                        let (shared, bytes) = (self.shared, ready.record.len());
-                        let room = async move { shared.wait_for_room(&tried, bytes).await };
-                        self.stage = Stage::Waiting(ready, Box::pin(room));
+                Stage::Ready(ready, place) => {
+                    match self.shared.try_commit(&ready, place.as_ref(), |_| true)? {
+                        Tried::In(appended) => self.stage = Stage::Queued(appended),
+                        tried => {
+                            let (shared, waiting) = (self.shared, ready.clone());
+                            let room =
+                                async move { shared.wait_for_room(&tried, &waiting, place).await.map(Some) };
+                            self.stage = Stage::Waiting(ready, Box::pin(room));
+                        }
                     }
-                },
+                }
                 Stage::Waiting(ready, mut room) => {
                     let Poll::Ready(waited) = room.as_mut().poll(context) else {
                         self.stage = Stage::Waiting(ready, room);
                         return Poll::Pending;
                     };
-                    waited?;
-                    self.stage = Stage::Ready(ready);
+                    self.stage = Stage::Ready(ready, waited?);
                 }
                 Stage::Queued(mut appended) => {
                     let Poll::Ready(done) = Pin::new(&mut appended).poll(context) else {

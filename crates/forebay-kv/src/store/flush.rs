@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_wal::Lsn;
 
-use super::shared::Shared;
+use super::shared::{Commit, Shared};
 use crate::error::Result;
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
@@ -70,6 +70,23 @@ async fn flushed(shared: &Shared, upto: u64) -> Result<()> {
 pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
     let last = memtables.last_lsn();
+    shared.gate.start(shared.engine.now_ns());
+    shared.gate.watch(flush(shared, &memtables)).await?;
+    shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    shared.space.tell();
+    match shared.lock().sealed.is_empty() {
+        true => shared.gate.tell_all(),
+        false => shared.gate.tell(),
+    }
+    if let Some(memtables) = Arc::into_inner(memtables) {
+        memtables.take_down().await;
+    }
+    shared.wal.truncate_before(Lsn(last + 1)).await?;
+    Ok(true)
+}
+
+async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
+    let last = memtables.last_lsn();
     // A table must not have what the log may lose: the log would give its number away again.
     if shared.wal.durable_lsn().0 < last {
         shared.wal.sync().await?;
@@ -79,7 +96,7 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     }
     let mut metas: Vec<TableMeta> = Vec::new();
     for keyspace in memtables.keyspaces() {
-        match write(shared, &memtables, keyspace).await {
+        match write(shared, memtables, keyspace).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {
                 // Nothing names them. What cannot be removed now is when the store is opened.
@@ -100,18 +117,14 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
         added: metas.iter().map(|meta| (0, meta.clone())).collect(),
         ..Edit::default()
     };
-    shared
-        .edit(&edit, &tables, |commit| {
-            commit.sealed.pop_front();
-            commit.flushed = last;
-            memtables.hold();
-        })
-        .await?;
-    drop(memtables);
-    shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
-    shared.space.tell();
-    shared.wal.truncate_before(Lsn(last + 1)).await?;
-    Ok(true)
+    let flushed = |commit: &mut Commit| {
+        commit.sealed.pop_front();
+        commit.flushed = last;
+        memtables.hold();
+        shared.gate.end(shared.engine.now_ns());
+        shared.next_flush(commit);
+    };
+    shared.edit(&edit, &tables, flushed).await
 }
 
 /// Opens a table that was just written.
@@ -161,6 +174,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
                 return Err(error);
             }
         }
+        shared.gate.advance(batch.len(), shared.engine.now_ns());
         match batch.last() {
             Some(found) if batch.len() == BATCH => {
                 last.clear();

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, Guard};
 use forebay::Engine;
 use forebay_wal::Wal;
 
+use super::gate::Gate;
 use super::signal::Signal;
 use super::stats::Counters;
 use super::throttle::Throttle;
@@ -56,13 +57,15 @@ pub(crate) struct Shared {
     lent_bytes: AtomicU64,
     pub(super) keyspace_turn: Turn,
     pub(crate) throttle: Throttle,
+    /// Where writers wait for memory.
+    pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
     /// Memtables with newer records are not flushed for now.
     pub(crate) flush_limit: AtomicU64,
     pub(crate) counters: Counters,
     /// There is something to flush, or the store closes.
     pub(crate) work: Signal,
-    /// Memory of memtables became free, or the store failed.
+    /// A flush has ended, or the store failed.
     pub(crate) space: Signal,
     /// The tables changed, or the store closes: compaction looks whether it has work.
     pub(crate) changed: Signal,
@@ -139,6 +142,7 @@ impl Shared {
             lent_bytes: AtomicU64::new(0),
             keyspace_turn: Turn::default(),
             throttle: Throttle::default(),
+            gate: Gate::default(),
             compaction: Compaction::default(),
             flush_limit: AtomicU64::new(u64::MAX),
             counters: Counters::default(),

@@ -32,7 +32,7 @@ pub struct Stats {
     pub loaded_bytes: u64,
     /// Bytes that compaction knows it has to rewrite.
     pub pending_bytes: u64,
-    /// Writes that had to wait until memtables were written to tables.
+    /// Writes that had to wait for memory, in line, while memtables were written to tables.
     pub space_waits: u64,
     /// Writes that were slowed because compaction is behind.
     pub slowed: u64,

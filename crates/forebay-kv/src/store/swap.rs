@@ -43,6 +43,7 @@ pub(crate) async fn compare_and_set(
     if !shared.throttle.delay().is_zero() {
         shared.throttle.wait(|| shared.check_writable().is_err()).await;
     }
+    let mut place = None;
     loop {
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
@@ -60,13 +61,18 @@ pub(crate) async fn compare_and_set(
                 None => commit.flushed <= seen.upto && commit.loads == seen.loads,
             }
         };
-        match shared.try_commit(&ready, unchanged)? {
+        match shared.try_commit(&ready, place.as_ref(), unchanged)? {
             Tried::In(appended) => {
+                drop(place);
                 appended.await.map_err(|error| shared.log_error(error))?;
                 return Ok(Swapped::Done);
             }
-            Tried::Refused => forebay::shard::yield_if_needed().await,
-            tried => shared.wait_for_room(&tried, ready.record.len()).await?,
+            Tried::Refused => {
+                // Tables may have to be read again, which others need not wait for.
+                place = None;
+                forebay::shard::yield_if_needed().await;
+            }
+            tried => place = Some(shared.wait_for_room(&tried, &ready, place).await?),
         }
     }
 }

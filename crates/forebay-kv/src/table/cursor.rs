@@ -51,7 +51,7 @@ impl CursorHow {
 
     /// For reading all of a table once, in the background.
     pub(crate) fn merge() -> CursorHow {
-        let (read_bytes_max, reads_max) = (256 << 10, 2);
+        let (read_bytes_max, reads_max) = (128 << 10, 2);
         let (direction, class) = (Direction::Forward, Class::BACKGROUND);
         CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
     }

@@ -63,6 +63,7 @@ impl Shared {
     fn tell_all(&self) {
         [&self.work, &self.space, &self.changed, &self.end].into_iter().for_each(Signal::tell);
         self.throttle.tell();
+        self.gate.tell_all();
     }
 
     /// Counts a background task until the answer is dropped; closing waits for it. Such a task looks at

@@ -1,0 +1,54 @@
+//! `forebay`: a task of a Tokio runtime for each file at once.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::{Durability, Engine, Open};
+
+use super::job::Call;
+use super::lane::{Course, Part, Tally};
+
+/// One lane.
+///
+/// # Errors
+/// Those of the engine.
+pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
+    let mut tally = Tally::new()?;
+    let bytes = course.work.planted.file_bytes;
+    let mut memory = vec![0; bytes as usize];
+    while tally.begin(deadline) {
+        let Some((number, path)) = course.next_file() else { break };
+        match course.work.call {
+            Call::Read => {
+                tally.resume();
+                let file = engine.open(path, Open::read()).await?;
+                tally.made(Part::Open);
+                let block = file.read(0..bytes).await?;
+                tally.made(Part::Read);
+                file.close().await?;
+                tally.made(Part::Close);
+                course.look(number, &block)?;
+            }
+            Call::Create => {
+                course.fill(number, &mut memory);
+                tally.resume();
+                let file = engine.open(path, Open::create_new().mode(0o600)).await?;
+                tally.made(Part::Open);
+                file.write(0, &memory).await?;
+                tally.made(Part::Write);
+                file.sync(Durability::All).await?;
+                tally.made(Part::Sync);
+                file.close().await?;
+                tally.made(Part::Close);
+            }
+            Call::Stat => {
+                tally.resume();
+                let metadata = engine.metadata(path).await?;
+                tally.made(Part::Stat);
+                course.look_at_length(number, metadata.len())?;
+            }
+        }
+        tally.end();
+    }
+    Ok(tally)
+}

@@ -1,0 +1,160 @@
+//! What a sample of `measure files` is asked to do, and what it answers.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::pattern::SplitMix;
+use super::super::planted::Planted;
+use super::super::turns::{Evidence, Way};
+
+/// One row with one call and number of files at once, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct FilesWork {
+    pub(super) row: FilesRow,
+    pub(super) call: Call,
+    /// The files that there are; those that are made have the same lengths and contents.
+    pub(super) planted: Planted,
+    pub(super) at_once: usize,
+    /// No file is begun after so many seconds.
+    pub(super) seconds_max: f64,
+    /// Of the order.
+    pub(super) seed: u64,
+}
+
+impl FilesWork {
+    /// All files, in the order in which they are visited.
+    pub(super) fn order(&self) -> Vec<u32> {
+        let mut random = SplitMix::new(self.seed);
+        let mut order: Vec<u32> = (0..self.planted.files).collect();
+        for index in (1..order.len()).rev() {
+            order.swap(index, random.below(index as u64 + 1) as usize);
+        }
+        order
+    }
+
+    /// Where file number `file` is, or will be.
+    pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
+        Planted::path(directory, file)
+    }
+}
+
+/// What is done with each file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Call {
+    /// Open, read, close.
+    Read,
+    /// Create, write, sync, close.
+    Create,
+    /// Stat.
+    Stat,
+}
+
+impl Call {
+    pub(super) const ALL: [Self; 3] = [Self::Read, Self::Create, Self::Stat];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Create => "create",
+            Self::Stat => "stat",
+        }
+    }
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Read => "opens it, reads it whole and closes it",
+            Self::Create => "makes it, writes it whole, syncs it (fsync) and closes it",
+            Self::Stat => "asks for its metadata (statx)",
+        }
+    }
+}
+
+/// Ways to do it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum FilesRow {
+    StdThreads,
+    TokioFs,
+    Forebay,
+}
+
+impl FilesRow {
+    pub(super) const ALL: [Self; 3] = [Self::StdThreads, Self::TokioFs, Self::Forebay];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::StdThreads => "std-threads",
+            Self::TokioFs => "tokio-fs",
+            Self::Forebay => "forebay",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::StdThreads => "a std thread for each file at once, std::fs, through the page cache",
+            Self::TokioFs => {
+                "a task of a Tokio runtime for each file at once, tokio::fs, through the page cache"
+            }
+            Self::Forebay => "a task of a Tokio runtime for each file at once, Forebay, O_DIRECT",
+        }
+    }
+
+    pub(super) const fn uses_page_cache(self) -> bool {
+        !matches!(self, Self::Forebay)
+    }
+}
+
+/// What the child prints. Times of the calls are sums over all files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct FilesAnswer {
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) files: u64,
+    pub(super) open_s: f64,
+    pub(super) read_s: f64,
+    pub(super) write_s: f64,
+    pub(super) sync_s: f64,
+    pub(super) close_s: f64,
+    pub(super) stat_s: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    pub(super) evidence: Evidence,
+}
+
+impl Way for FilesRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_the_names_in_the_tables() {
+        for row in FilesRow::ALL {
+            assert_eq!(serde_json::to_value(row).expect("plain"), row.name());
+        }
+        for call in Call::ALL {
+            assert_eq!(serde_json::to_value(call).expect("plain"), call.name());
+        }
+    }
+
+    #[test]
+    fn every_file_has_its_place_in_the_order() {
+        let planted = Planted { files: 500, file_bytes: 4096, seed: 1 };
+        let (row, call) = (FilesRow::Forebay, Call::Read);
+        let work = FilesWork { row, call, planted, at_once: 3, seconds_max: 1.0, seed: 9 };
+        let mut order = work.order();
+        assert_ne!(order, (0..500).collect::<Vec<_>>());
+        order.sort_unstable();
+        assert_eq!(order, (0..500).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,149 @@
+//! A lane: one file after the other, each call with its time.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::super::gauge::Cost;
+use super::super::latency::Latency;
+use super::super::turns::Evidence;
+use super::job::{Call, FilesAnswer, FilesWork};
+
+/// What all lanes share.
+#[derive(Debug)]
+pub(super) struct Course {
+    pub(super) work: FilesWork,
+    directory: PathBuf,
+    order: Vec<u32>,
+    next: AtomicU64,
+}
+
+/// The calls whose time is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Open,
+    Read,
+    Write,
+    Sync,
+    Close,
+    Stat,
+}
+
+/// What a lane, or all of them, did.
+#[derive(Debug)]
+pub(super) struct Tally {
+    parts: [Duration; 6],
+    /// Of all calls with one file.
+    pub(super) latency: Latency,
+    begun: Instant,
+    last: Instant,
+}
+
+impl Course {
+    pub(super) fn new(directory: &Path, work: &FilesWork) -> Self {
+        let (work, directory) = (work.clone(), directory.to_owned());
+        Self { order: work.order(), work, directory, next: AtomicU64::new(0) }
+    }
+
+    /// The next file, of which nobody else has had this turn. Stat begins again after the last one: it finds what it
+    /// asks for in memory in any case.
+    pub(super) fn next_file(&self) -> Option<(u32, PathBuf)> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.order.len() as u64;
+        let place = if self.work.call == Call::Stat { turn % count } else { turn };
+        let file = *self.order.get(usize::try_from(place).ok()?)?;
+        Some((file, FilesWork::path(&self.directory, file)))
+    }
+
+    /// The contents of file number `file`.
+    pub(super) fn fill(&self, file: u32, memory: &mut [u8]) {
+        self.work.planted.contents(file).fill(0, memory);
+    }
+
+    /// Whether `found` is file number `file`: its length and how it begins.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn look(&self, file: u32, found: &[u8]) -> anyhow::Result<()> {
+        let word = self.work.planted.contents(file).first_word(0).to_le_bytes();
+        anyhow::ensure!(
+            found.len() as u64 == self.work.planted.file_bytes && found.starts_with(&word),
+            "file {file} does not hold what was written there; the storage below it or the way it was read is faulty"
+        );
+        Ok(())
+    }
+
+    /// Whether a file has the length that it should have.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(super) fn look_at_length(&self, file: u32, length: u64) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            length == self.work.planted.file_bytes,
+            "file {file} is {length} bytes long and should have {}",
+            self.work.planted.file_bytes
+        );
+        Ok(())
+    }
+}
+
+impl Tally {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let now = Instant::now();
+        Ok(Self { parts: [Duration::ZERO; 6], latency: Latency::new()?, begun: now, last: now })
+    }
+
+    /// The first call with a file is about to be made. `false` when there is no time for it.
+    pub(super) fn begin(&mut self, deadline: Instant) -> bool {
+        self.begun = Instant::now();
+        self.last = self.begun;
+        self.begun < deadline
+    }
+
+    /// A call is over, and the next one begins.
+    pub(super) fn made(&mut self, part: Part) {
+        let now = Instant::now();
+        self.parts[part as usize] += now - self.last;
+        self.last = now;
+    }
+
+    /// What follows until the next call is the program's own.
+    pub(super) fn resume(&mut self) {
+        let now = Instant::now();
+        self.begun += now - self.last;
+        self.last = now;
+    }
+
+    /// The last call with a file is over.
+    pub(super) fn end(&mut self) {
+        self.latency.record(self.last - self.begun);
+    }
+
+    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        for (sum, part) in self.parts.iter_mut().zip(other.parts) {
+            *sum += part;
+        }
+        self.latency.add(&other.latency)
+    }
+
+    pub(super) fn answer(self, cost: Cost) -> FilesAnswer {
+        let of = |part: Part| self.parts[part as usize].as_secs_f64();
+        FilesAnswer {
+            seconds: cost.seconds,
+            cpu_seconds: cost.cpu_seconds,
+            files: self.latency.count(),
+            open_s: of(Part::Open),
+            read_s: of(Part::Read),
+            write_s: of(Part::Write),
+            sync_s: of(Part::Sync),
+            close_s: of(Part::Close),
+            stat_s: of(Part::Stat),
+            p50_us: self.latency.quantile_us(0.5),
+            p99_us: self.latency.quantile_us(0.99),
+            evidence: Evidence {
+                witness: cost.witness,
+                times: [("latency".to_owned(), self.latency)].into(),
+            },
+        }
+    }
+}

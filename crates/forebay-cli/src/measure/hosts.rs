@@ -1,0 +1,263 @@
+//! One measurement on several hosts at once: agents that serve a directory each, and the controller.
+//!
+//! - **Who owns what.** The controller owns the plan and the clock; an agent owns its directory, and starts a worker, a
+//!   process of its own for each controller ([`worker`]), which owns the temp file and the samples. A worker that loses
+//!   its input ends as if by Ctrl-C, so whoever dies, the file goes.
+//! - **On the wire** ([`frame`], [`message`]): frames of four bytes of length and JSON, of limited size, in limited time.
+//!   First the handshake with version and proof of the shared secret ([`handshake`], [`secret`]), then messages with a
+//!   tag over number and bytes under a key of this session ([`link`]).
+//! - **What an agent can be asked**: to write a file of a size, to run a sample of `scan` or `random` with parameters
+//!   within the limits of the command line, and what its clock says. Nothing names a path.
+//! - **A round** ([`fleet`]): every host makes the sample ready, in a process that then waits ([`super::startline`]); when all
+//!   are ready their clocks are asked ([`clock`]); all are told one instant, each in its own clock; all answer. Those that
+//!   cannot make a sample ready make the round be given up on all hosts.
+//! - **What can go wrong.** A host dies or is cut off: its connection ends, or nothing is heard for the time of
+//!   [`frame::Times`], though both sides say every [`ALIVE_EVERY`] that they are there; then the measurement fails by name,
+//!   and the others see the controller go. A slow host is waited for up to a limit for each step. Another version is
+//!   refused. Clocks are monotonic ones, whose offsets are estimated anew before each start; the start's true spread is
+//!   reported.
+//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and gates.
+//! - **Ranks** ([`ranks`], [`meet`]): processes that srun or mpirun started are agents of rank 0.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Args};
+
+use super::kind::{Kind, parsed};
+use crate::cleanup::Cleanup;
+use crate::context::Target;
+use crate::exit::Failure;
+use crate::progress::Progress;
+use crate::result::Experiment;
+
+pub(crate) mod agent;
+pub(crate) mod worker;
+
+mod clock;
+mod fleet;
+mod frame;
+mod handshake;
+mod link;
+mod meet;
+mod merge;
+mod message;
+mod ranks;
+mod rounds;
+mod secret;
+mod session;
+#[cfg(test)]
+mod testing;
+
+use fleet::Fleet;
+use ranks::Rank;
+use rounds::Settings;
+use secret::Key;
+
+/// The name of the hidden subcommand with which an agent starts its worker; its argument is the directory.
+pub(crate) const WORKER_SUBCOMMAND: &str = "__agent-worker";
+
+/// Each side of a connection says at least so often that it is there.
+const ALIVE_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// More hosts would be a typing error, and each has a thread.
+const HOSTS_MAX: usize = 1024;
+
+/// Where an experiment runs, when it is not here alone.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct HostsArgs {
+    /// Measure on these hosts at once, where `forebay agent` serves a directory, and nothing here [default port: 7317]
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// The same from a file: one host a line, # begins a comment
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    hosts_file: Option<PathBuf>,
+    /// A file with the secret that the agents know, readable by its owner only [default: the variable FOREBAY_SECRET]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// This is one of several processes that srun or mpirun started on PATH; found out without this option in most cases
+    #[arg(long, conflicts_with_all = ["hosts", "hosts_file", "alone"])]
+    mpi_like: bool,
+    /// Measure here alone, whatever srun or mpirun say
+    #[arg(long, conflicts_with_all = ["hosts", "hosts_file"])]
+    alone: bool,
+}
+
+/// What this process is in a measurement on several hosts.
+#[derive(Debug)]
+enum Part {
+    /// The controller of these agents.
+    Controller(Vec<String>, Key),
+    /// One of several processes that a launcher started.
+    Rank(Rank),
+}
+
+/// Measures one experiment on a fleet, with the options that were given.
+type Experimenter = fn(&mut Fleet, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
+
+/// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
+static ABLE: &[(&Kind, Experimenter)] = &[
+    (&super::scan::KIND, |fleet, matches, settings| rounds::scan(fleet, &parsed(matches)?, settings)),
+    (&super::random::KIND, |fleet, matches, settings| rounds::random(fleet, &parsed(matches)?, settings)),
+];
+
+/// This process's part in a measurement on several hosts.
+#[derive(Debug)]
+pub(crate) struct Task<'a> {
+    part: Part,
+    experimenter: Experimenter,
+    matches: &'a ArgMatches,
+}
+
+/// What the command line says beside the experiment's own options.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) quick: bool,
+    pub(crate) seed: u64,
+    pub(crate) progress: Progress,
+    /// A permission to replace contents was given.
+    pub(crate) destructive: bool,
+}
+
+impl HostsArgs {
+    /// What this process is; `None` when it measures alone.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] and [`Failure::Path`]: no hosts, no secret, a launcher's variables that make no sense.
+    fn part(&self) -> Result<Option<Part>, Failure> {
+        let hosts = match &self.hosts_file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| Failure::missing(path, &error))?;
+                parse_hosts(&text)
+            }
+            None => self.hosts.iter().map(|name| name.trim().to_owned()).collect(),
+        };
+        if self.hosts_file.is_some() || !hosts.is_empty() {
+            check_hosts(&hosts)?;
+            let secret = Key::load(self.secret_file.as_deref())?;
+            return Ok(Some(Part::Controller(hosts, secret)));
+        }
+        if self.secret_file.is_some() {
+            return Err(Failure::Usage("--secret-file is for --hosts and --hosts-file".to_owned()));
+        }
+        if self.alone {
+            return Ok(None);
+        }
+        let get = |name: &str| std::env::var(name).ok();
+        match Rank::find(get, self.mpi_like)? {
+            Some(rank) => Ok(Some(Part::Rank(rank))),
+            None if self.mpi_like => Err(Failure::Usage(
+                "--mpi-like: neither Open MPI (OMPI_COMM_WORLD_RANK) nor PMI (PMI_RANK) nor Slurm (SLURM_PROCID) started this process"
+                    .to_owned(),
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<'a> Task<'a> {
+    /// What is to be done by this process; `None` when it measures alone.
+    ///
+    /// # Errors
+    /// A [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
+    pub(crate) fn of(kind: &Kind, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
+        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name) else {
+            return Ok(None);
+        };
+        let part = parsed::<HostsArgs>(matches)?.part()?;
+        Ok(part.map(|part| Self { part, experimenter: *experimenter, matches }))
+    }
+
+    /// Does it. `None`: this was a rank that served, and rank 0 has the results.
+    ///
+    /// # Errors
+    /// A host cannot be reached, was lost, or cannot measure; nothing is left behind then either.
+    pub(crate) fn run(
+        &self,
+        setup: &Setup<'_>,
+        cleanup: &Cleanup,
+    ) -> anyhow::Result<Option<Vec<Experiment>>> {
+        if setup.destructive {
+            let why =
+                "on several hosts only temp files are measured: leave out --overwrite and --destroy-data";
+            return Err(Failure::Usage(why.to_owned()).into());
+        }
+        let settings = Settings { quick: setup.quick, seed: setup.seed, progress: setup.progress };
+        match &self.part {
+            Part::Controller(hosts, secret) => {
+                if setup.path != Path::new(".") {
+                    return Err(Failure::Usage(format!(
+                        "with --hosts every agent measures the directory that it serves: leave out {}",
+                        setup.path.display()
+                    ))
+                    .into());
+                }
+                let mut fleet = Fleet::connect(hosts, secret)?;
+                let experiments = (self.experimenter)(&mut fleet, self.matches, settings)?;
+                fleet.end()?;
+                Ok(Some(experiments))
+            }
+            Part::Rank(rank) => {
+                if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
+                    return Err(Failure::Usage(format!(
+                        "{} is no directory: ranks make a temp file each in one that all of them see",
+                        setup.path.display()
+                    ))
+                    .into());
+                }
+                let directory = agent::servable(setup.path, cleanup)?;
+                if rank.number > 0 {
+                    meet::follow(rank, &directory, cleanup)?;
+                    return Ok(None);
+                }
+                let mut company = meet::gather(rank, &directory, cleanup)?;
+                let experiments = (self.experimenter)(&mut company.fleet, self.matches, settings)?;
+                company.end()?;
+                Ok(Some(experiments))
+            }
+        }
+    }
+}
+
+fn parse_hosts(text: &str) -> Vec<String> {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn check_hosts(hosts: &[String]) -> Result<(), Failure> {
+    if hosts.is_empty() || hosts.len() > HOSTS_MAX {
+        return Err(Failure::Usage(format!(
+            "{} hosts were named: from 1 to {HOSTS_MAX} can be",
+            hosts.len()
+        )));
+    }
+    for (index, host) in hosts.iter().enumerate() {
+        if host.is_empty() || host.contains(char::is_whitespace) {
+            return Err(Failure::Usage(format!("{host:?} is no HOST:PORT")));
+        }
+        if hosts[..index].contains(host) {
+            return Err(Failure::Usage(format!(
+                "{host} was named twice: an agent serves one controller once"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_hosts_has_comments_and_no_doubles() {
+        let hosts = parse_hosts("# the rack\nnode-a:1\n\n  node-b # slow\n");
+        assert_eq!(hosts, ["node-a:1", "node-b"]);
+        assert!(check_hosts(&hosts).is_ok());
+        for wrong in [vec![], vec!["a".to_owned(), "a".to_owned()], vec!["a b".to_owned()]] {
+            assert_eq!(check_hosts(&wrong).map_err(|error| error.code()), Err(2), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `forebay agent`: serves one directory to one controller at a time.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::frame::Times;
+use super::handshake;
+use super::message::{Facts, FromAgent};
+use super::secret::Key;
+use super::session;
+use crate::cleanup::Cleanup;
+use crate::context::Target;
+use crate::doctor;
+use crate::exit::Failure;
+use crate::output::print;
+use crate::progress::Progress;
+
+/// Where agents listen when nothing else is said.
+pub(super) const PORT: u16 = 7317;
+
+/// Connections that may be in their handshake at one time; more are closed.
+const HANDSHAKES_MAX: usize = 16;
+
+/// A controller that has just ended gives its place back within this time.
+const PLACE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Options of `agent`.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// The directory that is measured: temp files are written there and removed, nothing else is touched
+    dir: PathBuf,
+    /// Where to listen; an address of another machine's network must be named here, and port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))]
+    listen: SocketAddr,
+    /// A file with the secret that the controller must know, readable by its owner only [default: the variable
+    /// FOREBAY_SECRET]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Say nothing about who comes and goes
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Listens until a signal ends it.
+///
+/// # Errors
+/// The directory cannot be measured, there is no secret, or the address cannot be listened on.
+pub(crate) fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let secret = Key::load(args.secret_file.as_deref())?;
+    let directory = servable(&args.dir, cleanup)?;
+    let listener = TcpListener::bind(args.listen)
+        .map_err(|error| Failure::Usage(format!("{} cannot be listened on: {error}", args.listen)))?;
+    let address = listener.local_addr()?;
+    print(&format!("forebay agent: serves {} on {address}\n", directory.display()))?;
+    let agent = Arc::new(Agent {
+        directory,
+        secret,
+        progress: Progress::detect(args.quiet),
+        cleanup: cleanup.clone(),
+        controller: Place::default(),
+        handshakes: AtomicUsize::new(0),
+    });
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => agent.accept(stream),
+            // Of a connection that ended before it was taken, or for want of descriptors: others may come.
+            Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The directory by its real name, after a look at whether it can be measured at all.
+pub(super) fn servable(directory: &Path, cleanup: &Cleanup) -> Result<PathBuf, Failure> {
+    let target = Target::resolve(directory, false, false)?;
+    if !matches!(target, Target::Directory(_)) {
+        return Err(Failure::Path(format!(
+            "{} is no directory: an agent makes a file of its own in one, and serves nothing else",
+            directory.display()
+        )));
+    }
+    doctor::preflight(&target, cleanup)?;
+    fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))
+}
+
+/// What this host is.
+pub(super) fn facts(rank: Option<u32>) -> Facts {
+    let machine = doctor::machine_only();
+    Facts {
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        kernel: machine.kernel,
+        architecture: machine.architecture,
+        cpus_allowed: machine.cpus_allowed,
+        memory_affordable_bytes: super::super::plan::affordable_bytes(),
+        optimized_build: machine.optimized_build,
+        rank,
+    }
+}
+
+#[derive(Debug)]
+struct Agent {
+    directory: PathBuf,
+    secret: Key,
+    progress: Progress,
+    cleanup: Cleanup,
+    /// The one that is served.
+    controller: Place,
+    handshakes: AtomicUsize,
+}
+
+impl Agent {
+    /// Everything about a connection happens on a thread of its own, so that none keeps another one waiting.
+    fn accept(self: &Arc<Self>, stream: TcpStream) {
+        if self.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MAX {
+            self.handshakes.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let peer = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string());
+        let agent = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("forebay-controller".to_owned()).spawn(move || {
+            let link = handshake::as_agent(stream, &agent.secret, Times::default());
+            agent.handshakes.fetch_sub(1, Ordering::Relaxed);
+            let outcome = link.and_then(|link| agent.serve(link, &peer));
+            match outcome {
+                Ok(()) => agent.progress.say(&format!("{peer}: done")),
+                Err(error) => agent.progress.say(&format!("{peer}: {error:#}")),
+            }
+        });
+        if spawned.is_err() {
+            self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn serve(&self, mut link: super::link::Link, peer: &str) -> anyhow::Result<()> {
+        let _place = match self.controller.take(peer) {
+            Ok(place) => place,
+            Err(other) => {
+                let why =
+                    format!("this agent is measuring for the controller at {other}: it serves one at a time");
+                link.sender.send(&FromAgent::Refused { why })?;
+                link.sender.close();
+                anyhow::bail!("refused, because {other} is served");
+            }
+        };
+        self.progress.say(&format!("{peer}: is served"));
+        session::serve(link, &self.directory, facts(None), &self.cleanup)
+            .with_context(|| format!("the measurement in {} was ended", self.directory.display()))
+    }
+}
+
+/// The place of the one controller that is served.
+#[derive(Debug, Default)]
+struct Place {
+    taken_by: Mutex<Option<String>>,
+    given_back: Condvar,
+}
+
+impl Place {
+    /// The place for `who`, or who has it. One that is about to be given back is waited for.
+    fn take(&self, who: &str) -> Result<Held<'_>, String> {
+        let held = self.taken_by.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut held, _) = self
+            .given_back
+            .wait_timeout_while(held, PLACE_WITHIN, |taken_by| taken_by.is_some())
+            .unwrap_or_else(PoisonError::into_inner);
+        match &*held {
+            Some(other) => Err(other.clone()),
+            None => {
+                *held = Some(who.to_owned());
+                Ok(Held(self))
+            }
+        }
+    }
+}
+
+/// Gives the place back.
+#[derive(Debug)]
+struct Held<'a>(&'a Place);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        *self.0.taken_by.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.given_back.notify_one();
+    }
+}

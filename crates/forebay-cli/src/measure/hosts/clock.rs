@@ -1,0 +1,81 @@
+//! What another host's clock says, estimated from round trips.
+
+/// One question and its answer: sent and heard on our clock, arrived and answered on theirs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RoundTrip {
+    pub(super) sent_ns: u64,
+    pub(super) arrived_ns: u64,
+    pub(super) answered_ns: u64,
+    pub(super) heard_ns: u64,
+}
+
+/// How far a host's monotonic clock is ahead of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offset {
+    pub(super) ahead_ns: i128,
+    /// The true offset is no farther away than this, however unequal the two ways were.
+    pub(super) error_ns: u64,
+}
+
+impl Offset {
+    /// From the fastest round trip, whose two ways can differ least.
+    pub(super) fn estimate(trips: &[RoundTrip]) -> Option<Self> {
+        trips.iter().map(Self::of).min_by_key(|offset| offset.error_ns)
+    }
+
+    fn of(trip: &RoundTrip) -> Self {
+        let there = i128::from(trip.arrived_ns) - i128::from(trip.sent_ns);
+        let back = i128::from(trip.answered_ns) - i128::from(trip.heard_ns);
+        let on_the_way = (there - back).max(0);
+        Self { ahead_ns: (there + back) / 2, error_ns: u64::try_from(on_the_way / 2).unwrap_or(u64::MAX) }
+    }
+
+    /// An instant of our clock in theirs.
+    pub(super) fn to_theirs(self, ours_ns: u64) -> u64 {
+        u64::try_from(i128::from(ours_ns) + self.ahead_ns).unwrap_or(0)
+    }
+
+    /// An instant of their clock in ours, which may lie before our clock began.
+    pub(super) fn to_ours(self, theirs_ns: u64) -> i128 {
+        i128::from(theirs_ns) - self.ahead_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AHEAD: i128 = -5_000_000_000;
+
+    fn trip(sent_ns: u64, way_there: u64, thinking: u64, way_back: u64) -> RoundTrip {
+        let theirs = |ours: u64| u64::try_from(i128::from(ours) + AHEAD).expect("after their start");
+        let arrived = sent_ns + way_there;
+        RoundTrip {
+            sent_ns,
+            arrived_ns: theirs(arrived),
+            answered_ns: theirs(arrived + thinking),
+            heard_ns: arrived + thinking + way_back,
+        }
+    }
+
+    #[test]
+    fn equal_ways_give_the_offset_exactly_however_long_the_answer_took() {
+        let offset = Offset::estimate(&[trip(9_000_000_000, 40_000, 7_000_000, 40_000)]).expect("one trip");
+        assert_eq!(offset, Offset { ahead_ns: AHEAD, error_ns: 40_000 });
+        assert_eq!(offset.to_theirs(9_000_000_000), 4_000_000_000);
+        assert_eq!(offset.to_ours(4_000_000_000), 9_000_000_000);
+    }
+
+    #[test]
+    fn the_fastest_trip_decides_and_its_error_holds_the_truth() {
+        let trips = [
+            trip(9_000_000_000, 900_000, 0, 20_000),
+            trip(9_100_000_000, 30_000, 10_000, 50_000),
+            trip(9_200_000_000, 20_000, 0, 5_000_000),
+        ];
+        let offset = Offset::estimate(&trips).expect("three trips");
+        assert_eq!(offset.error_ns, 40_000);
+        assert!((offset.ahead_ns - AHEAD).unsigned_abs() <= u128::from(offset.error_ns), "{offset:?}");
+        assert_eq!(Offset::estimate(&[]), None);
+    }
+}

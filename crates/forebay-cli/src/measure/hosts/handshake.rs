@@ -1,0 +1,188 @@
+//! Both sides prove that they know the secret, without sending it.
+//!
+//! ```text
+//! controller -> agent   hello: protocol, program, role, nonce
+//! agent -> controller   hello: protocol, program, role, nonce
+//! controller -> agent   HMAC(secret, "controller" | both hellos)
+//! agent -> controller   HMAC(secret, "agent" | both hellos)
+//! ```
+//!
+//! Each nonce is new, so a handshake that was recorded is worth nothing later; the labels differ, so a proof cannot be
+//! sent back to its maker. The controller proves first: whoever only connects to an agent learns nothing that guesses
+//! could be tried on. Keys for the messages that follow are made of the same two hellos.
+
+use std::net::TcpStream;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::frame::{self, Times};
+use super::link::Link;
+use super::secret::{KEY_BYTES, Key, nonce};
+
+/// Raised when a message changes its meaning.
+pub(super) const PROTOCOL: u32 = 1;
+
+/// Nothing in a handshake is longer.
+const LIMIT: usize = 4096;
+
+/// How much of a stranger's words is shown.
+const WORDS_MAX: usize = 300;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    Controller,
+    Agent,
+}
+
+impl Role {
+    const fn label(self) -> &'static [u8] {
+        match self {
+            Self::Controller => b"forebay 1 controller",
+            Self::Agent => b"forebay 1 agent",
+        }
+    }
+}
+
+/// Read leniently: one of another version may say more.
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    forebay_protocol: u32,
+    program: String,
+    role: Role,
+    nonce: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Proof {
+    Tag(String),
+    /// Why there is none; nobody has proven anything yet, so it is shown and never acted on.
+    Refused(String),
+}
+
+/// The controller's side, whoever of the two connected to the other.
+///
+/// # Errors
+/// A sentence: other versions, another secret, no Forebay at all, or the connection.
+pub(super) fn as_controller(stream: TcpStream, secret: &Key, times: Times) -> anyhow::Result<Link> {
+    prepare(&stream, times)?;
+    let own = hello(Role::Controller)?;
+    frame::write(&stream, &own)?;
+    let other = next(&stream, times)?;
+    check(&other, Role::Agent)?;
+    let transcript = transcript(&own, &other);
+    send(&stream, &Proof::Tag(BASE64.encode(secret.tag(&[Role::Controller.label(), &transcript]))))?;
+    if !proven(&next(&stream, times)?, secret, Role::Agent, &transcript)? {
+        anyhow::bail!("the agent has another secret");
+    }
+    Link::new(stream, secret, &transcript, Role::Controller, times)
+}
+
+/// The agent's side.
+///
+/// # Errors
+/// As for [`as_controller`]. The other side is told, too.
+pub(super) fn as_agent(stream: TcpStream, secret: &Key, times: Times) -> anyhow::Result<Link> {
+    prepare(&stream, times)?;
+    let other = next(&stream, times)?;
+    let own = hello(Role::Agent)?;
+    if let Err(error) = check(&other, Role::Controller) {
+        // The connection ends either way.
+        let _ = send(&stream, &Proof::Refused(error.to_string()));
+        return Err(error);
+    }
+    frame::write(&stream, &own)?;
+    let transcript = transcript(&other, &own);
+    if !proven(&next(&stream, times)?, secret, Role::Controller, &transcript)? {
+        // As above.
+        let _ =
+            send(&stream, &Proof::Refused("the agent has another secret than this controller".to_owned()));
+        anyhow::bail!("the controller has another secret");
+    }
+    send(&stream, &Proof::Tag(BASE64.encode(secret.tag(&[Role::Agent.label(), &transcript]))))?;
+    Link::new(stream, secret, &transcript, Role::Agent, times)
+}
+
+fn prepare(stream: &TcpStream, times: Times) -> anyhow::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(times.message))?;
+    Ok(())
+}
+
+fn hello(role: Role) -> anyhow::Result<Vec<u8>> {
+    let hello = Hello {
+        forebay_protocol: PROTOCOL,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        role,
+        nonce: BASE64.encode(nonce()?),
+    };
+    Ok(serde_json::to_vec(&hello)?)
+}
+
+fn send(stream: &TcpStream, proof: &Proof) -> anyhow::Result<()> {
+    Ok(frame::write(stream, &serde_json::to_vec(proof)?)?)
+}
+
+fn next(stream: &TcpStream, times: Times) -> anyhow::Result<Vec<u8>> {
+    Ok(frame::read(stream, LIMIT, times.handshake, times.handshake)?)
+}
+
+/// Whether the other side's hello is one that this program can work with.
+fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
+    if let Ok(Proof::Refused(why)) = serde_json::from_slice(bytes) {
+        anyhow::bail!("refused: {}", printable(&why));
+    }
+    let value: serde_json::Value =
+        serde_json::from_slice(bytes).context("what answers there is not forebay")?;
+    let protocol = value.get("forebay_protocol").and_then(serde_json::Value::as_u64);
+    let protocol = protocol.context("what answers there is not forebay")?;
+    let program = value.get("program").and_then(serde_json::Value::as_str).unwrap_or("unknown");
+    let own = env!("CARGO_PKG_VERSION");
+    // Figures of two versions are not figures of one measurement, even where their messages agree.
+    anyhow::ensure!(
+        protocol == u64::from(PROTOCOL) && program == own,
+        "versions differ: forebay {} with protocol {protocol} there, {own} with protocol {PROTOCOL} here; install the same",
+        printable(program)
+    );
+    let hello: Hello = serde_json::from_value(value).context("a hello that makes no sense")?;
+    anyhow::ensure!(hello.role == role, "two of the same kind: both say that they are the {:?}", hello.role);
+    let nonce = BASE64.decode(&hello.nonce).unwrap_or_default();
+    anyhow::ensure!(nonce.len() == KEY_BYTES, "a hello without a usable nonce");
+    Ok(())
+}
+
+/// Whether the proof is right.
+///
+/// # Errors
+/// It is none.
+fn proven(bytes: &[u8], secret: &Key, role: Role, transcript: &[u8]) -> anyhow::Result<bool> {
+    match serde_json::from_slice(bytes).context("a proof that makes no sense")? {
+        Proof::Tag(tag) => {
+            Ok(secret.verify(&[role.label(), transcript], &BASE64.decode(tag).unwrap_or_default()))
+        }
+        Proof::Refused(why) => anyhow::bail!("refused: {}", printable(&why)),
+    }
+}
+
+/// Stands for both hellos, byte by byte.
+fn transcript(controller: &[u8], agent: &[u8]) -> [u8; KEY_BYTES] {
+    let mut hash = Sha256::new();
+    for hello in [controller, agent] {
+        hash.update((hello.len() as u64).to_be_bytes());
+        hash.update(hello);
+    }
+    hash.finalize().into()
+}
+
+/// Words of somebody who proved nothing, fit for a terminal.
+fn printable(words: &str) -> String {
+    words.chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! How the processes of one job come together: rank 0 listens and waits for all, every rank (its own included) comes to
+//! it and then serves as an agent would.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::agent::facts;
+use super::fleet::{Fleet, welcome};
+use super::frame::Times;
+use super::link::Link;
+use super::message::{Facts, ToAgent};
+use super::ranks::{Invitation, Rank};
+use super::secret::Key;
+use super::{ALIVE_EVERY, handshake, session};
+use crate::cleanup::Cleanup;
+
+/// How long ranks wait for each other: launchers start them minutes apart where a machine is busy.
+pub(super) const MEET_WITHIN: Duration = Duration::from_secs(180);
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// No file system tells one host what another one wrote.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Rank 0's fleet, and the thread in which rank 0 itself serves it.
+#[derive(Debug)]
+pub(super) struct Company {
+    pub(super) fleet: Fleet,
+    own: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Company {
+    /// Ends well; see [`Fleet::end`].
+    ///
+    /// # Errors
+    /// A rank did not end, or this one's own part failed.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        self.fleet.end()?;
+        self.own.join().map_err(|_| anyhow::anyhow!("rank 0's own thread panicked"))?
+    }
+}
+
+/// Rank 0: waits until all ranks have come.
+///
+/// # Errors
+/// Which ranks did not come.
+pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<Company> {
+    let secret = Key::random()?;
+    let listener = TcpListener::bind(rank.listen()).context("nothing can be listened on")?;
+    let address = listener.local_addr()?;
+    let invitation = Invitation::new(address, &secret)?;
+    let _published = invitation
+        .publish(&rank.file(directory), cleanup)
+        .with_context(|| format!("the file by which ranks meet cannot be made in {}", directory.display()))?;
+    let (comers, inbox) = sync_channel(64);
+    let door = std::thread::spawn({
+        let secret = secret.clone();
+        move || receive_all(&listener, &secret, &comers)
+    });
+    let here = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), address.port());
+    let own = std::thread::spawn({
+        let (directory, cleanup) = (directory.to_owned(), cleanup.clone());
+        move || {
+            let stream = TcpStream::connect_timeout(&here, CONNECT_WITHIN)?;
+            let link = handshake::as_agent(stream, &secret, Times::default())?;
+            session::serve(link, &directory, facts(Some(0)), &cleanup)
+        }
+    });
+    let members = wait_for_all(rank.size, &inbox);
+    drop(inbox);
+    // The door opens once more, sees that nobody waits behind it, and closes.
+    let _ = TcpStream::connect_timeout(&here, CONNECT_WITHIN);
+    let _ = door.join();
+    Ok(Company { fleet: Fleet::new(members?), own })
+}
+
+type Comer = (Link, Facts);
+
+fn receive_all(listener: &TcpListener, secret: &Key, comers: &SyncSender<Option<Comer>>) {
+    for stream in listener.incoming() {
+        let (comers, secret) = (comers.clone(), secret.clone());
+        // Somebody came; whether anybody waits for them is all that this asks.
+        if comers.send(None).is_err() {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        std::thread::spawn(move || {
+            let comer = handshake::as_controller(stream, &secret, Times::default()).and_then(welcome);
+            if let Ok(comer) = comer {
+                let _ = comers.send(Some(comer));
+            }
+        });
+    }
+}
+
+fn wait_for_all(
+    size: u32,
+    inbox: &Receiver<Option<Comer>>,
+) -> anyhow::Result<Vec<(String, String, Link, Facts)>> {
+    let deadline = Instant::now() + MEET_WITHIN;
+    let mut said = Instant::now();
+    let mut places: Vec<Option<Comer>> = (0..size).map(|_| None).collect();
+    loop {
+        let missing: Vec<String> =
+            (0..places.len()).filter(|rank| places[*rank].is_none()).map(|rank| rank.to_string()).collect();
+        if missing.is_empty() {
+            break;
+        }
+        // Those that have come already hear that they are still wanted.
+        if said.elapsed() >= ALIVE_EVERY {
+            for (link, facts) in places.iter_mut().flatten() {
+                let told = link.sender.send(&ToAgent::Alive);
+                told.with_context(|| format!("rank {:?} on {} was lost", facts.rank, facts.host))?;
+            }
+            said = Instant::now();
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        match inbox.recv_timeout(left.min(ALIVE_EVERY)) {
+            Ok(None) => {}
+            Err(RecvTimeoutError::Timeout) if left > ALIVE_EVERY => {}
+            Ok(Some((link, facts))) => {
+                let place = facts.rank.and_then(|rank| places.get_mut(rank as usize));
+                match place {
+                    Some(place) if place.is_none() => *place = Some((link, facts)),
+                    _ => anyhow::bail!(
+                        "rank {:?} of {size} came twice or cannot be: is another job of the same name in this directory?",
+                        facts.rank
+                    ),
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => anyhow::bail!(
+                "of {size} ranks these did not come within {} s: {}; do all of them see the same directory?",
+                MEET_WITHIN.as_secs(),
+                missing.join(", ")
+            ),
+        }
+    }
+    let members = places.into_iter().flatten().enumerate();
+    Ok(members
+        .map(|(rank, (link, facts))| {
+            (rank.to_string(), format!("rank {rank} on {}", facts.host), link, facts)
+        })
+        .collect())
+}
+
+/// The other ranks: find rank 0 and serve it until it says that all is done.
+///
+/// # Errors
+/// Rank 0 cannot be found, or has gone.
+pub(super) fn follow(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<()> {
+    let file: PathBuf = rank.file(directory);
+    let deadline = Instant::now() + MEET_WITHIN;
+    let mut last = anyhow::anyhow!("the file {} did not appear", file.display());
+    loop {
+        match try_once(&file) {
+            Ok(Some(link)) => {
+                return session::serve(link, directory, facts(Some(rank.number)), cleanup)
+                    .context("the measurement was ended");
+            }
+            Ok(None) => {}
+            // One left behind by a run that was killed, until rank 0 of this one replaces it.
+            Err(error) => last = error,
+        }
+        if Instant::now() >= deadline {
+            let patience = MEET_WITHIN.as_secs();
+            return Err(last)
+                .with_context(|| format!("rank {} did not find rank 0 within {patience} s", rank.number));
+        }
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+fn try_once(file: &Path) -> anyhow::Result<Option<Link>> {
+    let Some(invitation) = Invitation::read(file)? else { return Ok(None) };
+    let secret = invitation.secret()?;
+    let mut last = anyhow::anyhow!("rank 0's host has no address");
+    for place in invitation.places() {
+        let link = TcpStream::connect_timeout(&place, CONNECT_WITHIN)
+            .with_context(|| format!("rank 0 cannot be reached at {place}"))
+            .and_then(|stream| handshake::as_agent(stream, &secret, Times::default()));
+        match link {
+            Ok(link) => return Ok(Some(link)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,249 @@
+//! What controller and agent say to each other. Everything that an agent can be told to do is here: no message holds a
+//! path, a name of a file or a command.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::job::{Job, RandomWork, ScanWork};
+use super::super::sampler::{Cached, Outcome};
+use super::super::startline::Timed;
+use super::super::turns::Taken;
+use super::super::{random, scan};
+use crate::result::{CacheState, Condition};
+
+/// From the controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum ToAgent {
+    /// Still there.
+    Alive,
+    /// What does your clock say?
+    Clock { number: u64 },
+    /// Anything but a clock or a sign of life, which the agent itself answers.
+    Task(Task),
+    /// All is done.
+    End,
+}
+
+/// What the agent's worker does, a process of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Task {
+    /// Write the file; the first task, and only once.
+    Prepare { memory_bytes: u64, file_bytes: u64, seed: u64 },
+    /// Make a sample ready.
+    Sample { round: u64, work: HostWork },
+    /// Begin it at this instant of your clock, or (`None`) give it up.
+    Go { round: u64, at_ns: Option<u64> },
+}
+
+/// The kinds of samples that run on several hosts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum HostWork {
+    Scan(ScanWork),
+    Random(RandomWork),
+}
+
+impl HostWork {
+    /// Seconds that the sample takes at most.
+    pub(super) fn seconds(&self) -> f64 {
+        match self {
+            Self::Scan(work) => work.seconds_max,
+            Self::Random(work) => work.seconds,
+        }
+    }
+
+    /// The sample with the file at `path`, and where the page cache's part of its memory is counted.
+    ///
+    /// # Errors
+    /// The work has no JSON.
+    pub(super) fn job(&self, path: &Path) -> anyhow::Result<(Job, Cached)> {
+        match self {
+            Self::Scan(work) => scan::job(path, work),
+            Self::Random(work) => random::job(path, work),
+        }
+    }
+
+    /// What a sample found and claims; `cache` is what rows that use the page cache found there.
+    pub(super) fn taken(&self, outcome: Outcome, cache: CacheState) -> Taken {
+        match self {
+            Self::Scan(work) => scan::taken(outcome, work.row, cache),
+            Self::Random(work) => random::taken(outcome, work),
+        }
+    }
+
+    /// Whether a sample may run like this on a file of `file_bytes`. The limits are those of the command line.
+    ///
+    /// # Errors
+    /// What is out of its limits.
+    pub(super) fn check(&self, file_bytes: u64) -> anyhow::Result<()> {
+        let seconds = self.seconds();
+        anyhow::ensure!((0.01..=86_400.0).contains(&seconds), "a sample of {seconds} s");
+        match self {
+            Self::Scan(work) => {
+                anyhow::ensure!((1..=file_bytes).contains(&work.bytes), "a scan of {} bytes", work.bytes);
+            }
+            Self::Random(work) => {
+                let block = work.block_bytes;
+                anyhow::ensure!(
+                    block > 0 && block.is_multiple_of(4096) && block <= 64 << 20,
+                    "blocks of {block} bytes"
+                );
+                let end = work.span_start.checked_add(work.span_bytes);
+                anyhow::ensure!(
+                    work.span_start.is_multiple_of(block)
+                        && work.blocks() > 0
+                        && end.is_some_and(|end| end <= file_bytes)
+                        && work.warm_bytes <= work.span_bytes,
+                    "a span of {} bytes at {}",
+                    work.span_bytes,
+                    work.span_start
+                );
+                anyhow::ensure!((1..=4096).contains(&work.depth), "{} reads in flight", work.depth);
+                anyhow::ensure!((1..=64).contains(&work.threads), "{} threads", work.threads);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FromAgent {
+    /// Still there.
+    Alive,
+    /// The first message.
+    Welcome(Facts),
+    /// Instead of a welcome.
+    Refused { why: String },
+    /// When the question came, and when this was sent, on the agent's monotonic clock.
+    Clock { number: u64, arrived_ns: u64, sent_ns: u64 },
+    /// What the worker says.
+    Done(Done),
+    /// The worker has ended, and nothing more can be measured here.
+    Lost { why: String },
+}
+
+/// From the agent's worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Done {
+    Prepared(Prepared),
+    Ready {
+        round: u64,
+    },
+    Sampled {
+        round: u64,
+        timed: Box<Timed>,
+        memory_peak_bytes: Option<u64>,
+        /// Gates of the file and the device.
+        conditions: Vec<Condition>,
+    },
+    /// The sample, or (without a round) the preparation could not be done.
+    Failed {
+        round: Option<u64>,
+        why: String,
+        code: u8,
+    },
+}
+
+/// What an agent is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Facts {
+    /// The name that the host gives itself.
+    pub(super) host: String,
+    pub(super) kernel: String,
+    pub(super) architecture: String,
+    pub(super) cpus_allowed: u64,
+    /// What a sample may use at most.
+    pub(super) memory_affordable_bytes: u64,
+    pub(super) optimized_build: bool,
+    /// Under a launcher of ranks: which one it is.
+    pub(super) rank: Option<u32>,
+}
+
+/// What an agent measures on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Prepared {
+    pub(super) file_bytes: u64,
+    pub(super) file_system: String,
+    /// How samples begin cold, in a sentence.
+    pub(super) cold_method: String,
+    /// Whether a cgroup limits what the page cache holds.
+    pub(super) memory_limited: bool,
+    /// What the rows that use the page cache find there.
+    pub(super) cache: CacheState,
+    /// What must be known before trusting the numbers.
+    pub(super) notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::job::{RandomRow, ScanRow};
+    use super::*;
+
+    fn random() -> RandomWork {
+        RandomWork {
+            row: RandomRow::Direct,
+            span_start: 8192,
+            span_bytes: 1 << 20,
+            block_bytes: 4096,
+            depth: 8,
+            threads: 1,
+            seconds: 0.5,
+            seed: 1,
+            warm_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn no_message_can_name_a_path() {
+        let fine = serde_json::to_string(&ToAgent::Task(Task::Sample {
+            round: 1,
+            work: HostWork::Random(random()),
+        }))
+        .expect("plain");
+        assert!(serde_json::from_str::<ToAgent>(&fine).is_ok(), "{fine}");
+        for (here, with) in [
+            ("\"round\":1", "\"round\":1,\"path\":\"/etc/passwd\""),
+            ("\"depth\":8", "\"depth\":8,\"path\":\"/etc/passwd\""),
+            ("\"random\"", "\"walk\""),
+        ] {
+            let changed = fine.replace(here, with);
+            assert_ne!(changed, fine);
+            assert!(serde_json::from_str::<ToAgent>(&changed).is_err(), "{changed}");
+        }
+        let prepare = r#"{"task":{"prepare":{"memory_bytes":1,"file_bytes":2,"seed":3,"directory":"/"}}}"#;
+        assert!(serde_json::from_str::<ToAgent>(prepare).is_err());
+    }
+
+    #[test]
+    fn work_beyond_its_limits_is_refused() {
+        let file = 2 << 20;
+        assert!(HostWork::Random(random()).check(file).is_ok());
+        let wrong = [
+            RandomWork { block_bytes: 0, ..random() },
+            RandomWork { block_bytes: 512, ..random() },
+            RandomWork { span_start: u64::MAX - 4095, ..random() },
+            RandomWork { span_start: 100, ..random() },
+            RandomWork { span_bytes: 4 << 20, ..random() },
+            RandomWork { span_bytes: 1, ..random() },
+            RandomWork { warm_bytes: 4 << 20, ..random() },
+            RandomWork { depth: 0, ..random() },
+            RandomWork { depth: 100_000, ..random() },
+            RandomWork { threads: 1000, ..random() },
+            RandomWork { seconds: f64::NAN, ..random() },
+            RandomWork { seconds: 1e9, ..random() },
+        ];
+        for work in wrong {
+            assert!(HostWork::Random(work.clone()).check(file).is_err(), "{work:?}");
+        }
+        for bytes in [0, file + 1] {
+            let work = ScanWork { row: ScanRow::Default, bytes, seconds_max: 1.0 };
+            assert!(HostWork::Scan(work).check(file).is_err());
+        }
+    }
+}

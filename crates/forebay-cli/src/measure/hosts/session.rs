@@ -1,0 +1,210 @@
+//! An agent and its controller, from the welcome to the end: passes tasks to a worker and its answers back, answers
+//! questions about the clock, and notices when the other side has gone.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::super::startline::monotonic_ns;
+use super::link::{self, Link, Sender};
+use super::message::{Done, Facts, FromAgent, Task, ToAgent};
+use super::{ALIVE_EVERY, secret};
+use crate::cleanup::{Cleanup, Guard};
+
+/// How long a worker may take to remove its file and end.
+const END_WITHIN: Duration = Duration::from_secs(20);
+
+/// Answers and messages that may wait before whoever sends them does.
+const EVENTS_MAX: usize = 64;
+
+#[derive(Debug)]
+enum Event {
+    Controller {
+        message: anyhow::Result<ToAgent>,
+        arrived_ns: u64,
+    },
+    /// `None`: it has ended, or what it says makes no sense.
+    Worker(Option<Done>),
+}
+
+/// Serves one controller until it says that all is done. When this returns the worker has ended and its file is gone.
+///
+/// # Errors
+/// Why it ended before that: the controller has gone, or the worker.
+pub(super) fn serve(link: Link, directory: &Path, facts: Facts, cleanup: &Cleanup) -> anyhow::Result<()> {
+    let Link { mut sender, receiver } = link;
+    let (events, inbox) = sync_channel(EVENTS_MAX);
+    let mut worker = match Worker::start(directory, cleanup, events.clone()) {
+        Ok(worker) => worker,
+        Err(error) => {
+            // It learns that the connection ended otherwise.
+            let _ = sender.send(&FromAgent::Refused { why: format!("{error:#}") });
+            return Err(error);
+        }
+    };
+    sender.send(&FromAgent::Welcome(facts))?;
+    let listener = std::thread::spawn(move || listen(receiver, &events));
+    let outcome = pass_on(&mut sender, &mut worker, &inbox);
+    // Whoever waits to put an event into the inbox goes on, and sees that nobody is there.
+    drop(inbox);
+    let ended = worker.end();
+    // Only now, so that a controller that sees the end knows that nothing is left.
+    sender.close();
+    let _ = listener.join();
+    outcome.and(ended)
+}
+
+fn listen(mut receiver: link::Receiver, events: &SyncSender<Event>) {
+    loop {
+        let message = receiver.receive();
+        let arrived_ns = monotonic_ns();
+        let last = message.is_err();
+        if events.send(Event::Controller { message, arrived_ns }).is_err() || last {
+            return;
+        }
+    }
+}
+
+fn pass_on(sender: &mut Sender, worker: &mut Worker, inbox: &Receiver<Event>) -> anyhow::Result<()> {
+    let mut said = Instant::now();
+    loop {
+        let event = match inbox.recv_timeout(ALIVE_EVERY.saturating_sub(said.elapsed())) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                sender.send(&FromAgent::Alive)?;
+                said = Instant::now();
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the connection's thread has ended"),
+        };
+        match event {
+            Event::Controller { message, arrived_ns } => match message.context("the controller has gone")? {
+                ToAgent::Alive => {}
+                ToAgent::Clock { number } => {
+                    sender.send(&FromAgent::Clock { number, arrived_ns, sent_ns: monotonic_ns() })?;
+                }
+                ToAgent::Task(task) => worker.give(&task)?,
+                ToAgent::End => return Ok(()),
+            },
+            Event::Worker(Some(done)) => sender.send(&FromAgent::Done(done))?,
+            Event::Worker(None) => {
+                let why = "the process that measures has ended";
+                sender.send(&FromAgent::Lost { why: why.to_owned() })?;
+                anyhow::bail!(why);
+            }
+        }
+    }
+}
+
+/// The worker's process.
+#[derive(Debug)]
+struct Worker {
+    child: Arc<Mutex<Child>>,
+    stdin: Option<ChildStdin>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    #[allow(dead_code, reason = "held for its Drop")]
+    guard: Guard,
+}
+
+impl Worker {
+    fn start(directory: &Path, cleanup: &Cleanup, events: SyncSender<Event>) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program's own file is not known")?;
+        let mut command = Command::new(program);
+        command
+            .arg(super::WORKER_SUBCOMMAND)
+            .arg(directory)
+            // It needs no secret, and a group of its own lets this process say when it ends, not the terminal.
+            .env_remove(secret::VARIABLE)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut pipes = None;
+        let slot = Arc::new(Mutex::new(None));
+        let doomed = Arc::clone(&slot);
+        let ((), guard) = cleanup
+            .create(
+                || {
+                    let mut child = command.spawn()?;
+                    pipes = child.stdin.take().zip(child.stdout.take());
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Mutex::new(child)));
+                    Ok(())
+                },
+                move || {
+                    if let Some(child) = doomed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+                        end(child);
+                    }
+                },
+            )
+            .context("the process that measures cannot be started")?;
+        let child = slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (child, (stdin, stdout)) = child.zip(pipes).context("its input and output are piped")?;
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let done = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+                let last = done.is_none();
+                if events.send(Event::Worker(done)).is_err() || last {
+                    return;
+                }
+            }
+            // Nobody is there to be told when this is the end of the session.
+            let _ = events.send(Event::Worker(None));
+        });
+        Ok(Self { child, stdin: Some(stdin), reader: Some(reader), guard })
+    }
+
+    fn give(&mut self, task: &Task) -> anyhow::Result<()> {
+        let stdin = self.stdin.as_mut().context("the worker is at its end")?;
+        let text = serde_json::to_string(task)? + "\n";
+        // One that has ended is told by the end of its output.
+        let _ = stdin.write_all(text.as_bytes());
+        Ok(())
+    }
+
+    /// Ends the process as Ctrl-C would, so that it removes its file.
+    fn end(mut self) -> anyhow::Result<()> {
+        drop(self.stdin.take());
+        let ended = end(&self.child);
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        anyhow::ensure!(ended, "the process that measures did not end within {} s", END_WITHIN.as_secs());
+        Ok(())
+    }
+}
+
+/// Asks a worker to end and waits for it; kills it when it does not. Whether it ended by itself.
+fn end(child: &Mutex<Child>) -> bool {
+    let deadline = Instant::now() + END_WITHIN;
+    let mut asked = false;
+    loop {
+        let mut child = lock(child);
+        match child.try_wait() {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => return true,
+        }
+        if !asked && let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            // It has not been waited for, so the number is still its own.
+            let _ = kill_process(id, Signal::TERM);
+            asked = true;
+        }
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return false;
+        }
+        drop(child);
+        // Only waiting without a limit is offered by the system's interface for children.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,134 @@
+//! The process that measures for an agent: one for each controller, so that whatever becomes of the controller or the
+//! agent, ending this process ends the measurement and removes its file.
+//!
+//! It reads tasks from standard input, a line of JSON each, and answers on standard output. The end of its input, which
+//! also the death of the agent brings about, is a SIGTERM to itself.
+
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use anyhow::Context as _;
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::super::cold::Cold;
+use super::super::plan::MEMORY_MIN_BYTES;
+use super::super::sampler::Sampler;
+use super::super::subject::Subject;
+use super::message::{Done, HostWork, Prepared, Task};
+use crate::cleanup::Cleanup;
+use crate::context::{Context, Target};
+use crate::exit::Failure;
+use crate::progress::Progress;
+
+/// Tasks that may wait; a controller that follows the protocol never has two.
+const TASKS_MAX: usize = 8;
+
+/// Serves until the input ends.
+///
+/// # Errors
+/// The handlers of signals cannot be installed, or nobody reads the answers.
+pub(crate) fn run(directory: &Path) -> anyhow::Result<()> {
+    let cleanup = Cleanup::install().context("the signal handlers cannot be installed")?;
+    let (sender, tasks) = sync_channel(TASKS_MAX);
+    std::thread::Builder::new().name("forebay-tasks".to_owned()).spawn(move || {
+        take_tasks(&sender);
+        // The handler removes the file even while it is being written.
+        let _ = kill_process(getpid(), Signal::TERM);
+    })?;
+    let Ok(task) = tasks.recv() else { return wait_for_the_end() };
+    let Task::Prepare { memory_bytes, file_bytes, seed } = task else {
+        return fail(None, &anyhow::anyhow!("a sample before anything was prepared"));
+    };
+    let context =
+        Context::new(Target::Directory(directory.to_owned()), Progress::Silent, cleanup.clone(), seed);
+    if let Err(error) = serve(&context, memory_bytes, file_bytes, &tasks) {
+        fail(None, &error)?;
+    }
+    wait_for_the_end()
+}
+
+/// The signal that the end of the input brings ends this process.
+fn wait_for_the_end() -> anyhow::Result<()> {
+    loop {
+        std::thread::park();
+    }
+}
+
+fn take_tasks(sender: &SyncSender<Task>) {
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { return };
+        let Ok(task) = serde_json::from_str(&line) else { return };
+        if sender.try_send(task).is_err() {
+            return;
+        }
+    }
+}
+
+fn serve(
+    context: &Context,
+    memory_bytes: u64,
+    file_bytes: u64,
+    tasks: &Receiver<Task>,
+) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        memory_bytes >= MEMORY_MIN_BYTES && file_bytes > memory_bytes && file_bytes.is_multiple_of(1 << 20),
+        "sizes that cannot be: {memory_bytes} bytes of memory, {file_bytes} of the file"
+    );
+    let subject = Subject::prepare(context, file_bytes, None)?;
+    let (cold, notes) = Cold::choose(&subject, memory_bytes, &context.cleanup);
+    let mut sampler = Sampler::new(&subject, &cold, memory_bytes, &context.cleanup);
+    say(&Done::Prepared(Prepared {
+        file_bytes: subject.bytes,
+        file_system: subject.filesystem.clone(),
+        cold_method: cold.describe(memory_bytes),
+        memory_limited: matches!(cold, Cold::Cgroup(_)),
+        cache: cold.cache_state(),
+        notes,
+    }))?;
+    while let Ok(task) = tasks.recv() {
+        match task {
+            Task::Sample { round, work } => match sample(&mut sampler, &subject, round, work, tasks) {
+                Ok(done) => say(&done)?,
+                Err(error) => fail(Some(round), &error)?,
+            },
+            // The answer to a sample that has failed meanwhile.
+            Task::Go { .. } => {}
+            Task::Prepare { .. } => anyhow::bail!("it was prepared already"),
+        }
+    }
+    Ok(())
+}
+
+fn sample(
+    sampler: &mut Sampler<'_>,
+    subject: &Subject,
+    round: u64,
+    work: HostWork,
+    tasks: &Receiver<Task>,
+) -> anyhow::Result<Done> {
+    work.check(subject.bytes).context("the controller asks for what no sample can be")?;
+    let (job, cached) = work.job(&subject.path)?;
+    let mut start = || {
+        say(&Done::Ready { round })?;
+        match tasks.recv() {
+            Ok(Task::Go { round: of, at_ns: Some(at_ns) }) if of == round => Ok(at_ns),
+            Ok(Task::Go { .. }) => anyhow::bail!("given up, because another host could not take part"),
+            _ => anyhow::bail!("the sample was ready, and its start did not come"),
+        }
+    };
+    let (timed, memory_peak_bytes) = sampler.run_at(job, cached, &mut start)?;
+    let conditions = subject.ground.conditions();
+    Ok(Done::Sampled { round, timed: Box::new(timed), memory_peak_bytes, conditions })
+}
+
+fn fail(round: Option<u64>, error: &anyhow::Error) -> anyhow::Result<()> {
+    let code = error.downcast_ref::<Failure>().map_or(1, Failure::code);
+    say(&Done::Failed { round, why: format!("{error:#}"), code })
+}
+
+fn say(done: &Done) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(done)?)?;
+    Ok(out.flush()?)
+}

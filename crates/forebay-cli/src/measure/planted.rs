@@ -1,0 +1,156 @@
+//! Many files of an experiment's own, of one length and with contents that a reader can check.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::aligned::AlignedBuffer;
+use super::beneath::device_stat;
+use super::ground::Ground;
+use super::home::Home;
+use super::pattern::{Pattern, SplitMix};
+use super::residency::{evict, resident_bytes};
+use super::subject::check_space;
+use super::units::show_bytes;
+use crate::cleanup::TempDirectory;
+use crate::context::Context;
+use crate::exit::Failure;
+use crate::progress::{Step, Unit};
+
+const WRITE_BYTES: u64 = 1 << 20;
+const WRITERS: usize = 4;
+/// The files are cold when at most this share of them is in memory.
+const COLD_SHARE: f64 = 0.01;
+
+/// Files of equal length with known contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Planted {
+    pub(super) files: u32,
+    /// Of each; whole pages.
+    pub(super) file_bytes: u64,
+    /// Of the contents.
+    pub(super) seed: u64,
+}
+
+impl Planted {
+    /// File number `file` in `directory`.
+    pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
+        directory.join(format!("{file:05}"))
+    }
+
+    pub(super) fn contents(&self, file: u32) -> Pattern {
+        Pattern::new(SplitMix::new(self.seed ^ u64::from(file)).next_u64())
+    }
+}
+
+/// Files of the experiment's own; they go with this value.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) directory: TempDirectory,
+    pub(super) planted: Planted,
+    /// The `stat` file of the block device below, when there is one.
+    pub(super) device_stat: Option<PathBuf>,
+    /// What they stand on; the first of them stands for all.
+    pub(super) ground: Ground,
+}
+
+impl Files {
+    /// Writes them through, past the page cache.
+    ///
+    /// # Errors
+    /// No space, no direct I/O: each a [`Failure`].
+    pub(super) fn make(home: &Home, planted: Planted, context: &Context) -> anyhow::Result<Self> {
+        let bytes = u64::from(planted.files) * planted.file_bytes;
+        check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let directory = home.temp_directory(context, "files")?;
+        let label = format!("write {} in {} file(s)", show_bytes(bytes), planted.files);
+        let step = context.step(label, u64::from(planted.files), Unit::Count);
+        write(directory.path(), planted, &step).map_err(|error| refused(home, &error))?;
+        step.finish("on the device");
+        let first = File::open(Planted::path(directory.path(), 0))?;
+        let device_stat = device_stat(&first);
+        let ground = Ground::of_file(&first, planted.file_bytes, device_stat.as_deref());
+        Ok(Self { directory, planted, device_stat, ground })
+    }
+
+    /// Evicts all of them from the page cache. Whether they are gone, as far as the kernel tells.
+    ///
+    /// # Errors
+    /// A file cannot be opened any more.
+    pub(super) fn evict(&self) -> anyhow::Result<bool> {
+        let mut resident = 0;
+        for file in 0..self.planted.files {
+            let path = Planted::path(self.directory.path(), file);
+            let file = File::open(&path).with_context(|| path.display().to_string())?;
+            evict(&file)?;
+            resident += resident_bytes(&file, self.planted.file_bytes)?;
+        }
+        let all = f64::from(self.planted.files) * self.planted.file_bytes as f64;
+        Ok(resident as f64 <= all * COLD_SHARE)
+    }
+}
+
+fn refused(home: &Home, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::Unsuitable(format!(
+            "files in {} cannot be written with direct I/O on {}: {error}; name a directory on another file system",
+            home.directory.display(),
+            home.filesystem
+        )),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::Unsuitable(format!(
+            "the files could not be written in {}: {error}; give a smaller --size or fewer --files",
+            home.directory.display()
+        )),
+        _ => return anyhow::anyhow!("the files could not be written in {}: {error}", home.directory.display()),
+    }
+    .into()
+}
+
+fn write(directory: &Path, planted: Planted, step: &Step) -> io::Result<()> {
+    let next = AtomicU32::new(0);
+    let outcomes = std::thread::scope(|scope| {
+        let writers: Vec<_> =
+            (0..WRITERS).map(|_| scope.spawn(|| writer(directory, planted, &next, step))).collect();
+        writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for outcome in outcomes {
+        outcome.map_err(|_| io::Error::other("a writing thread panicked"))??;
+    }
+    Ok(())
+}
+
+fn writer(directory: &Path, planted: Planted, next: &AtomicU32, step: &Step) -> io::Result<()> {
+    let mut buffer = AlignedBuffer::new(WRITE_BYTES as usize);
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= planted.files {
+            return Ok(());
+        }
+        let made = one(&Planted::path(directory, number), planted, number, &mut buffer);
+        if made.is_err() {
+            // The others end, too.
+            next.store(planted.files, Ordering::Relaxed);
+            return made;
+        }
+        step.set(u64::from(number) + 1);
+    }
+}
+
+fn one(path: &Path, planted: Planted, number: u32, buffer: &mut AlignedBuffer) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_DIRECT).open(path)?;
+    let contents = planted.contents(number);
+    let mut offset = 0;
+    while offset < planted.file_bytes {
+        let memory = &mut buffer.bytes_mut()[..WRITE_BYTES.min(planted.file_bytes - offset) as usize];
+        contents.fill(offset, memory);
+        file.write_all_at(memory, offset)?;
+        offset += memory.len() as u64;
+    }
+    file.sync_all()
+}

@@ -1,0 +1,133 @@
+//! A sample that begins at an instant which somebody else sets: when it has everything ready it says so on standard
+//! output, reads the instant on standard input, and waits for it. So samples on several hosts begin together.
+
+use std::io::{self, BufRead, Write};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::thread::ClockId;
+use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
+
+use super::job::{Answer, Reading};
+
+/// The line with which a sample says that it waits.
+pub(super) const READY: &str = "ready";
+
+/// What is read at a start is read this long before it, and takes less.
+const BEFORE_NS: u64 = 5_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// Of this process, which runs one sample: where [`Gauge::start`](super::gauge::Gauge::start) stands.
+static LINE: Mutex<Line> = Mutex::new(Line::None);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    /// This sample begins when it likes.
+    None,
+    /// The next gauge waits.
+    Armed,
+    Begun {
+        begun_ns: u64,
+    },
+}
+
+/// What a sample that began together with others answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Timed {
+    pub(super) answer: Answer,
+    /// When its time began, on the monotonic clock of its host.
+    pub(super) begun_ns: u64,
+}
+
+/// The clock that instants are told in: the same for all processes of a host.
+pub(super) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * NS_PER_S + now.tv_nsec.cast_unsigned()
+}
+
+/// Lets the next gauge of this process wait.
+pub(super) fn arm() {
+    set(Line::Armed);
+}
+
+/// Waits until shortly before the start where this process was told to wait for one, and returns when that is.
+///
+/// # Errors
+/// The start was called off, or whoever sets it has gone.
+pub(super) fn approach() -> io::Result<Option<u64>> {
+    if get() != Line::Armed {
+        return Ok(None);
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "{READY}")?;
+    out.flush()?;
+    let mut text = String::new();
+    io::stdin().lock().read_line(&mut text)?;
+    let called_off = |_| io::Error::other("the start of the sample was called off");
+    let at_ns: u64 = text.trim().parse().map_err(called_off)?;
+    wait_until(at_ns.saturating_sub(BEFORE_NS))?;
+    Ok(Some(at_ns))
+}
+
+/// Waits for the start itself, and notes when it really was.
+///
+/// # Errors
+/// The clock cannot be waited for.
+pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
+    if let Some(at_ns) = at_ns {
+        wait_until(at_ns)?;
+        set(Line::Begun { begun_ns: monotonic_ns() });
+    }
+    Ok(())
+}
+
+/// What the sample answers: with the time when it began where it waited for it.
+///
+/// # Errors
+/// It has no JSON.
+pub(super) fn answer(reading: Reading) -> anyhow::Result<String> {
+    let answer = Answer::of(reading);
+    Ok(match get() {
+        Line::Begun { begun_ns } => serde_json::to_string(&Timed { answer, begun_ns })?,
+        Line::None | Line::Armed => serde_json::to_string(&answer)?,
+    })
+}
+
+fn wait_until(at_ns: u64) -> io::Result<()> {
+    let instant =
+        Timespec { tv_sec: (at_ns / NS_PER_S).cast_signed(), tv_nsec: (at_ns % NS_PER_S).cast_signed() };
+    loop {
+        match rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &instant) {
+            Err(rustix::io::Errno::INTR) => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+fn get() -> Line {
+    *LINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn set(line: Line) {
+    *LINE.lock().unwrap_or_else(PoisonError::into_inner) = line;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_being_told_nothing_waits() {
+        assert!(approach().is_ok_and(|start| start.is_none()));
+        assert!(begin(None).is_ok());
+        assert_eq!(get(), Line::None);
+    }
+
+    #[test]
+    fn instants_are_waited_for_and_past_ones_are_not() {
+        let at_ns = monotonic_ns() + 1_000_000;
+        wait_until(at_ns).expect("there is such a clock");
+        assert!(monotonic_ns() >= at_ns);
+        wait_until(1).expect("there is such a clock");
+    }
+}

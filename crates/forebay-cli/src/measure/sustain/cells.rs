@@ -1,0 +1,214 @@
+//! Makes the file, runs the loads, one process each, and builds the table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::Context as _;
+
+use super::super::gates::Claim;
+use super::super::home::Home;
+use super::super::job::Job;
+use super::super::plan::fit_seconds;
+use super::super::sampler::run_child;
+use super::super::subject::Subject;
+use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::job::{BIN_SECONDS, LoadRow, SustainAnswer, SustainWork};
+use super::level;
+use crate::context::Context;
+use crate::result::{CacheState, Experiment, Metrics, Series, metric};
+
+/// What is to be measured.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) rows: Vec<LoadRow>,
+    pub(super) file_bytes: u64,
+    pub(super) depth: usize,
+    pub(super) seconds: f64,
+    pub(super) idle_seconds: f64,
+    pub(super) repeats: usize,
+}
+
+/// What all loads share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Setting {
+    /// As wanted: with a budget it may be less.
+    seconds: f64,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", up to {:.0} s", self.seconds)
+    }
+}
+
+/// One experiment with a row for each load.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
+    let home = Home::find(context, super::KIND.name)?;
+    let subject = Subject::prepare(context, plan.file_bytes, None)?;
+    let mut cells = cells(&[Setting { seconds: plan.seconds }], &plan.rows);
+    let samples = cells.len() * plan.repeats;
+    let fitted = fit_seconds(plan.seconds + plan.idle_seconds, samples, context.remaining());
+    // Below a second there is no level at all.
+    let seconds = (fitted - plan.idle_seconds).max(plan.seconds.min(1.0));
+    let mut series = BTreeMap::new();
+    let turns = Turns {
+        label: format!("measure {}", super::KIND.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &home.directory,
+        context,
+    };
+    let seeds = seeds(context, plan.repeats);
+    let done = turns.take(&mut cells, |_, row, repeat| {
+        let work = SustainWork {
+            row,
+            file_bytes: subject.bytes,
+            depth: plan.depth,
+            idle_seconds: plan.idle_seconds,
+            seconds,
+            seed: seeds[repeat],
+        };
+        // The sync may take as long as the load.
+        let seconds_max = plan.idle_seconds + 2.0 * seconds;
+        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, seconds_max)?;
+        job.device_stat.clone_from(&subject.device_stat);
+        let text = run_child(&job, None, &context.cleanup)?;
+        let answer: SustainAnswer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        series.entry(row).or_insert_with(|| series_of(&answer));
+        let bytes = answer.operations * work.block_bytes();
+        let is_read = row == LoadRow::RandomRead;
+        let claim = Claim {
+            read_bytes: is_read.then_some(bytes),
+            written_bytes: (!is_read).then_some(bytes),
+            workers: Some(1),
+            ..Claim::default()
+        };
+        Ok(Taken { metrics: metrics(&answer)?, evidence: answer.evidence, claim })
+    })?;
+    let is_too_short = seconds < super::SECONDS;
+    let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
+        .parameter("seconds", seconds)
+        .parameter("too_short", is_too_short)
+        .parameter("idle_seconds", plan.idle_seconds)
+        .parameter("bin_seconds", BIN_SECONDS)
+        .parameter("depth", plan.depth)
+        .parameter("file_bytes", subject.bytes)
+        .parameter("repeats", done)
+        .parameter("file_system", home.filesystem.as_str())
+        .parameter("seed", context.seed);
+    if is_too_short {
+        experiment.notes.push(format!(
+            "{seconds:.0} s a load are too short for a sustained level: caches and budgets of devices last a minute and \
+             longer; give --seconds {:.0} or more",
+            super::SECONDS
+        ));
+    }
+    experiment.notes.extend(cut_short(done, plan.repeats));
+    experiment.conditions = subject.ground.conditions();
+    experiment.rows = cells
+        .into_iter()
+        .map(|cell| {
+            let load = cell.way;
+            let mut row = cell.into_row().cache(CacheState::Direct);
+            row.series = series.remove(&load).unwrap_or_default();
+            row
+        })
+        .collect();
+    Ok(vec![experiment])
+}
+
+fn series_of(answer: &SustainAnswer) -> Series {
+    let place = |bin: usize| (bin as f64 * BIN_SECONDS * 10.0).round() / 10.0;
+    let at: Vec<f64> = (0..answer.bins.len()).map(place).collect();
+    let rates = rates(answer);
+    Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)])
+}
+
+/// Millions of bytes a second, of each bin.
+fn rates(answer: &SustainAnswer) -> Vec<f64> {
+    answer.bins.iter().map(|bytes| *bytes as f64 / 1e6 / BIN_SECONDS).collect()
+}
+
+fn metrics(answer: &SustainAnswer) -> anyhow::Result<Metrics> {
+    let levels = level::find(&rates(answer)).context("the load had no time")?;
+    let operations = answer.operations as f64;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.seconds)
+        .set(metric::BURST_MB_PER_S, levels.burst)
+        .set(metric::SUSTAINED_MB_PER_S, levels.sustained)
+        .set(metric::VARIATION, levels.variation)
+        .set(metric::IOPS, operations / answer.seconds)
+        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / operations)
+        .set(metric::SYNC_MS, answer.sync_s * 1e3);
+    if let Some(change) = levels.change {
+        metrics.set(metric::CHANGE_S, change as f64 * BIN_SECONDS);
+        if levels.sustained < levels.burst {
+            metrics.set(metric::DROP_BYTES, answer.bins[..change].iter().sum::<u64>() as f64);
+        }
+    }
+    for (name, value) in [(metric::P50_US, answer.p50_us), (metric::P99_US, answer.p99_us)] {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    Ok(metrics)
+}
+
+fn method(plan: &Plan, seconds: f64) -> String {
+    format!(
+        "The file is written through with data that do not compress. Each load is a fresh process that waits {:.1} s without \
+         doing anything, then reads or writes for {seconds:.1} s, {} in flight at random and 8 in sequence, past the page \
+         cache; writes are not synced before the end, so a device's own cache takes part, and the sync at the end is told \
+         apart. Bytes count for the tenth of a second in which their operation ended. The change is the one cut of that \
+         series around whose two means the sum of squares is least; it counts when it explains far more than chance would, \
+         when the medians of the two sides differ by a seventh at least and by three times the scatter of either side. Burst \
+         and sustained level are these medians; without a change both are the median of everything. Variation is the standard \
+         deviation of the tenths of a second at the sustained level, divided by their mean.",
+        plan.idle_seconds, plan.depth
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(parts: &[(u64, usize)]) -> SustainAnswer {
+        let bins: Vec<u64> = parts.iter().flat_map(|(bytes, count)| vec![*bytes; *count]).collect();
+        SustainAnswer {
+            seconds: bins.len() as f64 * BIN_SECONDS,
+            bins,
+            operations: 1000,
+            ..SustainAnswer::default()
+        }
+    }
+
+    #[test]
+    fn a_drop_is_told_with_its_time_and_bytes() {
+        let metrics = metrics(&answer(&[(10_000_000, 50), (2_000_000, 100)])).expect("it has bins");
+        let get = |name: &str| metrics.get(name).expect("it was set");
+        assert_eq!((get(metric::BURST_MB_PER_S), get(metric::SUSTAINED_MB_PER_S)), (100.0, 20.0));
+        assert_eq!((get(metric::CHANGE_S), get(metric::DROP_BYTES)), (5.0, 500_000_000.0));
+        assert_eq!(get(metric::VARIATION), 0.0);
+    }
+
+    #[test]
+    fn a_rise_has_no_drop_and_a_level_no_change() {
+        let rise = metrics(&answer(&[(2_000_000, 50), (10_000_000, 50)])).expect("it has bins");
+        assert_eq!((rise.get(metric::CHANGE_S), rise.get(metric::DROP_BYTES)), (Some(5.0), None));
+        let level = metrics(&answer(&[(2_000_000, 100)])).expect("it has bins");
+        assert_eq!((level.get(metric::CHANGE_S), level.get(metric::DROP_BYTES)), (None, None));
+        assert!(metrics(&answer(&[])).is_err());
+    }
+
+    #[test]
+    fn a_series_has_a_time_for_each_value() {
+        let series = series_of(&answer(&[(1_000_000, 4)]));
+        assert_eq!(series["at_s"], [0.0, 0.1, 0.2, 0.3]);
+        assert_eq!(series["mb_per_s"], [10.0; 4]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a sample of `measure sustain` is asked to do, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::turns::{Evidence, Way};
+
+/// Bytes of one read or write at random.
+pub(super) const RANDOM_BYTES: u64 = 4096;
+/// Bytes of one sequential write, and how many are in flight.
+pub(super) const SEQUENTIAL_BYTES: u64 = 512 << 10;
+pub(super) const SEQUENTIAL_DEPTH: usize = 8;
+/// Length of a bin.
+pub(super) const BIN_MS: u64 = 100;
+/// The same.
+pub(super) const BIN_SECONDS: f64 = BIN_MS as f64 / 1000.0;
+
+/// One load, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct SustainWork {
+    pub(super) row: LoadRow,
+    /// Of the file, which has been written through.
+    pub(super) file_bytes: u64,
+    /// At random; sequential writes have a number of their own.
+    pub(super) depth: usize,
+    pub(super) idle_seconds: f64,
+    pub(super) seconds: f64,
+    /// Of places and contents.
+    pub(super) seed: u64,
+}
+
+impl SustainWork {
+    pub(super) fn block_bytes(&self) -> u64 {
+        if self.row == LoadRow::SequentialWrite { SEQUENTIAL_BYTES } else { RANDOM_BYTES }
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        if self.row == LoadRow::SequentialWrite { SEQUENTIAL_DEPTH } else { self.depth }
+    }
+}
+
+/// The loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LoadRow {
+    RandomRead,
+    RandomWrite,
+    SequentialWrite,
+}
+
+impl LoadRow {
+    pub(super) const ALL: [Self; 3] = [Self::RandomRead, Self::RandomWrite, Self::SequentialWrite];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::RandomRead => "random-read",
+            Self::RandomWrite => "random-write",
+            Self::SequentialWrite => "sequential-write",
+        }
+    }
+
+    pub(super) const fn description(self) -> &'static str {
+        match self {
+            Self::RandomRead => "reads of 4 KiB anywhere in the file, Forebay on one shard, O_DIRECT",
+            Self::RandomWrite => {
+                "writes of 4 KiB anywhere in the file, Forebay on one shard, O_DIRECT, no sync before the end"
+            }
+            Self::SequentialWrite => {
+                "writes of 8 x 512 KiB from the beginning to the end and again, Forebay on one shard, O_DIRECT, no sync \
+                 before the end"
+            }
+        }
+    }
+}
+
+/// What the child prints.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct SustainAnswer {
+    /// Bytes of the operations that ended in each tenth of a second.
+    pub(super) bins: Vec<u64>,
+    /// Until the last operation had ended.
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) operations: u64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+    /// Of the sync at the end.
+    pub(super) sync_s: f64,
+    /// The sync included.
+    pub(super) evidence: Evidence,
+}
+
+impl Way for LoadRow {
+    fn name(&self) -> &'static str {
+        (*self).name()
+    }
+
+    fn description(&self) -> &'static str {
+        (*self).description()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_the_names_in_the_tables() {
+        for row in LoadRow::ALL {
+            assert_eq!(serde_json::to_value(row).expect("plain"), row.name());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One sample: the load, and what ended in each tenth of a second.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use forebay::{Class, Config, Durability, Engine, File, Open};
+
+use super::super::aligned::AlignedBuffer;
+use super::super::gauge::Gauge;
+use super::super::latency::Latency;
+use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
+use super::super::turns::Evidence;
+use super::job::{BIN_MS, BIN_SECONDS, LoadRow, SustainAnswer, SustainWork};
+
+/// Runs it on the file at `path`, after the idle time.
+///
+/// # Errors
+/// A read or a write failed.
+pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork) -> anyhow::Result<String> {
+    let engine = Engine::start(Config::default().shards(1))?;
+    let file = engine.open(path, Open::write()).wait()?;
+    std::thread::sleep(Duration::from_secs_f64(work.idle_seconds));
+    let gauge = Gauge::start(device_stat)?;
+    let begun = gauge.begun();
+    let handle = {
+        let (file, work) = (file.clone(), work.clone());
+        engine.spawn_on_shard(0, Class::DEFAULT, move || on_shard(file, work, begun))
+    };
+    let tally = handle.wait()??;
+    let written = Instant::now();
+    file.sync(Durability::All).wait()?;
+    let sync_s = written.elapsed().as_secs_f64();
+    let cost = gauge.stop()?;
+    drop(file);
+    let report = engine.close().wait()?;
+    anyhow::ensure!(
+        report.leaked_operations == 0 && report.lost_shards == 0,
+        "the engine lost {} shards and {} operations as it was closed",
+        report.lost_shards,
+        report.leaked_operations
+    );
+    let answer = SustainAnswer {
+        bins: tally.bins,
+        seconds: (written - begun).as_secs_f64(),
+        cpu_seconds: cost.cpu_seconds,
+        operations: tally.latency.count(),
+        p50_us: tally.latency.quantile_us(0.5),
+        p99_us: tally.latency.quantile_us(0.99),
+        sync_s,
+        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
+    };
+    Ok(serde_json::to_string(&answer)?)
+}
+
+/// What the lanes share; they never leave their thread.
+#[derive(Debug)]
+struct Tally {
+    begun: Instant,
+    bins: Vec<u64>,
+    latency: Latency,
+    /// Of the sequential writes.
+    next_offset: u64,
+}
+
+impl Tally {
+    fn ended(&mut self, before: Instant, now: Instant, bytes: u64) {
+        self.latency.record(now - before);
+        // What ends behind the last bin belongs to none.
+        let bin = ((now - self.begun).as_millis() / u128::from(BIN_MS)) as usize;
+        if let Some(sum) = self.bins.get_mut(bin) {
+            *sum += bytes;
+        }
+    }
+}
+
+async fn on_shard(file: File, work: SustainWork, begun: Instant) -> anyhow::Result<Tally> {
+    let bins = vec![0; (work.seconds / BIN_SECONDS).round() as usize];
+    let tally = Tally { begun, bins, latency: Latency::new()?, next_offset: 0 };
+    let tally = Rc::new(RefCell::new(tally));
+    let work = Rc::new(work);
+    let lanes = (0..work.depth())
+        .map(|number| {
+            let lane = lane(file.clone(), Rc::clone(&work), number, Rc::clone(&tally));
+            Ok(forebay::shard::spawn(lane)?)
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    for lane in lanes {
+        lane.await??;
+    }
+    drop(work);
+    let tally = Rc::into_inner(tally).map(RefCell::into_inner);
+    tally.ok_or_else(|| anyhow::anyhow!("a lane of the load is still there"))
+}
+
+async fn lane(
+    file: File,
+    work: Rc<SustainWork>,
+    number: usize,
+    tally: Rc<RefCell<Tally>>,
+) -> anyhow::Result<()> {
+    let bytes = work.block_bytes();
+    let mut random = SplitMix::new(work.seed ^ SplitMix::new(number as u64 + 1).next_u64());
+    let mut memory = AlignedBuffer::new(bytes as usize);
+    Pattern::new(random.next_u64()).fill(0, memory.bytes_mut());
+    let deadline = tally.borrow().begun + Duration::from_secs_f64(work.seconds);
+    let mut now = Instant::now();
+    while now < deadline {
+        let offset = match work.row {
+            LoadRow::SequentialWrite => {
+                let mut tally = tally.borrow_mut();
+                let offset = tally.next_offset;
+                tally.next_offset = (offset + bytes) % work.file_bytes;
+                offset
+            }
+            _ => random.below(work.file_bytes / bytes) * bytes,
+        };
+        let before = now;
+        if work.row == LoadRow::RandomRead {
+            file.read(offset..offset + bytes).await?;
+        } else {
+            // No page is like another one, for devices that would store it once only.
+            for page in memory.bytes_mut().chunks_exact_mut(PAGE_BYTES) {
+                page[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+            }
+            file.write(offset, memory.bytes()).await?;
+        }
+        now = Instant::now();
+        tally.borrow_mut().ended(before, now, bytes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+
+    #[test]
+    fn every_load_fills_its_bins_and_reaches_the_whole_file() {
+        let cleanup = Cleanup::default();
+        for row in LoadRow::ALL {
+            let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "sustain").expect("writable");
+            temp.file().set_len(8 << 20).expect("a sparse file");
+            let work =
+                SustainWork { row, file_bytes: 8 << 20, depth: 4, idle_seconds: 0.01, seconds: 0.5, seed: 2 };
+            let text = sample(temp.path(), None, &work).unwrap_or_else(|error| panic!("{row:?}: {error:#}"));
+            let answer: SustainAnswer = serde_json::from_str(&text).expect("its own text");
+            assert_eq!(answer.bins.len(), 5, "{row:?}");
+            let bytes: u64 = answer.bins.iter().sum();
+            // Those of the last operations that ended too late are in no bin.
+            assert!(bytes > 0 && bytes <= answer.operations * work.block_bytes(), "{row:?} {answer:?}");
+            assert!(bytes.is_multiple_of(work.block_bytes()) && answer.seconds >= 0.5, "{row:?} {answer:?}");
+            let found = std::fs::read(temp.path()).expect("readable");
+            assert_eq!(found.len(), 8 << 20, "{row:?}");
+            assert_eq!(found.iter().all(|byte| *byte == 0), row == LoadRow::RandomRead, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn what_ends_belongs_to_its_tenth_of_a_second() {
+        let begun = Instant::now();
+        let latency = Latency::new().expect("a few kilobytes");
+        let mut tally = Tally { begun, bins: vec![0; 3], latency, next_offset: 0 };
+        for (milliseconds, bytes) in [(10, 1), (99, 2), (101, 4), (250, 8), (300, 16), (900, 32)] {
+            tally.ended(begun, begun + Duration::from_millis(milliseconds), bytes);
+        }
+        assert_eq!((tally.bins, tally.latency.count()), (vec![3, 4, 8], 6));
+    }
+}

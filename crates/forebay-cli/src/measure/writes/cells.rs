@@ -1,0 +1,202 @@
+//! Makes the file, runs the cells of a plan, one process each, and builds the tables.
+
+use std::fmt;
+
+use anyhow::Context as _;
+
+use super::super::gates::Claim;
+use super::super::job::Job;
+use super::super::residency::evict;
+use super::super::sampler::run_child;
+use super::super::subject::Subject;
+use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::units::show_bytes;
+use super::super::{home::Home, plan::fit_seconds};
+use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesAnswer, WritesWork};
+use crate::context::Context;
+use crate::result::{CacheState, Experiment, Metrics, metric};
+
+/// What is to be measured.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) settings: Vec<Setting>,
+    pub(super) rows: Vec<WriteRow>,
+    pub(super) file_bytes: u64,
+    pub(super) operations: u64,
+    pub(super) seconds: f64,
+    pub(super) repeats: usize,
+}
+
+/// What the rows of one table share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) pattern: Pattern,
+    pub(super) clients: u32,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", {}, {} client(s)", self.pattern.name(), self.clients)
+    }
+}
+
+/// One experiment for each setting.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
+    let home = Home::find(context, super::KIND.name)?;
+    let subject = Subject::prepare(context, plan.file_bytes, None)?;
+    let mut cells = cells(&plan.settings, &plan.rows);
+    // What is written in that time still has to reach the device, in a row that syncs at the end.
+    let seconds = fit_seconds(2.0 * plan.seconds, cells.len() * plan.repeats, context.remaining()) / 2.0;
+    let turns = Turns {
+        label: format!("measure {}", super::KIND.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &home.directory,
+        context,
+    };
+    let seeds = seeds(context, plan.repeats);
+    let done = turns.take(&mut cells, |setting, row, repeat| {
+        // So that no row finds the pages of another one in memory.
+        evict(&subject.handle)?;
+        let work = WritesWork {
+            row,
+            pattern: setting.pattern,
+            file_bytes: subject.bytes,
+            clients: setting.clients as usize,
+            operations: plan.operations,
+            seconds_max: seconds,
+            // Each row other blocks, so that none is written again while a device still has it in its cache.
+            seed: seeds[repeat] ^ ((row as u64) << 3) ^ (u64::from(setting.clients) << 8),
+        };
+        // Syncing takes as long as the device needs for what was written in that time.
+        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
+        job.device_stat.clone_from(&subject.device_stat);
+        let text = run_child(&job, None, &context.cleanup)?;
+        let answer: WritesAnswer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        let claim = Claim {
+            written_bytes: Some(answer.operations * BLOCK_BYTES),
+            workers: Some(work.clients + usize::from(row.is_forebay())),
+            ..Claim::default()
+        };
+        Ok(Taken { metrics: metrics(row, &answer), evidence: answer.evidence, claim })
+    })?;
+    let conditions = subject.ground.conditions();
+    let build = |setting: &Setting| {
+        let mut experiment = Experiment::new(super::KIND.name, method(setting.pattern, seconds))
+            .parameter("pattern", setting.pattern.name())
+            .parameter("clients", setting.clients)
+            .parameter("operations", plan.operations)
+            .parameter("block_bytes", BLOCK_BYTES)
+            .parameter("file_bytes", subject.bytes)
+            .parameter("seconds_max", seconds)
+            .parameter("repeats", done)
+            .parameter("file_system", home.filesystem.as_str())
+            .parameter("seed", context.seed);
+        experiment.notes = notes(done, plan.repeats);
+        experiment.conditions.clone_from(&conditions);
+        let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
+        experiment.rows = of_this
+            .map(|cell| {
+                let is_direct = cell.way.is_direct();
+                let row = cell.into_row();
+                if is_direct { row.cache(CacheState::Direct) } else { row }
+            })
+            .collect();
+        experiment
+    };
+    Ok(plan.settings.iter().map(build).collect())
+}
+
+fn metrics(row: WriteRow, answer: &WritesAnswer) -> Metrics {
+    let operations = answer.operations as f64;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::SECONDS, answer.total_s)
+        .set(metric::OPEN_MS, answer.open_s * 1e3)
+        .set(metric::WRITE_MS, answer.write_s * 1e3)
+        .set(metric::SYNC_MS, answer.sync_s * 1e3)
+        .set(metric::CLOSE_MS, answer.close_s * 1e3)
+        .set(metric::TOTAL_MS, answer.total_s * 1e3)
+        .set(metric::IOPS_ADVERTISED, operations / answer.write_s)
+        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / operations);
+    if row.is_durable() {
+        metrics.set(metric::IOPS_RELIABLE, operations / answer.total_s);
+    }
+    let bytes = operations * BLOCK_BYTES as f64;
+    let optional = [
+        (metric::P50_US, answer.p50_us),
+        (metric::P99_US, answer.p99_us),
+        (metric::SYNC_LEFT_OUT_MS, answer.left_out_s.map(|seconds| seconds * 1e3)),
+        (
+            metric::DEVICE_BYTES_PER_BYTE,
+            answer.evidence.witness.device.map(|moved| moved.written as f64 / bytes),
+        ),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+fn method(pattern: Pattern, seconds: f64) -> String {
+    let places = match pattern {
+        Pattern::Dense => "each block of one range of the file once, in random order",
+        Pattern::Sparse => "few blocks of the file, far apart, in random order, none twice",
+    };
+    format!(
+        "The file is written through with data that do not compress before anything is measured, so no write allocates. \
+         Each sample is a fresh process whose clients open the file, write blocks of {} ({places}), sync and close as the \
+         row says, and begin no more writes after {seconds:.2} s. Open, write, sync and close are the times that a client \
+         spent in these calls, averaged over the clients; total is from the beginning until the last client was ready. \
+         \"As advertised\" divides the writes by the time in write calls alone; \"you can rely on\" divides them by the \
+         total, and is told only of rows that are durable when they end. For the others \"sync left out\" is how long the \
+         sync took that they did not make. The last blocks of each client are read back from the device. Rows take turns \
+         within a repeat, and a figure is the median of the repeats.",
+        show_bytes(BLOCK_BYTES),
+    )
+}
+
+fn notes(repeats: usize, wanted: usize) -> Vec<String> {
+    let mut notes = vec![
+        "`naive` and `o-direct` do not wait until their writes are durable: there is nothing in them to rely on".to_owned(),
+    ];
+    notes.extend(cut_short(repeats, wanted));
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::witness::Bytes;
+    use super::*;
+
+    #[test]
+    fn what_is_advertised_leaves_out_what_can_be_relied_on() {
+        let mut answer = WritesAnswer {
+            operations: 1000,
+            write_s: 0.01,
+            sync_s: 0.4,
+            total_s: 0.5,
+            ..WritesAnswer::default()
+        };
+        answer.evidence.witness.device = Some(Bytes { read: 7, written: 8_192_000 });
+        let durable = metrics(WriteRow::SyncClose, &answer);
+        assert_eq!(durable.get(metric::IOPS_ADVERTISED), Some(100_000.0));
+        assert_eq!(durable.get(metric::IOPS_RELIABLE), Some(2_000.0));
+        assert_eq!(durable.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.0));
+        assert_eq!(
+            (durable.get(metric::SYNC_MS), durable.get(metric::SYNC_LEFT_OUT_MS)),
+            (Some(400.0), None)
+        );
+        let naive = metrics(WriteRow::Naive, &WritesAnswer { left_out_s: Some(0.3), ..answer });
+        assert_eq!(
+            (naive.get(metric::IOPS_RELIABLE), naive.get(metric::SYNC_LEFT_OUT_MS)),
+            (None, Some(300.0))
+        );
+    }
+}

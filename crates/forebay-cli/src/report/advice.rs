@@ -1,0 +1,283 @@
+//! What to change first, and what it would give: what programs usually do against the best row, by how much it differs.
+
+use maud::{Markup, html};
+
+use super::facts::{self, counts};
+use super::noise::{Difference, difference};
+use super::{columns, html as page, sections, view};
+use crate::doctor::Verdict;
+use crate::doctor::units::number;
+use crate::result::{Experiment, Report, Row, metric};
+
+/// Less is not worth a change.
+const WORTHWHILE: f64 = 1.2;
+/// So many are first.
+const SHOWN: usize = 6;
+
+/// One comparison: rows that programs usually are like, and what to do instead.
+struct Rule {
+    experiment: &'static str,
+    metric: &'static str,
+    /// Whether more of the metric is better.
+    more: bool,
+    usual: &'static [&'static str],
+    /// What the metric counts, in words that follow "more" or "less".
+    counts: &'static str,
+    what: &'static str,
+}
+
+const RULES: [Rule; 10] = [
+    Rule {
+        experiment: "scan",
+        metric: metric::MB_PER_S,
+        more: true,
+        usual: &["buffered"],
+        counts: "MB/s",
+        what: "Read whole files with several large reads in flight",
+    },
+    Rule {
+        experiment: "random",
+        metric: metric::IOPS,
+        more: true,
+        usual: &["buffered"],
+        counts: "IOPS",
+        what: "Read blocks past the page cache where memory cannot hold them",
+    },
+    Rule {
+        experiment: "random",
+        metric: metric::CPU_US_PER_IO,
+        more: false,
+        usual: &["direct-pread"],
+        counts: "µs of processor time for a read",
+        what: "Let one thread keep many reads in flight, instead of one thread for each",
+    },
+    Rule {
+        experiment: "writes",
+        metric: "iops_reliable",
+        more: true,
+        usual: &["fsync-each", "fdatasync-each"],
+        counts: "durable writes a second",
+        what: "Make many writes durable together, where nobody waits for each of them",
+    },
+    Rule {
+        experiment: "cpu",
+        metric: metric::CPU_US_PER_IO,
+        more: false,
+        usual: &["tokio-fs", "spawn-blocking", "pread"],
+        counts: "µs of processor time for a read",
+        what: "Spend less processor time on each read",
+    },
+    Rule {
+        experiment: "amplification",
+        metric: "device_bytes_per_byte",
+        more: false,
+        usual: &["buffered"],
+        counts: "bytes from the device for each byte wanted",
+        what: "Read only what is wanted",
+    },
+    Rule {
+        experiment: "files",
+        metric: "ops_per_s",
+        more: true,
+        usual: &["tokio-fs", "std"],
+        counts: "operations a second",
+        what: "Open and read many small files at once",
+    },
+    Rule {
+        experiment: "wal",
+        metric: metric::DURABLE[1],
+        more: false,
+        usual: &["tokio-fs", "spawn-blocking"],
+        counts: "µs until 99 of 100 appends are durable",
+        what: "Take durable appends off the runtime",
+    },
+    Rule {
+        experiment: "walk",
+        metric: metric::LOOKUPS_PER_S,
+        more: true,
+        usual: &["blocking-per-hop", "tokio-fs"],
+        counts: "lookups a second",
+        what: "Send dependent reads from where the last one ends",
+    },
+    Rule {
+        experiment: "walk",
+        metric: metric::CPU_US_PER_LOOKUP,
+        more: false,
+        usual: &["blocking-per-hop", "tokio-fs"],
+        counts: "µs of processor time for a lookup",
+        what: "Spend less processor time on each lookup",
+    },
+];
+
+/// One change.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Advice {
+    /// How many times better it is.
+    pub(crate) times: f64,
+    /// What to do.
+    pub(crate) what: String,
+    /// What it gives, with the figures.
+    pub(crate) gain: String,
+    /// The section that shows it.
+    pub(crate) section: usize,
+}
+
+/// The list on the page, with what the doctor found wanting behind it.
+pub(crate) fn of(report: &Report) -> Markup {
+    let advice = advice(report);
+    let groups = columns::groups(&report.experiments);
+    let remedies: Vec<_> = report
+        .environment
+        .checks
+        .iter()
+        .filter(|check| check.verdict != Verdict::Ok && check.remedy.is_some())
+        .collect();
+    html! {
+        section aria-labelledby="change" {
+            h2 id="change" { "What to change first, and what it would give" }
+            @if advice.is_empty() {
+                p { "Nothing that was measured differs enough from what programs usually do to be worth a change." }
+            } @else {
+                ol.advice {
+                    @for advice in advice.iter().take(SHOWN) {
+                        li { strong { (advice.what) } ": " (page::prose(&advice.gain)) ". See " (sections::link(advice.section, &groups)) "." }
+                    }
+                }
+                p.small {
+                    "Each compares a way of doing the work that programs usually take with the best that was measured beside it. It \
+                     holds for this device and this load, and for the part of a program's time that is such work."
+                }
+            }
+            @if !remedies.is_empty() {
+                p { "What the machine could do better, as the doctor found:" }
+                ul { @for check in remedies { li { strong { (check.name) } ": " (page::prose(check.remedy.as_deref().unwrap_or(""))) } } }
+            }
+        }
+    }
+}
+
+/// All changes that are worth while, the one that gives most first.
+pub(crate) fn advice(report: &Report) -> Vec<Advice> {
+    let groups = columns::groups(&report.experiments);
+    let mut all: Vec<Advice> = Vec::new();
+    for rule in &RULES {
+        let compared = groups.iter().enumerate().flat_map(|(section, group)| {
+            let own = group.iter().filter(|experiment| experiment.name == rule.experiment);
+            own.filter_map(move |experiment| compare(rule, section, group, experiment))
+        });
+        all.extend(compared.max_by(|a, b| a.times.total_cmp(&b.times)));
+    }
+    all.extend(at_once(report));
+    all.retain(|advice| advice.times >= WORTHWHILE);
+    all.sort_by(|a, b| b.times.total_cmp(&a.times));
+    all
+}
+
+fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Experiment) -> Option<Advice> {
+    let usual = rule
+        .usual
+        .iter()
+        .find_map(|name| experiment.row(name).filter(|row| counts(row) && has(row, rule)))?;
+    let others = experiment
+        .rows
+        .iter()
+        .filter(|row| counts(row) && has(row, rule) && !rule.usual.contains(&row.name.as_str()));
+    let better = |row: &Row| {
+        let ratio =
+            row.metrics.get(rule.metric).unwrap_or_default() / usual.metrics.get(rule.metric).unwrap_or(1.0);
+        if rule.more { ratio } else { 1.0 / ratio }
+    };
+    let best = others.max_by(|a, b| better(a).total_cmp(&better(b)))?;
+    let times = better(best);
+    if !times.is_finite() || difference(best, usual, rule.metric) == Some(Difference::Equal) {
+        return None;
+    }
+    let axis = view::axis(group);
+    let place = axis
+        .as_ref()
+        .and_then(|axis| Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?))));
+    Some(Advice {
+        times,
+        what: rule.what.to_owned(),
+        gain: format!(
+            "`{}` instead of `{}` gives {} times {} {} ({} against {}{})",
+            best.name,
+            usual.name,
+            number(times),
+            if rule.more { "more" } else { "less" },
+            rule.counts,
+            number(best.metrics.get(rule.metric)?),
+            number(usual.metrics.get(rule.metric)?),
+            place.unwrap_or_default()
+        ),
+        section,
+    })
+}
+
+fn has(row: &Row, rule: &Rule) -> bool {
+    row.metrics.get(rule.metric).is_some_and(|value| value > 0.0)
+}
+
+/// From one at a time to as many as the device has use for.
+fn at_once(report: &Report) -> Option<Advice> {
+    let curve = facts::curve(report)?;
+    let ((alone, first), (knee, row)) = (curve.first(), curve.knee());
+    if difference(row, first, metric::IOPS) == Some(Difference::Equal) {
+        return None;
+    }
+    let times = row.metrics.get(metric::IOPS)? / first.metrics.get(metric::IOPS)?;
+    Some(Advice {
+        times,
+        what: "Have more reads in flight at once".to_owned(),
+        gain: page::capital(&format!(
+            "{} instead of {} ({}) gives {} times more IOPS from `{}`, and more than {} gives none",
+            number(knee),
+            number(alone),
+            curve.load,
+            number(times),
+            row.name,
+            number(knee)
+        )),
+        section: curve.section,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::tests::{random, report, row};
+    use super::*;
+
+    #[test]
+    fn what_gives_most_comes_first() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        let mut scan = Experiment::new("scan", "");
+        scan.rows = vec![
+            row("buffered", &[(metric::MB_PER_S, 1000.0)]),
+            row("direct-large", &[(metric::MB_PER_S, 2400.0)]),
+        ];
+        experiments.push(scan);
+        let advice = advice(&report(experiments));
+        assert_eq!(advice.len(), 2, "{advice:?}");
+        assert!(
+            advice[0].gain.starts_with("32 instead of 1 (reads in flight) gives 8 times more IOPS"),
+            "{advice:?}"
+        );
+        assert!(
+            advice[1].gain.contains(
+                "`direct-large` instead of `buffered` gives 2.40 times more MB/s (2,400 against 1,000)"
+            ),
+            "{advice:?}"
+        );
+    }
+
+    #[test]
+    fn differences_within_the_repeats_are_no_advice() {
+        let mut scan = Experiment::new("scan", "");
+        scan.rows = vec![
+            row("buffered", &[(metric::MB_PER_S, 1000.0)]),
+            row("direct-large", &[(metric::MB_PER_S, 1010.0)]),
+        ];
+        assert!(advice(&report(vec![scan])).is_empty());
+        assert!(of(&report(Vec::new())).into_string().contains("Nothing that was measured"));
+    }
+}

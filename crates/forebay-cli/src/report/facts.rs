@@ -1,0 +1,188 @@
+//! Figures of a whole report that several sentences need.
+
+use super::columns::groups;
+use super::view;
+use crate::result::{CacheState, Experiment, Report, Row, metric};
+
+/// The sweeps that show where more stops paying, the better one first, and the share of the most that counts as all of it:
+/// as the sentences of each have it.
+const SWEEPS: [(&str, f64); 2] = [("saturate", 0.95), ("random", 0.9)];
+
+/// A row of an experiment, and the section of the page that shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    /// The number of the section.
+    pub(crate) section: usize,
+    /// The experiment.
+    pub(crate) experiment: &'a Experiment,
+    /// The row.
+    pub(crate) row: &'a Row,
+    /// The metric that was looked for.
+    pub(crate) value: f64,
+}
+
+/// Whether a row's figures are about the device: measured, granted what it asks for, and not from the page cache.
+pub(crate) fn counts(row: &Row) -> bool {
+    row.skipped.is_none() && row.degraded.is_none() && row.cache != Some(CacheState::Warm)
+}
+
+/// Every row of experiments called `name` whose figures count and that has the metric.
+pub(crate) fn rows<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
+    let mut found = Vec::new();
+    for (section, group) in groups(&report.experiments).into_iter().enumerate() {
+        for experiment in group.into_iter().filter(|experiment| experiment.name == name) {
+            for row in experiment.rows.iter().filter(|row| counts(row)) {
+                found.extend(row.metrics.get(metric).map(|value| Found { section, experiment, row, value }));
+            }
+        }
+    }
+    found
+}
+
+/// How a row goes with the number of readers.
+#[derive(Debug)]
+pub(crate) struct Curve<'a> {
+    /// The number of the section.
+    pub(crate) section: usize,
+    /// What the load counts.
+    pub(crate) load: String,
+    /// The share of the most that counts as all of it.
+    pub(crate) enough: f64,
+    /// Load and row, ascending.
+    pub(crate) points: Vec<(f64, &'a Row)>,
+}
+
+impl<'a> Curve<'a> {
+    /// The row of the smallest load.
+    pub(crate) fn first(&self) -> (f64, &'a Row) {
+        self.points[0]
+    }
+
+    /// The row of the largest load.
+    pub(crate) fn last(&self) -> (f64, &'a Row) {
+        self.points[self.points.len() - 1]
+    }
+
+    /// The most reads a second.
+    pub(crate) fn most(&self) -> f64 {
+        self.points.iter().filter_map(|(_, row)| row.metrics.get(metric::IOPS)).fold(0.0, f64::max)
+    }
+
+    /// The smallest load that has about all of the most.
+    pub(crate) fn knee(&self) -> (f64, &'a Row) {
+        let enough = self.enough * self.most();
+        let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
+        *found.unwrap_or(&self.last())
+    }
+}
+
+/// The sweep over concurrency whose row reached the most reads a second: of `saturate`, else of `random`.
+pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
+    SWEEPS.into_iter().find_map(|(name, enough)| {
+        let mut curves = Vec::new();
+        for (section, group) in groups(&report.experiments).into_iter().enumerate() {
+            let axis =
+                view::axis(&group).filter(|axis| ["readers", "depth"].contains(&axis.parameter.as_str()));
+            if let Some(axis) = axis.filter(|_| group[0].name == name && whole(group[0])) {
+                curves.extend(curves_of(section, &group, &axis, enough));
+            }
+        }
+        curves.into_iter().max_by(|a, b| a.most().total_cmp(&b.most()))
+    })
+}
+
+/// A small part of a file may lie in a drive's memory.
+fn whole(experiment: &Experiment) -> bool {
+    match (experiment.number("span_bytes"), experiment.number("file_bytes")) {
+        (Some(span), Some(file)) => span >= file * 0.999,
+        _ => true,
+    }
+}
+
+fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in group.iter().flat_map(|experiment| &experiment.rows) {
+        if !names.contains(&row.name.as_str()) {
+            names.push(&row.name);
+        }
+    }
+    let points = |name: &str| {
+        let point = |experiment: &&'a Experiment| {
+            let row =
+                experiment.row(name).filter(|row| counts(row) && row.metrics.get(metric::IOPS).is_some())?;
+            Some((experiment.number(&axis.parameter)?, row))
+        };
+        let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let curve = |name: &str| Curve { section, load: axis.label.clone(), enough, points: points(name) };
+    names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::result::{Metrics, Sample};
+
+    /// A row of three repeats that differ by a hundredth.
+    pub(crate) fn row(name: &str, figures: &[(&str, f64)]) -> Row {
+        let samples = [0.99, 1.0, 1.01].iter().enumerate().map(|(index, factor)| {
+            let mut metrics = Metrics::default();
+            for (name, value) in figures {
+                metrics.set(name, value * factor);
+            }
+            Sample { repeat: index as u32, metrics }
+        });
+        Row::from_samples(name, samples.collect()).cache(CacheState::Direct)
+    }
+
+    /// A report of these experiments.
+    pub(crate) fn report(experiments: Vec<Experiment>) -> Report {
+        let environment = Environment { cpus_allowed: 2, ..Environment::default() };
+        Report::new(environment, experiments)
+    }
+
+    /// Random reads at four depths.
+    pub(crate) fn random(figures: [(u32, f64); 4]) -> Vec<Experiment> {
+        let experiment = |(depth, iops): (u32, f64)| {
+            let mut experiment = Experiment::new("random", "")
+                .parameter("depth", depth)
+                .parameter("block_bytes", 4096)
+                .parameter("span_bytes", 1 << 30)
+                .parameter("file_bytes", 1 << 30);
+            let p99 = f64::from(depth) / iops * 1e6 * 1.5;
+            experiment.rows = vec![row(
+                "direct",
+                &[
+                    (metric::IOPS, iops),
+                    (metric::P50_US, p99 / 1.5),
+                    (metric::P99_US, p99),
+                    (metric::CPU_US_PER_IO, 5.0),
+                ],
+            )];
+            experiment
+        };
+        figures.into_iter().map(experiment).collect()
+    }
+
+    #[test]
+    fn the_knee_is_the_smallest_load_with_all_there_is() {
+        let report = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let curve = curve(&report).expect("four depths");
+        assert_eq!((curve.first().0, curve.knee().0, curve.last().0), (1.0, 32.0, 128.0));
+        assert_eq!(curve.most(), 82e3);
+        assert_eq!(curve.load, "reads in flight");
+    }
+
+    #[test]
+    fn figures_from_memory_do_not_count() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            experiment.rows[0].cache = Some(CacheState::Warm);
+        }
+        let report = report(experiments);
+        assert!(curve(&report).is_none() && rows(&report, "random", metric::IOPS).is_empty());
+    }
+}

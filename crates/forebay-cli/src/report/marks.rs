@@ -1,0 +1,227 @@
+//! Gates on the page: the limits that show whether a figure means what it seems to mean. A row that fails one is marked,
+//! not hidden.
+
+use maud::{Markup, html};
+
+use super::columns::{groups, title};
+use super::html::prose;
+use crate::doctor::units::number;
+use crate::result::{Condition, Experiment, Gate, Report, Row};
+
+/// A gate of a run, of a row or of an experiment, or a limit that a check held a row against.
+#[derive(Clone, Copy, Debug)]
+struct Limit<'a> {
+    name: &'a str,
+    value: Option<f64>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+    passed: Option<bool>,
+    why: &'a str,
+    /// `None`: of all rows.
+    row: Option<&'a str>,
+}
+
+impl<'a> Limit<'a> {
+    fn of_run(gate: &'a Condition, row: Option<&'a str>) -> Self {
+        let Condition { name, value, at_least, at_most, passed, why, .. } = gate;
+        Self { name, value: *value, at_least: *at_least, at_most: *at_most, passed: *passed, why, row }
+    }
+
+    fn of_check(gate: &'a Gate, row: &'a str) -> Self {
+        let Gate { name, value, at_least, at_most, passed, .. } = gate;
+        let (value, passed) = (Some(*value), Some(*passed));
+        Self { name, value, at_least: *at_least, at_most: *at_most, passed, why: "", row: Some(row) }
+    }
+
+    fn failed(&self) -> bool {
+        self.passed == Some(false)
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+
+    /// The limit in words.
+    fn wanted(&self) -> String {
+        match (self.at_least, self.at_most) {
+            (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
+            (Some(least), None) => format!("at least {}", number(least)),
+            (None, Some(most)) => format!("at most {}", number(most)),
+            (None, None) => "none".to_owned(),
+        }
+    }
+}
+
+/// A gate's name in words.
+fn in_words(name: &str) -> String {
+    match name {
+        "device_bytes" => "device bytes against claimed bytes".to_owned(),
+        "generator" => "processors busy with making the load".to_owned(),
+        "other_io" => "others' I/O on the device".to_owned(),
+        "steal" => "time taken by the host".to_owned(),
+        "extents" => "blocks never written".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+fn of_row(row: &Row) -> impl Iterator<Item = Limit<'_>> {
+    let run = row.conditions.iter().map(|gate| Limit::of_run(gate, Some(&row.name)));
+    run.chain(row.gates.iter().map(|gate| Limit::of_check(gate, &row.name)))
+}
+
+fn of_experiment(experiment: &Experiment) -> impl Iterator<Item = Limit<'_>> {
+    let whole = experiment.conditions.iter().map(|gate| Limit::of_run(gate, None));
+    whole.chain(experiment.rows.iter().flat_map(of_row))
+}
+
+/// Whether a row failed a gate.
+pub(crate) fn failed(row: &Row) -> bool {
+    of_row(row).any(|gate| gate.failed())
+}
+
+/// What stands behind a row's name: gates that it failed, and what it asked for without getting it.
+pub(crate) fn marks(row: &Row) -> Markup {
+    html! {
+        @for gate in of_row(row).filter(Limit::failed) { span.mark-failed { "failed: " (in_words(gate.name)) } }
+        @if let Some(why) = &row.degraded { span.mark-degraded { "not granted: " (why) } }
+    }
+}
+
+/// The gates of experiments that belong together: how often each held, and where it did not.
+pub(crate) fn of(group: &[&Experiment]) -> Markup {
+    let gates: Vec<Limit<'_>> = group.iter().flat_map(|experiment| of_experiment(experiment)).collect();
+    let mut kinds: Vec<Limit<'_>> = Vec::new();
+    for gate in &gates {
+        match kinds.iter_mut().find(|known| known.is_like(gate)) {
+            // Of one that is known the limit is, too.
+            Some(known) if known.passed.is_none() && gate.passed.is_some() => *known = *gate,
+            Some(_) => {}
+            None => kinds.push(*gate),
+        }
+    }
+    if kinds.is_empty() {
+        return html! { p { "No gate was held against these rows." } };
+    }
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Gates" {
+            table {
+                caption.unseen { "Gates: what was held against a limit" }
+                thead {
+                    tr {
+                        @for head in ["gate", "limit"] { th scope="col" { (head) } }
+                        th.number scope="col" { "worst value" }
+                        @for head in ["result", "what it counts"] { th scope="col" { (head) } }
+                    }
+                }
+                tbody {
+                    @for kind in kinds {
+                        @let all: Vec<&Limit<'_>> = gates.iter().filter(|gate| gate.is_like(&kind)).collect();
+                        tr class=[all.iter().any(|gate| gate.failed()).then_some("failed")] {
+                            th scope="row" { (in_words(kind.name)) }
+                            td { (kind.wanted()) }
+                            td.number { (worst(&all).map_or_else(|| "-".to_owned(), number)) }
+                            td { (result(&all)) }
+                            td { (prose(kind.why)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How often a gate held, failed, or was not known.
+fn result(all: &[&Limit<'_>]) -> String {
+    let count = |passed| all.iter().filter(|gate| gate.passed == passed).count();
+    let (held, failed, unknown) = (count(Some(true)), count(Some(false)), count(None));
+    let mut parts = Vec::new();
+    if failed > 0 {
+        let mut names: Vec<&str> = Vec::new();
+        for name in all.iter().filter(|gate| gate.failed()).map(|gate| gate.row.unwrap_or("all rows")) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        parts.push(format!("{failed} failed: {}", names.join(", ")));
+    }
+    if held > 0 {
+        parts.push(format!("{held} held"));
+    }
+    if unknown > 0 {
+        parts.push(format!("{unknown} not known or not applying"));
+    }
+    parts.join("; ")
+}
+
+/// The value that comes nearest to failing, or fails most.
+fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
+    let values = gates.iter().filter_map(|gate| gate.value);
+    let at_least = gates.iter().any(|gate| gate.at_least.is_some());
+    if at_least { values.min_by(f64::total_cmp) } else { values.max_by(f64::total_cmp) }
+}
+
+/// What a reader should distrust: every failed gate of a report, as sentences.
+pub(crate) fn warnings(report: &Report) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    for experiment in groups(&report.experiments).into_iter().flatten() {
+        for gate in of_experiment(experiment).filter(Limit::failed) {
+            let of = gate.row.map_or_else(String::new, |row| format!(", `{row}`"));
+            let seen = gate
+                .value
+                .map_or_else(String::new, |value| format!(" is {}, wanted {}", number(value), gate.wanted()));
+            let why = if gate.why.is_empty() { String::new() } else { format!(" ({})", gate.why) };
+            let warning = format!("{}{of}: {}{seen}{why}", title(experiment), in_words(gate.name));
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+
+    fn experiment(gates: Vec<Condition>) -> Experiment {
+        let row = |gate| Row { name: "buffered".to_owned(), conditions: vec![gate], ..Row::default() };
+        let mut experiment = Experiment::new("scan", "");
+        experiment.rows = gates.into_iter().map(row).collect();
+        experiment
+    }
+
+    #[test]
+    fn gates_of_a_name_are_told_once_with_their_worst_value() {
+        let experiment = experiment(vec![
+            Condition::unknown("device_bytes", "no counters"),
+            Condition::at_least("device_bytes", 0.99, 0.95),
+            Condition::at_least("device_bytes", 1.0, 0.95),
+        ]);
+        let page = of(&[&experiment]).into_string();
+        assert!(page.contains("2 held; 1 not known") && page.contains("0.990"), "{page}");
+        assert!(page.contains("at least 0.950"), "{page}");
+        assert_eq!(page.matches("scope=\"row\"").count(), 1);
+    }
+
+    #[test]
+    fn what_failed_is_named_in_the_table_and_in_a_sentence() {
+        let gates = vec![
+            Condition::at_least("device_bytes", 0.5, 0.95).because("a share"),
+            Condition::at_least("device_bytes", 1.0, 0.95),
+        ];
+        let mut experiment = experiment(gates);
+        experiment.conditions.push(Condition::at_most("steal", 0.5, 0.02));
+        let page = of(&[&experiment]).into_string();
+        assert!(page.contains("1 failed: buffered; 1 held") && page.contains("1 failed: all rows"), "{page}");
+        assert!(failed(&experiment.rows[0]) && !failed(&experiment.rows[1]));
+        let report = Report::new(Environment::default(), vec![experiment]);
+        assert_eq!(
+            warnings(&report),
+            [
+                "Sequential read: time taken by the host is 0.500, wanted at most 0.0200",
+                "Sequential read, `buffered`: device bytes against claimed bytes is 0.500, wanted at least 0.950 (a share)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Titles and sentences of `measure sustain`.
+
+use crate::doctor::units::{bytes, number};
+use crate::result::{Experiment, Row, metric};
+
+/// What such an experiment is called in headings.
+pub(crate) fn title(experiment: &Experiment) -> String {
+    format!(
+        "One load for {} s after {} s without any",
+        experiment.number("seconds").map_or_else(|| "?".to_owned(), number),
+        experiment.number("idle_seconds").map_or_else(|| "?".to_owned(), number)
+    )
+}
+
+/// The verdicts: of each load whether its level lasts.
+pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    experiments
+        .iter()
+        .flat_map(|experiment| experiment.rows.iter().filter_map(|row| lasts(experiment, row)))
+        .collect()
+}
+
+fn lasts(experiment: &Experiment, row: &Row) -> Option<String> {
+    let get = |name: &str| row.metrics.get(name);
+    let load = match row.name.as_str() {
+        "random-read" => "Random reads of 4 KiB",
+        "random-write" => "Random writes of 4 KiB",
+        "sequential-write" => "Sequential writes",
+        other => other,
+    };
+    let (burst, sustained) = (get(metric::BURST_MB_PER_S)?, get(metric::SUSTAINED_MB_PER_S)?);
+    let seconds = experiment.number("seconds").map_or_else(|| "?".to_owned(), number);
+    // A change in one repeat of several is told by nobody.
+    let changed = row.samples.iter().filter(|sample| sample.metrics.get(metric::CHANGE_S).is_some()).count();
+    let variation = format!("varying by {} %", number((1000.0 * get(metric::VARIATION)?).round() / 10.0));
+    let level = match get(metric::CHANGE_S).filter(|_| 2 * changed > row.samples.len()) {
+        Some(at) if sustained < burst => format!(
+            "{} MB/s for the first {} s ({}), then {} MB/s, which is {} times less, {variation}",
+            number(burst),
+            number(at),
+            get(metric::DROP_BYTES).map_or_else(|| "?".to_owned(), |moved| bytes(moved as u64)),
+            number(sustained),
+            number(burst / sustained)
+        ),
+        Some(at) => format!(
+            "{} MB/s for the first {} s, then {} MB/s, which is {} times more, {variation}",
+            number(burst),
+            number(at),
+            number(sustained),
+            number(sustained / burst)
+        ),
+        None => format!(
+            "{} MB/s over all of {seconds} s, without a change of level, {variation}",
+            number(sustained)
+        ),
+    };
+    let is_too_short =
+        experiment.parameters.get("too_short").and_then(serde_json::Value::as_bool) == Some(true);
+    let short = if is_too_short {
+        format!("; {seconds} s are too short for a sustained level")
+    } else {
+        String::new()
+    };
+    Some(format!("{load}: {level}{short}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn row(name: &str, burst: f64, sustained: f64, changes: &[Option<f64>]) -> Row {
+        let samples = changes.iter().map(|change| {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::BURST_MB_PER_S, burst).set(metric::SUSTAINED_MB_PER_S, sustained);
+            metrics.set(metric::VARIATION, 0.041);
+            if let Some(change) = change {
+                metrics.set(metric::CHANGE_S, *change);
+                if sustained < burst {
+                    metrics.set(metric::DROP_BYTES, f64::from(3 << 29));
+                }
+            }
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn experiment(seconds: u32, rows: Vec<Row>) -> Experiment {
+        let mut experiment = Experiment::new("sustain", "")
+            .parameter("seconds", seconds)
+            .parameter("idle_seconds", 10)
+            .parameter("too_short", seconds < 60);
+        experiment.rows = rows;
+        experiment
+    }
+
+    #[test]
+    fn a_drop_is_told_with_what_went_before_it() {
+        let rows = vec![row("sequential-write", 500.0, 125.0, &[Some(14.2)])];
+        let sentences = of(&[&experiment(60, rows)]);
+        assert_eq!(
+            sentences,
+            [
+                "Sequential writes: 500 MB/s for the first 14.2 s (1.5 GiB), then 125 MB/s, which is 4 times less, varying by \
+              4.10 %"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_level_that_lasts_and_one_that_rises_are_no_drops() {
+        let rows =
+            vec![row("random-read", 180.0, 180.0, &[None]), row("random-write", 50.0, 100.0, &[Some(2.0)])];
+        let sentences = of(&[&experiment(60, rows)]);
+        assert!(sentences[0].contains("180 MB/s over all of 60 s, without a change"), "{sentences:?}");
+        assert!(sentences[1].contains("then 100 MB/s, which is 2 times more"), "{sentences:?}");
+        assert!(sentences.iter().all(|sentence| !sentence.contains("less")), "{sentences:?}");
+        assert!(sentences.iter().all(|sentence| !sentence.contains("too short")), "{sentences:?}");
+    }
+
+    #[test]
+    fn a_change_in_one_repeat_of_three_is_not_told_and_short_loads_are_called_so() {
+        let rows = vec![row("random-read", 180.0, 90.0, &[None, Some(3.0), None])];
+        let sentences = of(&[&experiment(5, rows)]);
+        assert!(sentences[0].contains("without a change of level"), "{sentences:?}");
+        assert!(sentences[0].ends_with("; 5 s are too short for a sustained level"), "{sentences:?}");
+        assert!(of(&[&experiment(5, vec![Row::skipped("random-read", "no")])]).is_empty());
+    }
+}

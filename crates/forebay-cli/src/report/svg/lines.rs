@@ -1,0 +1,213 @@
+//! Lines over an axis, with whiskers or a band, and marks at a place or a level.
+
+use maud::{Markup, html};
+
+use super::scale::{Scale, Spread, width_of};
+use super::{WIDTH, class, dot, n};
+use crate::doctor::units::number;
+
+/// From so many points on a line has no dots, and a band instead of whiskers.
+const DENSE: usize = 40;
+const RIGHT: f64 = WIDTH - 14.0;
+const HEIGHT: f64 = 230.0;
+
+/// A point: its place, its value, and the smallest and the largest value there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// The place on the horizontal axis.
+    pub(crate) x: f64,
+    /// The value.
+    pub(crate) y: f64,
+    /// The smallest.
+    pub(crate) low: f64,
+    /// The largest.
+    pub(crate) high: f64,
+}
+
+impl Point {
+    /// A point without a spread.
+    pub(crate) fn new(x: f64, y: f64) -> Self {
+        Self { x, y, low: y, high: y }
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    /// Its name in the legend.
+    pub(crate) name: String,
+    /// Its points, in the order in which they are joined.
+    pub(crate) points: Vec<Point>,
+}
+
+/// What is worth a line of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mark {
+    /// A place on the horizontal axis, or a level on the vertical one.
+    pub(crate) at: f64,
+    /// What it is.
+    pub(crate) label: String,
+    /// A level, drawn across.
+    pub(crate) level: bool,
+}
+
+/// The horizontal axis.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct XAxis {
+    /// What it counts, with the unit.
+    pub(crate) title: String,
+    /// How places are spread.
+    pub(crate) spread: Spread,
+    /// Each place that has points gets a tick, instead of round values.
+    pub(crate) ticks_at_points: bool,
+}
+
+/// Lines with their marks. `label` is the text for those who do not see it; the legend is the page's.
+pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], marks: &[Mark]) -> Markup {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let levels = marks.iter().filter(|mark| mark.level).map(|mark| mark.at);
+    let heights: Vec<f64> =
+        points().flat_map(|point| [point.y, point.low, point.high]).chain(levels).collect();
+    let spread = Spread::fitting(heights.iter().copied());
+    let upright: Vec<&Mark> = marks.iter().filter(|mark| !mark.level).collect();
+    let top = 26.0 + 17.0 * upright.len() as f64;
+    let bottom = top + HEIGHT;
+    // The vertical axis grows upwards.
+    let y = Scale::new(spread, heights.iter().copied(), bottom, top);
+    let left = y.ticks.iter().map(|(_, text)| width_of(text)).fold(30.0, f64::max) + 10.0;
+    let x = horizontal(x_axis, points().map(|point| point.x).collect(), left + 10.0);
+    let height = bottom + 42.0;
+    html! {
+        svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) {
+            @for (tick, text) in &y.ticks {
+                line.grid x1=(n(left)) x2=(n(RIGHT)) y1=(n(y.at(*tick))) y2=(n(y.at(*tick))) {}
+                text.tick x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) text-anchor="end" { (text) }
+            }
+            @for (tick, text) in &x.ticks {
+                line.grid x1=(n(x.at(*tick))) x2=(n(x.at(*tick))) y1=(n(bottom)) y2=(n(bottom + 4.0)) {}
+                text.tick x=(n(x.at(*tick).min(WIDTH - width_of(text) / 2.0))) y=(n(bottom + 17.0)) text-anchor="middle" { (text) }
+            }
+            line.axis x1=(n(left)) x2=(n(RIGHT)) y1=(n(bottom)) y2=(n(bottom)) {}
+            text.title x="2" y="14" { (y_title) @if spread == Spread::Log { " (log axis)" } }
+            text.title x=(n((left + RIGHT) / 2.0)) y=(n(height - 6.0)) text-anchor="middle" { (x_axis.title) }
+            @for mark in marks.iter().filter(|mark| mark.level) {
+                line.mark x1=(n(left)) x2=(n(RIGHT)) y1=(n(y.at(mark.at))) y2=(n(y.at(mark.at))) {}
+            }
+            @for (index, mark) in upright.iter().enumerate() {
+                (upright_mark(mark, x.at(mark.at), 26.0 + 17.0 * index as f64, bottom))
+            }
+            @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
+        }
+    }
+}
+
+fn horizontal(axis: &XAxis, mut places: Vec<f64>, left: f64) -> Scale {
+    if axis.ticks_at_points {
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        return Scale::of_values(axis.spread, &places, left, RIGHT - 8.0);
+    }
+    Scale::new(axis.spread, places.into_iter(), left, RIGHT - 8.0)
+}
+
+fn upright_mark(mark: &Mark, x: f64, y: f64, bottom: f64) -> Markup {
+    // The text stands on the side that has more room.
+    let (anchor, text_x) = if x > WIDTH / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
+    html! {
+        line.mark x1=(n(x)) x2=(n(x)) y1=(n(y)) y2=(n(bottom)) {}
+        text.label x=(n(text_x)) y=(n(y + 10.0)) text-anchor=(anchor) { (mark.label) }
+    }
+}
+
+fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup {
+    let dense = line.points.len() >= DENSE;
+    // Beside each other, so that no whisker hides another one.
+    let shift = if dense { 0.0 } else { 2.5 * (series as f64 - (of as f64 - 1.0) / 2.0) };
+    let at = |point: &Point| x.at(point.x) + shift;
+    let joined: Vec<String> =
+        line.points.iter().map(|point| format!("{},{}", n(at(point)), n(y.at(point.y)))).collect();
+    let class = class(series);
+    html! {
+        @if dense && line.points.iter().any(|point| point.high > point.low) {
+            polygon class=(format!("band {class}")) points=(band(line, x, y)) {}
+        }
+        polyline class=(format!("curve {class}")) points=(joined.join(" ")) {}
+        @if !dense {
+            @for point in &line.points {
+                @if point.high > point.low {
+                    line class=(format!("spread {class}")) x1=(n(at(point))) x2=(n(at(point))) y1=(n(y.at(point.low))) y2=(n(y.at(point.high))) {}
+                }
+                g { (dot(series, at(point), y.at(point.y))) title { (line.name) ", " (number(point.x)) ": " (number(point.y)) } }
+            }
+        }
+    }
+}
+
+/// Around all largest values and back along all smallest ones.
+fn band(line: &Line, x: &Scale, y: &Scale) -> String {
+    let above = line.points.iter().map(|point| (point.x, point.high));
+    let below = line.points.iter().rev().map(|point| (point.x, point.low));
+    let corners: Vec<String> =
+        above.chain(below).map(|(place, value)| format!("{},{}", n(x.at(place)), n(y.at(value)))).collect();
+    corners.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis() -> XAxis {
+        XAxis { title: "in flight".to_owned(), spread: Spread::Log, ticks_at_points: true }
+    }
+
+    fn line(values: impl IntoIterator<Item = (f64, f64)>) -> Line {
+        Line {
+            name: "direct".to_owned(),
+            points: values.into_iter().map(|(x, y)| Point::new(x, y)).collect(),
+        }
+    }
+
+    #[test]
+    fn every_value_has_a_dot_and_every_place_a_tick() {
+        let chart = lines("", &axis(), "IOPS", &[line([(1.0, 10.0), (8.0, 20.0)])], &[]).into_string();
+        assert_eq!(chart.matches("<circle").count(), 2);
+        assert_eq!(chart.matches("<polyline").count(), 1);
+        assert!(chart.contains(">8</text>") && chart.contains(">IOPS</text>"));
+    }
+
+    #[test]
+    fn values_far_apart_are_drawn_over_a_log_axis_that_says_so() {
+        let chart = lines("", &axis(), "p99 µs", &[line([(1.0, 10.0), (8.0, 20_000.0)])], &[]).into_string();
+        assert!(chart.contains("p99 µs (log axis)"));
+    }
+
+    #[test]
+    fn many_points_are_a_line_with_a_band() {
+        let mut many = line((0..600).map(|index| (f64::from(index), 100.0)));
+        for point in &mut many.points {
+            point.low = 50.0;
+        }
+        let chart = lines("", &axis(), "IOPS", &[many], &[]).into_string();
+        assert_eq!(chart.matches("<polygon").count(), 1);
+        assert_eq!(chart.matches("<circle").count(), 0);
+    }
+
+    #[test]
+    fn marks_are_named_and_stand_at_their_place() {
+        let marks = [
+            Mark { at: 4.0, label: "knee".to_owned(), level: false },
+            Mark { at: 15.0, label: "sustained".to_owned(), level: true },
+        ];
+        let chart = lines("", &axis(), "IOPS", &[line([(1.0, 10.0), (8.0, 20.0)])], &marks).into_string();
+        assert_eq!(chart.matches("class=\"mark\"").count(), 2);
+        assert!(chart.contains(">knee</text>"));
+    }
+
+    #[test]
+    fn a_line_of_one_point_or_none_breaks_nothing() {
+        for values in [vec![], vec![(0.0, 0.0)], vec![(-1.0, 1e300)]] {
+            let chart = lines("", &axis(), "IOPS", &[line(values)], &[]).into_string();
+            assert!(!chart.contains("inf") && !chart.contains("NaN"), "{chart}");
+        }
+    }
+}

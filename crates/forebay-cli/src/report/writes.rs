@@ -1,0 +1,199 @@
+//! Titles and sentences of `measure writes`.
+
+use super::noise::NOTEWORTHY;
+use crate::doctor::units::{bytes, number};
+use crate::result::{Experiment, Row, metric};
+
+const ADVERTISED: &str = metric::IOPS_ADVERTISED;
+const RELIABLE: &str = metric::IOPS_RELIABLE;
+
+/// What such an experiment is called in headings.
+pub(crate) fn title(experiment: &Experiment) -> String {
+    let clients = experiment.number("clients").map_or_else(|| "?".to_owned(), number);
+    format!("{}, {clients} client(s)", heading(experiment))
+}
+
+/// What those of one pattern are called.
+pub(crate) fn heading(experiment: &Experiment) -> String {
+    let pattern = experiment.parameters.get("pattern").and_then(serde_json::Value::as_str);
+    format!(
+        "Random writes of {}, {}",
+        experiment.number("block_bytes").map_or_else(|| "?".to_owned(), |block| bytes(block as u64)),
+        pattern.unwrap_or("?")
+    )
+}
+
+/// The verdicts: of each pattern with the fewest clients.
+pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    let writes = || experiments.iter().copied();
+    let mut sentences = Vec::new();
+    let mut told = Vec::new();
+    for experiment in writes() {
+        let pattern = experiment.parameters.get("pattern");
+        if told.contains(&pattern) {
+            continue;
+        }
+        told.push(pattern);
+        let fewest = writes().filter(|other| other.parameters.get("pattern") == pattern).min_by(|a, b| {
+            let clients = |experiment: &Experiment| experiment.number("clients").unwrap_or_default();
+            clients(a).total_cmp(&clients(b))
+        });
+        if let Some(fewest) = fewest {
+            sentences.extend(ratio(fewest));
+            sentences.extend(each_durable(fewest));
+        }
+    }
+    sentences
+}
+
+fn figures<'a>(experiment: &'a Experiment, metric: &str) -> impl Iterator<Item = (&'a Row, f64)> {
+    let rows = experiment.rows.iter();
+    let values = rows.filter_map(|row| Some((row, row.metrics.get(metric)?)));
+    values.collect::<Vec<_>>().into_iter().filter(|(_, value)| *value > 0.0)
+}
+
+/// How far the figures lie apart that can be had for the same writes: the largest against the smallest.
+fn ratio(experiment: &Experiment) -> Option<String> {
+    let (top, largest) = figures(experiment, ADVERTISED).max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (bottom, smallest) = figures(experiment, RELIABLE).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (best, most) = figures(experiment, RELIABLE).max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let times = largest / smallest;
+    let title = title(experiment);
+    if times < NOTEWORTHY || !above(top, ADVERTISED, bottom, RELIABLE) {
+        return Some(format!(
+            "{title}: it makes no clear difference here which time is counted: `{}` advertises {} writes a second, and \
+             {} can be relied on (`{}`){}",
+            top.name,
+            number(largest),
+            number(smallest),
+            bottom.name,
+            hint(&[top, bottom])
+        ));
+    }
+    let range = if best.name == bottom.name {
+        format!("{} a second (`{}`)", number(smallest), bottom.name)
+    } else {
+        format!("{} (`{}`) to {} (`{}`)", number(smallest), bottom.name, number(most), best.name)
+    };
+    Some(format!(
+        "{title}: `{}` advertises {} writes a second, and what can be relied on is {range}: the largest of these figures is \
+         {} times the smallest, for the same writes on the same device{}",
+        top.name,
+        number(largest),
+        number(times),
+        hint(&[top, bottom])
+    ))
+}
+
+/// Which way is best where each write has to be durable before the next one.
+fn each_durable(experiment: &Experiment) -> Option<String> {
+    let names = ["o-direct-dsync", "fdatasync-each", "fsync-each", "forebay-durable"];
+    let of_these = |(row, _): &(&Row, f64)| names.contains(&row.name.as_str());
+    let mut rows: Vec<(&Row, f64)> = figures(experiment, RELIABLE).filter(of_these).collect();
+    if rows.len() < 2 {
+        return None;
+    }
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let ((best, most), (worst, least)) = (rows[0], rows[rows.len() - 1]);
+    let list: Vec<String> =
+        rows.iter().map(|(row, rate)| format!("`{}` {}", row.name, number(*rate))).collect();
+    let list = list.join(", ");
+    let title = title(experiment);
+    let hint = hint(&[best, worst]);
+    Some(if most / least >= NOTEWORTHY && above(best, RELIABLE, worst, RELIABLE) {
+        format!(
+            "{title}, each durable before the next: `{}` makes {} times as many a second as `{}` ({list}){hint}",
+            best.name,
+            number(most / least),
+            worst.name
+        )
+    } else {
+        format!("{title}, each durable before the next: all ways are about as fast ({list}){hint}")
+    })
+}
+
+/// Whether every repeat of `row` lies above every repeat of `other`.
+fn above(row: &Row, metric: &str, other: &Row, other_metric: &str) -> bool {
+    match (row.spread(metric), other.spread(other_metric)) {
+        (Some((low, _)), Some((_, high))) => low > high,
+        _ => false,
+    }
+}
+
+fn hint(rows: &[&Row]) -> &'static str {
+    if rows.iter().any(|row| row.samples.len() < 2) { "; measured once, so take it as a hint" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Metrics, Sample};
+
+    fn row(name: &str, advertised: f64, reliable: Option<f64>) -> Row {
+        let samples = [0.98, 1.0, 1.02].iter().map(|factor| {
+            let mut metrics = Metrics::default();
+            metrics.set(ADVERTISED, advertised * factor);
+            if let Some(reliable) = reliable {
+                metrics.set(RELIABLE, reliable * factor);
+            }
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn experiment(pattern: &str, clients: u32, rows: Vec<Row>) -> Experiment {
+        let mut experiment = Experiment::new("writes", "")
+            .parameter("pattern", pattern)
+            .parameter("clients", clients)
+            .parameter("block_bytes", 4096);
+        experiment.rows = rows;
+        experiment
+    }
+
+    /// A device with a slow flush: the page cache takes everything at once, and each flush costs.
+    #[test]
+    fn the_ratio_of_a_slow_flush_is_found_for_the_fewest_clients() {
+        let rows = || {
+            vec![
+                row("naive", 400e3, None),
+                row("sync-close", 390e3, Some(40e3)),
+                row("o-direct-dsync", 2e3, Some(2e3)),
+                row("fsync-each", 380e3, Some(1e3)),
+            ]
+        };
+        let all = [experiment("sparse", 4, rows()), experiment("sparse", 1, rows())];
+        let sentences = of(&all.each_ref());
+        assert_eq!(sentences.len(), 2, "{sentences:?}");
+        assert!(
+            sentences[0].starts_with(
+                "Random writes of 4 KiB, sparse, 1 client(s): `naive` advertises 400,000 writes a second, and what can be \
+                 relied on is 1,000 (`fsync-each`) to 40,000 (`sync-close`): the largest of these figures is 400 times"
+            ),
+            "{}",
+            sentences[0]
+        );
+        assert!(
+            sentences[1].contains("`o-direct-dsync` makes 2 times as many a second as `fsync-each`"),
+            "{}",
+            sentences[1]
+        );
+    }
+
+    #[test]
+    fn a_device_on_which_all_are_alike_is_not_accused() {
+        let rows = vec![
+            row("naive", 1.01e3, None),
+            row("o-direct-dsync", 1.0e3, Some(1.0e3)),
+            row("fsync-each", 1.0e3, Some(0.99e3)),
+        ];
+        let sentences = of(&[&experiment("dense", 1, rows)]);
+        assert!(sentences[0].contains("no clear difference"), "{sentences:?}");
+        assert!(sentences[1].contains("all ways are about as fast"), "{sentences:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_rows_without_figures() {
+        assert!(of(&[&experiment("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
+        assert!(of(&[&experiment("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
+    }
+}

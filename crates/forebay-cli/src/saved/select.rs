@@ -1,0 +1,145 @@
+//! Finding experiments again: in another result, or by what an expression names.
+
+use serde_json::Value;
+
+use crate::doctor::units::number;
+use crate::result::Experiment;
+
+/// Parameters that say how much and how long was measured, or what was found there, rather than what: two
+/// experiments are the same whether these agree or not.
+const CIRCUMSTANCES: [&str; 20] = [
+    "cold",
+    "device",
+    "fan_out",
+    "file_bytes",
+    "file_system",
+    "levels",
+    "load_tasks",
+    "memory_limit_bytes",
+    "nodes_per_level",
+    "own_file",
+    "read_bytes",
+    "repeats",
+    "seconds",
+    "seconds_max",
+    "seed",
+    "sorted_numbers",
+    "source_priority",
+    "span_bytes",
+    "workers",
+    "write_cache",
+];
+
+/// The names of the parameters by which the experiments called `name` are told apart, in all of `results`.
+pub(super) fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
+    let of = |experiments: &'_ [Experiment]| -> Vec<Experiment> {
+        experiments.iter().filter(|experiment| experiment.name == name).cloned().collect()
+    };
+    let mut keys: Vec<String> = Vec::new();
+    for wanted in [false, true] {
+        // Circumstances are asked only where nothing else tells two apart.
+        let ambiguous = results.iter().any(|result| {
+            let own = of(result);
+            let clash = |(index, one): (usize, &Experiment)| {
+                own[..index].iter().any(|other| keys.iter().all(|key| same(one, other, key)))
+            };
+            own.iter().enumerate().any(clash)
+        });
+        if wanted && !ambiguous {
+            break;
+        }
+        for result in results {
+            let own = of(result);
+            let Some(first) = own.first() else { continue };
+            let varying = own.iter().flat_map(|experiment| experiment.parameters.keys()).filter(|key| {
+                CIRCUMSTANCES.contains(&key.as_str()) == wanted
+                    && key.as_str() != "seed"
+                    && own.iter().any(|experiment| !same(experiment, first, key))
+            });
+            let new: Vec<String> = varying.filter(|key| !keys.contains(key)).cloned().collect();
+            keys.extend(new);
+        }
+        keys.sort();
+        keys.dedup();
+    }
+    keys
+}
+
+/// Whether two experiments have the same parameter, or neither has it.
+pub(super) fn same(one: &Experiment, other: &Experiment, key: &str) -> bool {
+    one.parameters.get(key) == other.parameters.get(key)
+}
+
+/// `random[depth=8,span=whole file]`.
+pub(super) fn label(experiment: &Experiment, keys: &[String]) -> String {
+    let told: Vec<String> = keys
+        .iter()
+        .filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))))
+        .collect();
+    if told.is_empty() { experiment.name.clone() } else { format!("{}[{}]", experiment.name, told.join(",")) }
+}
+
+/// A parameter's value as it is written in an expression.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether a parameter has the value that was written: as a number where both are, as a text otherwise.
+pub(super) fn matches(value: &Value, text: &str) -> bool {
+    match (value.as_f64(), text.parse::<f64>()) {
+        (Some(value), Ok(wanted)) => value == wanted,
+        _ => plain(value) == text,
+    }
+}
+
+/// The parameters in which two experiments that are the same were not measured alike.
+pub(super) fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
+    let mut names: Vec<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
+    names.sort();
+    names.dedup();
+    let show = |experiment: &Experiment, name: &str| match experiment.parameters.get(name) {
+        Some(value) => value.as_f64().map_or_else(|| plain(value), number),
+        None => "none".to_owned(),
+    };
+    names
+        .into_iter()
+        .filter(|name| name.as_str() != "seed" && !same(before, after, name))
+        .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(depth: u32, file_bytes: u64) -> Experiment {
+        Experiment::new("random", "")
+            .parameter("depth", depth)
+            .parameter("block_bytes", 4096)
+            .parameter("file_bytes", file_bytes)
+            .parameter("seed", depth)
+    }
+
+    #[test]
+    fn experiments_are_told_apart_by_what_varies_and_not_by_circumstances() {
+        let one = [random(1, 10), random(8, 10)];
+        let other = [random(8, 99)];
+        assert_eq!(keys(&[&one, &other], "random"), ["depth"]);
+        assert_eq!(label(&one[1], &["depth".to_owned()]), "random[depth=8]");
+        assert_eq!(keys(&[&other, &other], "random"), [""; 0]);
+        assert_eq!(label(&other[0], &[]), "random");
+        let files = [random(1, 10), random(1, 20)];
+        assert_eq!(keys(&[&files], "random"), ["file_bytes"], "nothing else tells these apart");
+        assert_eq!(unlike(&one[1], &other[0]), ["file_bytes 10 -> 99"]);
+    }
+
+    #[test]
+    fn values_match_as_numbers_or_as_texts() {
+        assert!(matches(&Value::from(8), "8") && matches(&Value::from(0.5), "0.50"));
+        assert!(matches(&Value::from("whole file"), "whole file"));
+        assert!(matches(&Value::from(true), "true") && !matches(&Value::from(8), "80"));
+    }
+}

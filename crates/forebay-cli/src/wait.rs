@@ -1,0 +1,93 @@
+//! `forebay wait`: how long a program stands still for I/O. The measuring is the crate `forebay-wait`, with the feature
+//! `wait`.
+
+#[cfg(feature = "wait")]
+mod html;
+#[cfg(feature = "wait")]
+mod measure;
+#[cfg(feature = "wait")]
+mod signals;
+#[cfg(feature = "wait")]
+mod text;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::doctor::Check;
+
+/// Options of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Look at a process that runs already, and at what it starts, instead of starting a command.
+    #[arg(long, value_name = "PID", requires = "seconds", conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+    /// For how long.
+    #[arg(long, value_name = "SECONDS", requires = "pid", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Where to write the numbers as JSON; `-` prints them instead of the text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Where to write a page that needs nothing else.
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) html: Option<PathBuf>,
+    /// How many files the text and the page name, those with the longest wait first.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub(crate) files: usize,
+    /// The command and its arguments, behind `--`.
+    #[arg(last = true, required_unless_present = "pid")]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        Ok(_) => Err("more than 0 and at most 86400 (a day)".to_owned()),
+        Err(_) => Err("a number of seconds, such as 10 or 0.5".to_owned()),
+    }
+}
+
+/// Runs the command and answers its exit code.
+///
+/// # Errors
+/// [`Failure::Lacking`](crate::exit::Failure::Lacking) where it cannot be measured.
+#[cfg(feature = "wait")]
+pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
+    measure::run(args)
+}
+
+/// What a build without the feature says.
+#[cfg(not(feature = "wait"))]
+const WITHOUT: &str = "this build of forebay has no `wait`";
+#[cfg(not(feature = "wait"))]
+const REMEDY: &str = "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, pkg-config, and \
+    the headers of libelf and zlib)";
+
+/// Says that this build cannot.
+///
+/// # Errors
+/// Always [`Failure::Lacking`](crate::exit::Failure::Lacking).
+#[cfg(not(feature = "wait"))]
+pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
+    Err(crate::exit::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
+}
+
+/// The doctor's line.
+#[cfg(feature = "wait")]
+pub(crate) fn examine() -> Check {
+    match forebay_wait::probe() {
+        Ok(()) => Check::ok("wait", "tracepoints", "the BPF programs of forebay wait load here"),
+        Err(forebay_wait::Error::Unavailable { what, remedy, .. }) => {
+            Check::degraded("wait", "tracepoints", what, remedy)
+        }
+        Err(error) => Check::degraded("wait", "tracepoints", error.to_string(), ""),
+    }
+}
+
+/// The doctor's line.
+#[cfg(not(feature = "wait"))]
+pub(crate) fn examine() -> Check {
+    Check::degraded("wait", "feature", WITHOUT, REMEDY)
+}

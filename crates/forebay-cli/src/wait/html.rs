@@ -1,0 +1,142 @@
+//! The report as one page that needs nothing else.
+
+use forebay_wait::{Call, File, Report};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::measure::Document;
+use super::text::{beneath, cells, figures, title, waited_for};
+use crate::output::PAGE_MARK;
+
+const STYLE: &str = include_str!("../report/style.css");
+const BAR_WIDTH: f64 = 600.0;
+
+/// The whole page, with as many files as asked for; all of them are in the JSON in its source.
+pub(super) fn page(document: &Document, files: usize) -> String {
+    let report = &document.report;
+    let heading = format!("How long it waited: {}", title(report));
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                (PreEscaped(PAGE_MARK))
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (heading) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (heading) }
+                    p.soft { (document.kernel) }
+                    h2 { "What the numbers say" }
+                    ul.verdicts { @for sentence in &report.advice { li { (sentence) "." } } }
+                    (time_bar(report))
+                    (totals(report))
+                    (waits(report, files))
+                    @if !report.notes.is_empty() {
+                        h2 { "To know when reading" }
+                        ul { @for note in &report.notes { li { (note) "." } } }
+                    }
+                    p.small { "Written by forebay " (env!("CARGO_PKG_VERSION")) ". All numbers as JSON are in this page's source." }
+                }
+                // "<" cannot end the element early, and JSON reads the escape as the same character.
+                script type="application/json" id="forebay-result" {
+                    (PreEscaped(document.to_json().unwrap_or_default().replace('<', "\\u003c")))
+                }
+            }
+        }
+    }
+    .into_string()
+}
+
+/// The time as one bar: full wait at the device, above it, some wait beside running threads, the rest.
+fn time_bar(report: &Report) -> Markup {
+    let device = report.device.unwrap_or_default();
+    let at = if report.device.is_some() { device.full_wait_at_device_ns } else { report.full_wait_ns };
+    let above = report.full_wait_ns.saturating_sub(at);
+    let beside = report.some_wait_ns.saturating_sub(report.full_wait_ns);
+    let rest = report.wall_ns.saturating_sub(report.some_wait_ns);
+    let at_name = if report.device.is_some() { "all stood still, at the device" } else { "all stood still" };
+    let parts = [
+        (at_name, at, "s3"),
+        ("all stood still, above the device", above, "s1"),
+        ("some waited while others ran", beside, "s0"),
+        ("nobody waited for I/O", rest, "s7"),
+    ];
+    let shares: Vec<f64> = parts.iter().map(|part| part.1 as f64 / report.wall_ns.max(1) as f64).collect();
+    let starts = shares.iter().scan(0.0, |sum, share| {
+        let start = *sum;
+        *sum += share;
+        Some(start)
+    });
+    html! {
+        h2 { "Where the time went" }
+        figure {
+            svg viewBox=(format!("0 0 {BAR_WIDTH} 130")) role="img" aria-label="the time by what the threads did" {
+                @for ((part, share), start) in parts.iter().zip(&shares).zip(starts) {
+                    rect class=(part.2) x=(format!("{:.1}", start * BAR_WIDTH)) y="4" height="30"
+                        width=(format!("{:.1}", share * BAR_WIDTH)) {}
+                }
+                @for (index, (part, share)) in parts.iter().zip(&shares).enumerate() {
+                    @let y = 54 + 20 * index;
+                    rect class=(part.2) x="0" y=(y - 10) width="14" height="11" {}
+                    text x="22" y=(y) { (part.0) ": " (format!("{:.1} %", share * 100.0)) }
+                }
+            }
+        }
+    }
+}
+
+fn totals(report: &Report) -> Markup {
+    html! {
+        h2 { "The whole" }
+        div.scroll {
+            table { tbody { @for (name, value) in figures(report) { tr { th scope="row" { (name.trim()) } td { (value) } } } } }
+        }
+    }
+}
+
+fn waits(report: &Report, files: usize) -> Markup {
+    let (shown, hidden) = waited_for(report, files);
+    let without: Vec<&Call> = report.without_file.iter().filter(|call| call.wait_ns > 0).collect();
+    if shown.is_empty() && without.is_empty() {
+        return html! {};
+    }
+    html! {
+        h2 { "For what" }
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "call" }
+                        @for name in ["wait", "share", "count", "bytes", "mean time", "longest", "sequential", "cache hits"] {
+                            th.number scope="col" { (name) }
+                        }
+                    }
+                }
+                @for file in &shown { (group(file)) }
+                @if !without.is_empty() {
+                    tbody {
+                        tr { th colspan="9" scope="rowgroup" { "without an open file" } }
+                        @for call in &without { (row(&call.call, &cells(call))) }
+                    }
+                }
+            }
+        }
+        @if let Some(sentence) = hidden { p.small { (sentence) "." } }
+    }
+}
+
+fn group(file: &File) -> Markup {
+    html! {
+        tbody {
+            tr { th colspan="9" scope="rowgroup" { (file.path) } }
+            @for call in &file.calls { (row(&call.call, &cells(call))) }
+            tr { td.small colspan="9" { (beneath(file)) } }
+        }
+    }
+}
+
+fn row(name: &str, cells: &[String]) -> Markup {
+    html! { tr { td { (name) } @for cell in cells { td.number { (cell) } } } }
+}

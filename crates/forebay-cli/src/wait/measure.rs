@@ -1,0 +1,108 @@
+//! Measures, and puts the result where it was asked for.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_wait::{Ending, Error, Report};
+use serde::Serialize;
+
+use super::signals::Signals;
+use super::{WaitArgs, html, text};
+use crate::cleanup::Cleanup;
+use crate::exit::Failure;
+use crate::output::{Destination, print};
+
+/// The whole JSON document.
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    schema: u32,
+    /// The version of this program; also how a file of its own is known again.
+    forebay: &'static str,
+    kind: &'static str,
+    time_unix_s: u64,
+    pub(super) kernel: String,
+    #[serde(flatten)]
+    pub(super) report: Report,
+}
+
+/// The version of the document's layout.
+const SCHEMA: u32 = 1;
+
+impl Document {
+    pub(super) fn new(report: Report) -> Self {
+        let name = rustix::system::uname();
+        Self {
+            schema: SCHEMA,
+            forebay: env!("CARGO_PKG_VERSION"),
+            kind: "wait",
+            time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            kernel: format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
+            report,
+        }
+    }
+
+    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
+    // Before anything is measured: a long run must not end in "permission denied".
+    let page = args.html.as_deref().map(Destination::page).transpose()?;
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let numbers = match &args.json {
+        Some(file) if !to_stdout => Some(Destination::json(file)?),
+        _ => None,
+    };
+    let signals = Signals::install()?;
+    let report = match args.pid {
+        Some(pid) => {
+            let duration = Duration::from_secs_f64(args.seconds.unwrap_or(1.0));
+            let pause = |time: Duration| if signals.wait(time) { Ending::Asked } else { Ending::Going };
+            forebay_wait::watch(pid, duration, pause)
+        }
+        None => forebay_wait::run(&args.command, |pid| signals.pass_on_to(pid)),
+    };
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => return failed(error),
+    };
+    let code = ending(&report);
+    let document = Document::new(report);
+    // Signals do not end the program here, so nothing has to be undone from elsewhere.
+    let cleanup = Cleanup::default();
+    if let Some(page) = page {
+        page.write(&html::page(&document, args.files), &cleanup)?;
+    }
+    if let Some(numbers) = numbers {
+        numbers.write(&document.to_json()?, &cleanup)?;
+    }
+    if to_stdout {
+        print(&document.to_json()?)?;
+    } else {
+        // The command has standard output for itself.
+        eprint!("{}", text::render(&document.report, args.files));
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn failed(error: Error) -> anyhow::Result<ExitCode> {
+    match error {
+        Error::Unavailable { .. } => Err(Failure::Lacking(error.to_string()).into()),
+        Error::NoProcess(_) => Err(Failure::Usage(error.to_string()).into()),
+        Error::NotStarted { ref source, .. } => {
+            // As shells do.
+            let code = if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            eprintln!("forebay: {error}");
+            Ok(ExitCode::from(code))
+        }
+        error => Err(error.into()),
+    }
+}
+
+/// The command's own code; of one that a signal ended 128 and its number.
+fn ending(report: &Report) -> u8 {
+    let code = report.exit_code.or_else(|| report.signal.map(|signal| 128 + signal)).unwrap_or(0);
+    u8::try_from(code).unwrap_or(1)
+}

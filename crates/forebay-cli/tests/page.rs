@@ -1,0 +1,284 @@
+//! The report's page, made of a saved result that holds every experiment: what can be seen of it without a browser.
+//! `scripts/checks/page` looks at the same page in one.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use html5ever::tendril::TendrilSink;
+use html5ever::{ParseOpts, parse_document};
+use markup5ever_rcdom::{Handle, NodeData, RcDom};
+use support::{Directory, run};
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
+/// What a page may have at most.
+const BYTES_MAX: usize = 2_000_000;
+
+fn page() -> String {
+    let directory = Directory::new("page");
+    let out = directory.path().join("page.html");
+    let outcome = run(&["report", "--from", FIXTURE, "--out", out.to_str().expect("readable name")]);
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    assert!(outcome.out.contains("The page: "), "{}", outcome.out);
+    fs::read_to_string(&out).expect("it was written")
+}
+
+/// Every element in the order of the document: its name, its attributes, its place in the tree and the node itself.
+struct Element {
+    name: String,
+    attributes: BTreeMap<String, String>,
+    /// The names of the elements around it, the nearest last.
+    around: Vec<String>,
+    node: Handle,
+}
+
+impl Element {
+    fn get(&self, attribute: &str) -> Option<&str> {
+        self.attributes.get(attribute).map(String::as_str)
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        collect_text(&self.node, &mut text);
+        text.trim().to_owned()
+    }
+}
+
+fn collect_text(node: &Handle, text: &mut String) {
+    if let NodeData::Text { contents } = &node.data {
+        text.push_str(&contents.borrow());
+    }
+    for child in node.children.borrow().iter() {
+        collect_text(child, text);
+    }
+}
+
+/// A page's elements, and its tree: nodes lose their children with it.
+struct Elements {
+    all: Vec<Element>,
+    _tree: RcDom,
+}
+
+impl std::ops::Deref for Elements {
+    type Target = [Element];
+
+    fn deref(&self) -> &[Element] {
+        &self.all
+    }
+}
+
+fn elements(page: &str) -> Elements {
+    let tree = parse_document(RcDom::default(), ParseOpts::default()).one(page);
+    assert!(tree.errors.borrow().is_empty(), "not valid HTML: {:?}", tree.errors.borrow());
+    let mut all = Vec::new();
+    collect(&tree.document, &mut Vec::new(), &mut all);
+    Elements { all, _tree: tree }
+}
+
+fn collect(node: &Handle, around: &mut Vec<String>, all: &mut Vec<Element>) {
+    let mut named = false;
+    if let NodeData::Element { name, attrs, .. } = &node.data {
+        let attributes =
+            attrs.borrow().iter().map(|attr| (attr.name.local.to_string(), attr.value.to_string())).collect();
+        let name = name.local.to_string();
+        all.push(Element { name: name.clone(), attributes, around: around.clone(), node: node.clone() });
+        around.push(name);
+        named = true;
+    }
+    for child in node.children.borrow().iter() {
+        collect(child, around, all);
+    }
+    if named {
+        around.pop();
+    }
+}
+
+#[test]
+fn the_page_of_every_experiment_is_valid_and_small() {
+    let page = page();
+    assert!(page.len() < BYTES_MAX, "{} bytes", page.len());
+    let elements = elements(&page);
+    let count = |name: &str| elements.iter().filter(|element| element.name == name).count();
+    assert_eq!((count("main"), count("h1"), count("nav")), (1, 1, 1));
+    assert!(count("figure") > 20 && count("section") > 10, "{} figures", count("figure"));
+    // A script that runs could fail; this page has none.
+    let scripts: Vec<Option<&str>> =
+        elements.iter().filter(|element| element.name == "script").map(|script| script.get("type")).collect();
+    assert_eq!(scripts, [Some("application/json")]);
+}
+
+#[test]
+fn a_broken_page_is_seen_by_this_parser() {
+    let broken = page().replacen("</section>", "</div></section>", 1);
+    let dom = parse_document(RcDom::default(), ParseOpts::default()).one(broken.as_str());
+    assert!(!dom.errors.borrow().is_empty());
+}
+
+#[test]
+fn ids_are_unique_and_links_and_labels_lead_to_them() {
+    let page = page();
+    let elements = elements(&page);
+    let mut ids: Vec<&str> = elements.iter().filter_map(|element| element.get("id")).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "an id stands twice");
+    for element in elements.iter() {
+        if let Some(link) = element.get("href").filter(|_| element.name == "a") {
+            let target = link.strip_prefix('#').unwrap_or_else(|| panic!("{link} leads out of the page"));
+            assert!(ids.contains(&target), "{link}");
+            assert!(!element.text().is_empty(), "{link} has no text");
+        }
+        if let Some(label) = element.get("aria-labelledby") {
+            assert!(ids.contains(&label), "{label}");
+        }
+    }
+    assert_eq!(
+        elements.iter().find(|element| element.name == "a").and_then(|link| link.get("class")),
+        Some("skip")
+    );
+}
+
+#[test]
+fn headings_leave_no_level_out() {
+    let mut level = 0;
+    for heading in elements(&page())
+        .iter()
+        .filter(|element| element.name.len() == 2 && element.name.starts_with('h') && element.name != "hr")
+    {
+        let own: u32 = heading.name[1..].parse().expect("h1 to h6");
+        assert!(own <= level + 1, "h{own} after h{level}: {}", heading.text());
+        assert!(!heading.text().is_empty());
+        level = own;
+    }
+}
+
+#[test]
+fn every_chart_has_a_text_and_a_table_with_its_numbers() {
+    let page = page();
+    let elements = elements(&page);
+    let figures = || elements.iter().filter(|element| element.name == "figure");
+    assert!(figures().count() > 0);
+    for figure in figures() {
+        let mut inside = Vec::new();
+        collect(&figure.node, &mut Vec::new(), &mut inside);
+        let named = |name: &str| inside.iter().filter(|element| element.name == name).count();
+        let title = inside.iter().find(|element| element.name == "figcaption").expect("a caption").text();
+        let drawing = inside.iter().find(|element| element.get("role") == Some("img")).expect("a drawing");
+        assert!(drawing.get("aria-label").is_some_and(|label| label.contains(&title)), "{title}");
+        assert_eq!((named("table"), named("caption")), (1, 1), "{title}");
+        assert!(named("td") > 0, "{title}: a table without numbers");
+        for sign in inside.iter().filter(|element| element.name == "svg" && element.get("role").is_none()) {
+            assert_eq!(sign.get("aria-hidden"), Some("true"), "{title}");
+        }
+    }
+}
+
+#[test]
+fn tables_name_their_columns_and_rows_and_can_be_scrolled_with_the_keyboard() {
+    let elements = elements(&page());
+    for element in elements.iter() {
+        match element.name.as_str() {
+            "th" => {
+                let scope = element.get("scope");
+                assert!(scope == Some("col") || scope == Some("row"), "{}", element.text());
+            }
+            "table" => {
+                let mut inside = Vec::new();
+                collect(&element.node, &mut Vec::new(), &mut inside);
+                assert!(inside.iter().any(|part| part.name == "caption"), "{}", element.text());
+                assert!(element.around.iter().any(|around| around == "div"));
+            }
+            "div" if element.get("class") == Some("scroll") => {
+                assert_eq!((element.get("tabindex"), element.get("role")), (Some("0"), Some("region")));
+                assert!(element.get("aria-label").is_some_and(|label| !label.is_empty()));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_failed_gate_is_marked_where_the_row_stands() {
+    let page = page();
+    let elements = elements(&page);
+    let marks = || elements.iter().filter(|element| element.get("class") == Some("mark-failed"));
+    assert!(marks().count() > 0);
+    for mark in marks() {
+        assert_eq!(mark.around.last().map(String::as_str), Some("th"), "{}", mark.text());
+    }
+    assert!(page.contains("What to distrust"));
+}
+
+/// The colours of one scheme: what stands behind `--name:` in the style sheet, the first time or the second.
+fn colours(style: &str, scheme: usize) -> BTreeMap<String, [f64; 3]> {
+    let block = style.split(":root {").nth(scheme + 1).expect("a light and a dark scheme");
+    let block = &block[..block.find('}').expect("it ends")];
+    let mut colours = BTreeMap::new();
+    for rule in block.split(';') {
+        let Some((name, value)) = rule.split_once(':') else { continue };
+        if let (Some(name), Some(hex)) = (name.trim().strip_prefix("--"), value.trim().strip_prefix('#')) {
+            let part = |at: usize| {
+                let byte = u8::from_str_radix(&hex[at..at + 2], 16).expect("six digits");
+                let share = f64::from(byte) / 255.0;
+                if share <= 0.040_45 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+            };
+            colours.insert(name.to_owned(), [part(0), part(2), part(4)]);
+        }
+    }
+    colours
+}
+
+/// The contrast of WCAG 2: from 1 to 21.
+fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
+    let light = |[red, green, blue]: [f64; 3]| 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+    let (a, b) = (light(one), light(other));
+    a.max(b) / a.min(b)
+}
+
+#[test]
+fn text_and_lines_stand_out_from_the_paper_in_both_schemes() {
+    let style = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/style.css"))
+        .expect("the style sheet");
+    assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
+    for scheme in 0..2 {
+        let colours = colours(&style, scheme);
+        for text in ["ink", "soft", "link", "good", "middling", "bad"] {
+            for ground in ["paper", "panel"] {
+                let ratio = contrast(colours[text], colours[ground]);
+                assert!(ratio >= 4.5, "scheme {scheme}: {text} on {ground}: {ratio:.2}");
+            }
+        }
+        for series in 0..8 {
+            let ratio = contrast(colours[&format!("s{series}")], colours["paper"]);
+            assert!(ratio >= 3.0, "scheme {scheme}: s{series}: {ratio:.2}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_result_of_this_version_is_refused_and_nothing_is_written() {
+    let directory = Directory::new("from");
+    let out = directory.path().join("page.html");
+    let out = out.to_str().expect("readable name");
+    let file = directory.path().join("saved.json");
+    let name = file.to_str().expect("readable name");
+    for (text, word) in [
+        ("no json", "is not JSON"),
+        ("{}", "not written by forebay"),
+        (r#"{"schema": 99, "forebay": "9.0.0"}"#, "version 99"),
+        (r#"{"schema": 1, "forebay": "0.1.0", "experiments": []}"#, "environment"),
+    ] {
+        fs::write(&file, text).expect("its own directory");
+        let outcome = run(&["report", "--from", name, "--out", out]);
+        assert_eq!(outcome.code, Some(2), "{text}: {}", outcome.err);
+        assert!(outcome.err.contains(word) && outcome.err.contains(name), "{text}: {}", outcome.err);
+    }
+    let missing = run(&["report", "--from", "/no/such/file.json", "--out", out]);
+    assert_eq!(missing.code, Some(3), "{}", missing.err);
+    let both = run(&["report", "--from", name, "--quick", "--out", out]);
+    assert_eq!(both.code, Some(2), "{}", both.err);
+    assert_eq!(directory.names(), ["saved.json"]);
+}

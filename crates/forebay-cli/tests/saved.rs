@@ -1,0 +1,195 @@
+//! `diff`, `assert` and `convert` on results in files: good ones, and what people really hand in.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{Directory, run};
+
+/// A result with one table of random reads for each depth.
+fn result(name: &str, figures: &[(u32, [f64; 3], f64)]) -> Value {
+    let row = |name: &str, values: &[f64]| {
+        let samples: Vec<Value> = values
+            .iter()
+            .enumerate()
+            .map(|(repeat, iops)| json!({ "repeat": repeat, "iops": iops }))
+            .collect();
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let metrics = json!({ "iops": sorted[values.len() / 2] });
+        json!({ "name": name, "metrics": metrics, "samples": samples, "gates": [] })
+    };
+    let experiments: Vec<Value> = figures
+        .iter()
+        .map(|(depth, direct, bare)| {
+            let rows = [row("direct", direct), row("bare", &[*bare])];
+            json!({ "name": name, "parameters": { "depth": depth, "seed": depth * 7 }, "rows": rows })
+        })
+        .collect();
+    json!({
+        "schema": 1, "forebay": "0.1.0", "experiments": experiments,
+        "environment": {
+            "time_unix_s": 1, "kernel": "Linux 6.18.0", "architecture": "x86_64", "cpus_allowed": 2, "cpus_online": 2,
+            "virtual_machine": true, "memory_total_bytes": 1, "memory_available_bytes": 1, "optimized_build": true
+        }
+    })
+}
+
+struct Files(Directory);
+
+impl Files {
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).expect("it is our directory");
+        path.to_str().expect("readable name").to_owned()
+    }
+
+    fn json(&self, name: &str, value: &Value) -> String {
+        self.write(name, &value.to_string())
+    }
+}
+
+/// Runs the program and checks its exit code, and that every one of `words` is in what it says there.
+fn told(arguments: &[&str], code: i32, words: &[&str]) {
+    let outcome = run(arguments);
+    assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
+    // What is refused is told on standard error, with nothing on standard output that a script could take for a result.
+    let text = if code >= 2 { &outcome.err } else { &outcome.out };
+    assert!(code < 2 || outcome.out.is_empty(), "{arguments:?}: {}", outcome.out);
+    for word in words {
+        assert!(text.contains(word), "{arguments:?}: {word:?} is not in {text}");
+    }
+}
+
+#[test]
+fn two_runs_are_compared_beyond_their_noise() {
+    let files = Files(Directory::new("diff"));
+    let before = files.json(
+        "a.json",
+        &result("random", &[(1, [100.0, 99.0, 101.0], 100.0), (32, [900.0, 910.0, 890.0], 1000.0)]),
+    );
+    let after = files.json(
+        "b.json",
+        &result("random", &[(1, [102.0, 99.0, 104.0], 100.0), (32, [450.0, 455.0, 445.0], 1000.0)]),
+    );
+    let changed =
+        "random[depth=32].direct\n    iops (IOPS): 900 (890 to 910) -> 450 (445 to 455): 2 times less";
+    told(&["diff", &before, &after], 0, &[changed, "4 figures compared: 1 changed beyond noise, 3 equal"]);
+    told(&["diff", &before, &before], 0, &["0 changed beyond noise, 4 equal"]);
+}
+
+#[test]
+fn an_expression_that_fails_has_an_exit_code_of_its_own() {
+    let files = Files(Directory::new("assert"));
+    let file = files.json("a.json", &result("random", &[(1, [100.0; 3], 100.0), (32, [900.0; 3], 1000.0)]));
+    let holds = "random[depth=32].direct.iops >= 0.85 * random[depth=32].bare.iops";
+    let fails = "random[depth=32].direct.iops >= 0.95 * random[depth=32].bare.iops";
+    told(&["assert", &file, holds], 0, &["holds: random[depth=32].direct.iops = 900, wanted >= 850"]);
+    told(&["assert", &file, holds, fails], 1, &["holds: ", "FAILS: ", "wanted >= 950"]);
+    told(
+        &["assert", &file, "random.direct.iops > 1"],
+        2,
+        &["say which", "random[depth=1]", "random[depth=32]"],
+    );
+    told(
+        &["assert", &file, "random[depth=2].direct.iops > 1"],
+        2,
+        &["no experiment has these", "random[depth=1]"],
+    );
+    told(&["assert", &file, fails, "random is fast"], 2, &["no operator"]);
+    told(&["assert", &file], 2, &["EXPRESSION"]);
+}
+
+#[test]
+fn a_measured_result_goes_through_all_three() {
+    let directory = Directory::new("whole");
+    let mut arguments = vec!["measure", "random", directory.text(), "--json", "--quiet", "--repeats", "2"];
+    arguments.extend(["--memory", "32MiB", "--size", "48MiB", "--seconds", "0.05", "--depth", "1,4"]);
+    arguments.extend(["--rows", "direct,direct-pread"]);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let files = Files(directory);
+    let file = files.write("a.json", &outcome.out);
+    told(&["diff", &file, &file], 0, &["0 changed beyond noise"]);
+    let figure = "random[depth=4,span=whole file].direct.iops";
+    told(&["assert", &file, &format!("{figure} == {figure}"), &format!("{figure} > 0")], 0, &["holds"]);
+    told(&["assert", &file, "random[depth=4].direct.iops > 0"], 2, &["2 experiments fit", "span=whole file"]);
+    let outcome = run(&["convert", &file]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let lines: Vec<&str> = outcome.out.lines().collect();
+    assert!(lines[0].starts_with("experiment,parameters,row,repeat,metric,value"), "{}", lines[0]);
+    // Two spans, two depths, two rows; each figure for all and for both repeats.
+    assert_eq!(lines.iter().filter(|line| line.contains(",iops,")).count(), 2 * 2 * 2 * 3);
+}
+
+#[test]
+fn a_result_of_fio_is_converted_and_can_be_compared() {
+    let files = Files(Directory::new("fio"));
+    let fio = |iops: f64| {
+        format!(
+            "fio: a warning\n{{\"fio version\": \"fio-3.36\", \"jobs\": [{{\"jobname\": \"j\", \"job options\": \
+             {{\"iodepth\": \"8\"}}, \"read\": {{\"total_ios\": 5, \"iops\": {iops}}}}}]}}"
+        )
+    };
+    let [one, other] = [100.0, 300.0].map(|iops| {
+        let outcome = run(&["convert", &files.write("fio.json", &fio(iops))]);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        files.write(&format!("{iops}.json"), &outcome.out)
+    });
+    told(&["diff", &one, &other], 0, &["fio.read\n    iops (IOPS): 100 (once) -> 300 (once): 3 times more"]);
+    told(&["assert", &one, "fio[depth=8].read.iops == 100"], 0, &["holds"]);
+    told(
+        &["convert", &files.write("fio.json", &fio(1.0)), "--to", "csv"],
+        0,
+        &["fio,depth=8;iodepth=8;job=j,read,all,iops,1"],
+    );
+    told(&["diff", &files.write("fio.json", &fio(1.0)), &one], 2, &["fio.json", "is not JSON"]);
+}
+
+/// What is no whole result of this version is told with its name and the reason, and nothing is compared.
+#[test]
+fn bad_input() {
+    let files = Files(Directory::new("bad"));
+    let good = result("random", &[(1, [100.0; 3], 100.0)]);
+    let whole = good.to_string();
+    let good = files.json("good.json", &good);
+    let mut other = result("random", &[]);
+    other["schema"] = json!(2);
+    let absurd = whole.replacen("100.0", "1e400", 1);
+    let twisted = whole.replacen("\"iops\":100.0", "\"iops\":\"fast\"", 1);
+    let negative = whole.replacen("\"repeat\":0", "\"repeat\":-1", 1);
+    for (name, text, words) in [
+        ("version.json", other.to_string().as_str(), &["version 2 of the schema", "measure again"][..]),
+        ("cut.json", &whole[..whole.len() - 9], &["was cut off"]),
+        ("empty.json", "", &["is empty"]),
+        ("page.html", "<!DOCTYPE html>", &["is not JSON"]),
+        ("number.json", &absurd, &["is not JSON", "out of range"]),
+        ("word.json", &twisted, &["does not follow the schema"]),
+        ("negative.json", &negative, &["does not follow the schema"]),
+        ("foreign.json", "{\"jobs\": []}", &["was not written by forebay"]),
+        ("list.json", "[]", &["was not written by forebay"]),
+        (
+            "kv.json",
+            "{\"schema\": 1, \"forebay\": \"0.1.0\", \"kv\": {}}",
+            &["the output of another command"],
+        ),
+    ] {
+        let file = files.write(name, text);
+        let words: Vec<&str> = words.iter().copied().chain([name]).collect();
+        told(&["diff", &file, &good], 2, &words);
+        told(&["diff", &good, &file], 2, &words);
+        told(&["assert", &file, "random.direct.iops > 0"], 2, &words);
+        told(&["convert", &file], 2, &words);
+    }
+    let scan = files.json("scan.json", &result("scan", &[(1, [100.0; 3], 100.0)]));
+    told(&["diff", &good, &scan], 2, &["no experiment is in both", "the first has random, the second scan"]);
+    told(&["diff", &good, "no-such-file.json"], 3, &["no-such-file.json", "does not exist"]);
+    told(&["diff", "-", "-"], 2, &["standard input"]);
+    told(&["convert", files.0.text()], 3, &[files.0.text()]);
+    told(&["convert", &good, "--to", "xml"], 2, &["xml"]);
+    // Figures at the edge of what a number holds are compared without a panic.
+    let huge = files.json("huge.json", &result("random", &[(1, [1e308; 3], 5e-324)]));
+    told(&["diff", &good, &huge], 0, &["2 changed beyond noise"]);
+    told(&["assert", &huge, "random.direct.iops > 10 * random.direct.iops"], 1, &["FAILS"]);
+}

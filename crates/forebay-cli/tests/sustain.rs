@@ -1,0 +1,140 @@
+//! `measure sustain` from end to end: what its document holds, what it refuses, what it leaves.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Directory, document, forebay, run};
+
+#[test]
+fn every_load_has_its_levels_and_its_series() {
+    let directory = Directory::new("sustain");
+    let outcome = run(&[
+        "measure",
+        "sustain",
+        directory.text(),
+        "--json",
+        "--quiet",
+        "--size",
+        "8MiB",
+        "--seconds",
+        "1",
+        "--idle",
+        "0.05",
+        "--repeats",
+        "2",
+        "--depth",
+        "4",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiment = &value["experiments"][0];
+    assert_eq!(experiment["name"], "sustain");
+    assert_eq!(
+        (&experiment["parameters"]["too_short"], &experiment["parameters"]["depth"]),
+        (&true.into(), &4.into())
+    );
+    assert!(
+        experiment["notes"].to_string().contains("too short for a sustained level"),
+        "{}",
+        experiment["notes"]
+    );
+    let rows = experiment["rows"].as_array().expect("a list");
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["random-read", "random-write", "sequential-write"]);
+    rows.iter().for_each(check_row);
+    let verdicts = value["verdicts"].as_array().expect("a list");
+    assert_eq!(verdicts.len(), 3, "{verdicts:?}");
+    assert!(verdicts.iter().all(|verdict| verdict.to_string().contains("too short")), "{verdicts:?}");
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+fn check_row(row: &Value) {
+    assert_eq!(row["skipped"], Value::Null, "{row}");
+    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    let metric = |name: &str| row["metrics"][name].as_f64();
+    for name in ["burst_mb_per_s", "sustained_mb_per_s", "variation", "iops", "p50_us", "p99_us", "sync_ms"] {
+        assert!(metric(name).is_some_and(|value| value >= 0.0), "{name}: {row}");
+    }
+    // Whether the level changes is the device's affair; that a drop has a change is not.
+    assert!(metric("bytes_until_drop").is_none() || metric("change_s").is_some(), "{row}");
+    let series = row["series"].as_object().expect("an object");
+    let [at, rates] = ["at_s", "mb_per_s"].map(|name| series[name].as_array().expect("a list"));
+    assert_eq!((at.len(), rates.len()), (10, 10), "{row}");
+    assert!(rates.iter().any(|rate| rate.as_f64().is_some_and(|rate| rate > 0.0)), "{row}");
+}
+
+#[test]
+fn a_table_tells_levels_and_says_that_it_was_short() {
+    let directory = Directory::new("tables");
+    let outcome = run(&[
+        "measure",
+        "sustain",
+        directory.text(),
+        "--quick",
+        "--size",
+        "8MiB",
+        "--seconds",
+        "1",
+        "--rows",
+        "random-read",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    for part in ["One load for 1 s after 0.500 s", "burst MB/s", "sustained MB/s", "variation %", "too short"]
+    {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+}
+
+#[test]
+fn only_a_directory_takes_the_file() {
+    let directory = Directory::new("file");
+    let file = directory.file("data", 1 << 20);
+    let name = file.to_str().expect("readable name");
+    let outcome = run(&["measure", "sustain", name]);
+    assert_eq!(outcome.code, Some(3), "{}", outcome.err);
+    assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
+    assert_eq!(directory.names(), ["data"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (arguments, known) in [
+        (&["--rows", "sequential-read"][..], "there is no row"),
+        (&["--seconds", "0.5"], "1 to 1800"),
+        (&["--seconds", "1801"], "1 to 1800"),
+        (&["--seconds", "-5"], "-5"),
+        (&["--seconds", "5min"], "not a time"),
+        (&["--size", "1MiB"], "at least 8MiB"),
+        (&["--depth", "0"], "0"),
+    ] {
+        let outcome = run(&[&["measure", "sustain"][..], arguments].concat());
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
+        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+    }
+    let directory = Directory::new("space");
+    let outcome = run(&["measure", "sustain", directory.text(), "--size", "8000TiB"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_during_a_load_leaves_nothing() {
+    let directory = Directory::new("signal");
+    let mut child = forebay(&["measure", "sustain", directory.text(), "--size", "8MiB", "--seconds", "1800"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("measure sustain"));
+    assert!(begun, "no measuring was announced");
+    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
+    kill_process(id, Signal::TERM).expect("it is our child");
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    assert_eq!(directory.names(), Vec::<String>::new());
+}

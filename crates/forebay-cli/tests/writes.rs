@@ -1,0 +1,206 @@
+//! `measure writes` from end to end: what its document holds, what it refuses, what it leaves.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Directory, document, forebay, run};
+
+const ROWS: [&str; 9] = [
+    "naive",
+    "sync-at-end",
+    "sync-close",
+    "o-direct",
+    "o-direct-dsync",
+    "fdatasync-each",
+    "fsync-each",
+    "forebay",
+    "forebay-durable",
+];
+
+#[test]
+fn every_row_writes_in_every_setting() {
+    let directory = Directory::new("writes");
+    let outcome = run(&[
+        "measure",
+        "writes",
+        directory.text(),
+        "--json",
+        "--quiet",
+        "--size",
+        "2MiB",
+        "--operations",
+        "40",
+        "--clients",
+        "1,3",
+        "--repeats",
+        "2",
+        "--seed",
+        "5",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("a list");
+    let settings: Vec<(&str, u64)> = experiments
+        .iter()
+        .map(|experiment| {
+            assert_eq!(experiment["name"], "writes");
+            let parameters = &experiment["parameters"];
+            assert_eq!(
+                (&parameters["operations"], &parameters["file_bytes"]),
+                (&40.into(), &(2 << 20).into())
+            );
+            (
+                parameters["pattern"].as_str().expect("a word"),
+                parameters["clients"].as_u64().expect("a number"),
+            )
+        })
+        .collect();
+    assert_eq!(settings, [("dense", 1), ("dense", 3), ("sparse", 1), ("sparse", 3)]);
+    for experiment in experiments {
+        let rows = experiment["rows"].as_array().expect("a list");
+        let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+        assert_eq!(names, ROWS);
+        rows.iter().for_each(check_row);
+    }
+    let verdicts = value["verdicts"].to_string();
+    assert!(
+        verdicts.contains("dense, 1 client(s)") && verdicts.contains("sparse, 1 client(s)"),
+        "{verdicts}"
+    );
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+fn check_row(row: &Value) {
+    assert_eq!(row["skipped"], Value::Null, "{row}");
+    assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
+    let is_durable = row["name"] != "naive" && row["name"] != "o-direct";
+    let metric = |name: &str| row["metrics"][name].as_f64();
+    assert_eq!(metric("iops_reliable").is_some(), is_durable, "{row}");
+    assert_eq!(metric("sync_left_out_ms").is_some(), !is_durable, "{row}");
+    for sample in row["samples"].as_array().expect("a list") {
+        let value = |name: &str| sample[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {row}"));
+        // What a client spent in calls is part of the time until the last one was ready; but for the closing that
+        // `sync-at-end` does not wait for.
+        let parts = value("open_ms") + value("write_ms") + value("sync_ms");
+        assert!(parts <= value("total_ms") * 1.001, "{row}");
+        let advertised = value("iops_advertised") * value("write_ms") / 1e3;
+        assert!((advertised - 40.0).abs() < 0.01, "{row}");
+        if is_durable {
+            assert!((value("iops_reliable") * value("total_ms") / 1e3 - 40.0).abs() < 0.01, "{row}");
+            assert!(value("iops_reliable") <= value("iops_advertised"), "{row}");
+        }
+        // Everyone's writes count, so only the least is known, where the device counts at all.
+        if let Some(share) = sample["device_bytes_per_byte"].as_f64() {
+            assert!(share >= 0.99, "{row}");
+        }
+    }
+}
+
+#[test]
+fn tables_have_every_kind_of_time() {
+    let directory = Directory::new("tables");
+    let outcome = run(&[
+        "measure",
+        "writes",
+        directory.text(),
+        "--quick",
+        "--size",
+        "1MiB",
+        "--pattern",
+        "dense",
+        "--clients",
+        "1",
+        "--rows",
+        "naive,fsync-each",
+        "--repeats",
+        "1",
+    ]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    for part in [
+        "Random writes of 4 KiB, dense, 1 client(s)\n",
+        "IOPS as advertised",
+        "IOPS you can rely on",
+        "open ms",
+        "write ms",
+        "sync ms",
+        "close ms",
+        "total ms",
+        "measured once, so take it as a hint",
+        "there is nothing in them to rely on",
+    ] {
+        assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
+    }
+}
+
+#[test]
+fn a_file_is_never_written() {
+    let directory = Directory::new("file");
+    let file = directory.file("data", 1 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
+        let outcome = run(&[&["measure", "writes", name][..], permissions].concat());
+        assert_eq!(outcome.code, Some(3), "{}", outcome.err);
+        assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
+    }
+    assert!(before == fs::read(&file).expect("readable"));
+    assert_eq!(directory.names(), ["data"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (arguments, known) in [
+        (&["--rows", "naive,quick"][..], "there is no row"),
+        (&["--pattern", "striped"], "there is no pattern"),
+        (&["--size", "4KiB"], "1MiB"),
+        (&["--size", "-1"], "-1"),
+        (&["--size", "3parsecs"], "not a size"),
+        (&["--operations", "0"], "0"),
+        (&["--clients", "0"], "0"),
+        (&["--seconds", "nan"], "nan"),
+        (&["--size", "1MiB", "--operations", "65"], "give a larger --size or fewer --operations"),
+        (&["--operations", "2", "--clients", "3"], "nothing to do"),
+    ] {
+        let outcome = run(&[&["measure", "writes"][..], arguments].concat());
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{arguments:?}: {}", outcome.err);
+        assert!(outcome.err.contains(known), "{arguments:?}: {}", outcome.err);
+    }
+    let directory = Directory::new("space");
+    let outcome = run(&["measure", "writes", directory.text(), "--size", "8000TiB"]);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.err);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_while_a_row_writes_leaves_nothing() {
+    let directory = Directory::new("signal");
+    let mut child = forebay(&[
+        "measure",
+        "writes",
+        directory.text(),
+        "--size",
+        "16MiB",
+        "--rows",
+        "fsync-each",
+        "--repeats",
+        "1000",
+    ])
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("measure writes"));
+    assert!(begun, "no measuring was announced");
+    assert_eq!(directory.names().len(), 1);
+    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
+    kill_process(id, Signal::INT).expect("it is our child");
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(directory.names(), Vec::<String>::new());
+}

@@ -1,0 +1,231 @@
+//! Where writers wait for memory: in one line, first come, first served, and let in at the pace at which the
+//! flush that is under way frees memory.
+//!
+//! Without a pace writers would fill all memtables as fast as they can and then stand still for the rest of a
+//! flush. Here the bytes that may be in use grow with the flush's progress, from what was in use when it began
+//! (and a little more) to all there is when it ends. So whoever writes faster than the flush is held to its
+//! speed, a few records at a time, and who writes more slowly notices nothing.
+//!
+//! The line is for the time in which memory is short. As soon as no flush is left everybody may go on: the
+//! first in the line may be a future that its program has stopped polling.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// The part of what is free when a flush begins that writers may use at once.
+const AT_ONCE: u64 = 4;
+/// While a table is made durable and opened, which says nothing of its progress, the next writer looks again
+/// after this time.
+const TICK: Duration = Duration::from_millis(1);
+/// The part of a flush in which it writes entries, as long as none was measured.
+const BODY: f64 = 0.75;
+/// No less than this part is taken for either of the two.
+const PART_MIN: f64 = 0.05;
+/// The part of its progress that an end has made after the time that the last one took. It comes ever closer
+/// to all of it when it takes longer: then writers are slowed, and still not stopped.
+const EASED: f64 = 0.8;
+
+/// The line, and how far the flush is.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    /// Places in the line.
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    line: VecDeque<(u64, Option<Waker>)>,
+    next_place: u64,
+    flush: Option<Flush>,
+    /// The last flush's: how long it wrote entries, and how long what followed took.
+    body_ns: u64,
+    end_ns: u64,
+}
+
+/// A flush that is under way, or about to begin.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    /// Bytes that were in use when it became the next one.
+    used: u64,
+    entries: u64,
+    written: u64,
+    began_ns: u64,
+    /// When all entries were written.
+    ending_ns: Option<u64>,
+}
+
+/// A place in the line, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    gate: &'a Gate,
+    number: u64,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a writer may try: it is its turn, or nobody waits.
+    pub(crate) fn is_turn(&self, place: Option<&Place<'_>>) -> bool {
+        match place {
+            None => self.waiting.load(Ordering::Acquire) == 0,
+            Some(place) => self.lock().line.front().is_some_and(|(first, _)| *first == place.number),
+        }
+    }
+
+    /// A place at the end of the line.
+    pub(crate) fn join(&self) -> Place<'_> {
+        let mut state = self.lock();
+        let number = state.next_place;
+        state.next_place += 1;
+        state.line.push_back((number, None));
+        self.waiting.store(state.line.len(), Ordering::Release);
+        Place { gate: self, number }
+    }
+
+    /// The first in the line looks again.
+    pub(crate) fn tell(&self) {
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            let first = self.lock().line.front_mut().and_then(|(_, waker)| waker.take());
+            first.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// All in the line look again: there is memory for everybody.
+    pub(crate) fn tell_all(&self) {
+        let mut wakers = Vec::new();
+        wakers.extend(self.lock().line.iter_mut().filter_map(|(_, waker)| waker.take()));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A flush of so many entries is the next one; `used` are the bytes in use now.
+    pub(crate) fn begin(&self, used: u64, entries: usize, now_ns: u64) {
+        let entries = entries.max(1) as u64;
+        self.lock().flush = Some(Flush { used, entries, written: 0, began_ns: now_ns, ending_ns: None });
+    }
+
+    /// Its work begins.
+    pub(crate) fn start(&self, now_ns: u64) {
+        if let Some(flush) = &mut self.lock().flush {
+            (flush.began_ns, flush.written, flush.ending_ns) = (now_ns, 0, None);
+        }
+    }
+
+    /// It has written so many entries more.
+    pub(crate) fn advance(&self, entries: usize, now_ns: u64) {
+        if let Some(flush) = &mut self.lock().flush {
+            flush.written += entries as u64;
+            // What follows does not say how far it is.
+            if flush.written >= flush.entries {
+                flush.ending_ns = Some(now_ns);
+            }
+        }
+        self.tell();
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&self, now_ns: u64) {
+        let mut state = self.lock();
+        if let Some(flush) = state.flush.take()
+            && let Some(ending_ns) = flush.ending_ns
+        {
+            state.body_ns = ending_ns.saturating_sub(flush.began_ns);
+            state.end_ns = now_ns.saturating_sub(ending_ns);
+        }
+    }
+
+    /// Bytes that may be in use now, of `limit` at most.
+    pub(crate) fn allowed(&self, limit: u64, now_ns: u64) -> u64 {
+        let state = self.lock();
+        let Some(flush) = state.flush.filter(|_| !is_unpaced()) else { return limit };
+        let free = limit.saturating_sub(flush.used);
+        let paced = free - free / AT_ONCE;
+        flush.used.min(limit) + free / AT_ONCE + (paced as f64 * state.part(&flush, now_ns)) as u64
+    }
+
+    /// Runs a flush, on a shard; whoever is first in the line looks again now and then.
+    pub(crate) async fn watch<T>(&self, flush: impl Future<Output = T>) -> T {
+        let (mut flush, mut tick) = (pin!(flush), None);
+        poll_fn(|context| {
+            loop {
+                if let Poll::Ready(answer) = flush.as_mut().poll(context) {
+                    return Poll::Ready(answer);
+                }
+                let sleep = tick.get_or_insert_with(|| forebay::shard::sleep(TICK));
+                if Pin::new(sleep).poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                tick = None;
+                self.tell();
+            }
+        })
+        .await
+    }
+}
+
+impl State {
+    /// How much of a flush is done, from 0 to 1.
+    fn part(&self, flush: &Flush, now_ns: u64) -> f64 {
+        let both = self.body_ns + self.end_ns;
+        let body = if both == 0 { BODY } else { self.body_ns as f64 / both as f64 };
+        let body = body.clamp(PART_MIN, 1.0 - PART_MIN);
+        let Some(ending_ns) = flush.ending_ns else {
+            return body * (flush.written as f64 / flush.entries as f64).min(1.0);
+        };
+        let usual_ns = match both {
+            0 => ending_ns.saturating_sub(flush.began_ns) / 3,
+            _ => self.end_ns,
+        };
+        let passed = now_ns.saturating_sub(ending_ns) as f64 / usual_ns.max(1) as f64;
+        let eased = if passed < 1.0 { EASED * passed } else { 1.0 - (1.0 - EASED) / passed };
+        body + (1.0 - body) * eased
+    }
+}
+
+impl Place<'_> {
+    /// Waits until `check`, which is told whether this is the first place in the line, has an answer; that is
+    /// asked again after each [`tell`](Gate::tell), once the place is the first, and after each
+    /// [`tell_all`](Gate::tell_all).
+    pub(crate) async fn until<T>(&self, mut check: impl FnMut(bool) -> Option<T>) -> T {
+        poll_fn(|context| {
+            let is_first = {
+                let mut state = self.gate.lock();
+                let mut places = state.line.iter_mut().enumerate();
+                let mine = places.find(|(_, (number, _))| *number == self.number);
+                mine.is_some_and(|(at, (_, waker))| {
+                    *waker = Some(context.waker().clone());
+                    at == 0
+                })
+            };
+            // What changed before the waker was there is seen here, what changes later wakes.
+            check(is_first).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        {
+            let mut state = self.gate.lock();
+            state.line.retain(|(number, _)| *number != self.number);
+            self.gate.waiting.store(state.line.len(), Ordering::Release);
+        }
+        self.gate.tell();
+    }
+}
+
+/// Whether this store was broken on purpose and lets writers use all memory at once.
+fn is_unpaced() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::WritersNotPaced.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
+}

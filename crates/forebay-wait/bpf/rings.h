@@ -1,0 +1,168 @@
+/* io_uring: operations from submission to completion. */
+#ifndef FOREBAY_RINGS_H
+#define FOREBAY_RINGS_H
+
+#include "calls.h"
+
+#define FIXED_FILE 1 /* REQ_F_FIXED_FILE, whose bit is that of IOSQE_FIXED_FILE */
+
+static __always_inline void add_ring(u64 ring)
+{
+	struct ring fresh = {.last_call = CALL_RING_OTHER};
+
+	bpf_map_update_elem(&rings, &ring, &fresh, BPF_NOEXIST);
+}
+
+SEC("tp_btf/io_uring_create")
+int BPF_PROG(io_uring_create, int descriptor, void *ring)
+{
+	if (followed(bpf_get_current_task_btf()))
+		add_ring((u64)ring);
+	return 0;
+}
+
+SEC("tp_btf/io_uring_cqring_wait")
+int BPF_PROG(io_uring_cqring_wait, void *ring, int wanted)
+{
+	struct thread *thread = followed(bpf_get_current_task_btf());
+	u64 number = (u64)ring;
+
+	if (!thread || thread->shape != SHAPE_RING)
+		return 0;
+	/* A ring that is older than the measurement. */
+	if (!bpf_map_lookup_elem(&rings, &number))
+		add_ring(number);
+	thread->ring = number;
+	return 0;
+}
+
+/* The file is bound to the request only when it is issued; here there is the number that names it. */
+static __always_inline struct file *file_of_request(struct io_kiocb *request)
+{
+	u32 number = BPF_CORE_READ(request, cqe.fd);
+	struct io_rsrc_node **nodes, *node = 0;
+
+	if (!(BPF_CORE_READ(request, flags) & FIXED_FILE))
+		return file_of_descriptor(bpf_get_current_task_btf(), number);
+	if (!bpf_core_field_exists(struct io_file_table, data) || !bpf_core_field_exists(struct io_rsrc_data, nodes))
+		return 0;
+	if (number >= BPF_CORE_READ(request, ctx, file_table.data.nr))
+		return 0;
+	nodes = BPF_CORE_READ(request, ctx, file_table.data.nodes);
+	if (bpf_probe_read_kernel(&node, sizeof(node), nodes + number) || !node)
+		return 0;
+	return (struct file *)(BPF_CORE_READ(node, file_ptr) & ~7UL);
+}
+
+SEC("tp_btf/io_uring_submit_req")
+int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
+{
+	u64 ring_number = (u64)BPF_CORE_READ(request, ctx), number = (u64)request;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = followed(task);
+	struct ring_op op = {};
+	struct file_state *state;
+	struct ring *ring;
+	struct file *file;
+	struct io_rw *rw;
+
+	ring = bpf_map_lookup_elem(&rings, &ring_number);
+	if (!ring) {
+		if (!thread)
+			return 0;
+		add_ring(ring_number);
+		ring = bpf_map_lookup_elem(&rings, &ring_number);
+		if (!ring)
+			return 0;
+	}
+	op.call = settings.ring_call_of[BPF_CORE_READ(request, opcode) & 127];
+	if (!op.call)
+		return 0;
+	file = file_of_request(request);
+	if (!file || !is_storage(file, &op.file)) {
+		/* Opening and the like have no file; sockets and pipes are not storage. */
+		if (op.call != CALL_RING_OTHER || file)
+			return 0;
+	} else {
+		op.direct = is_direct(file);
+		state = state_of(&op.file, file);
+		if (state)
+			longest((u64 *)&state->most, ADD(state->now, 1) + 1);
+		/* Requests that the device gets while this one is issued are this file's. */
+		if (thread && thread->shape == SHAPE_RING && thread->call) {
+			thread->file = op.file;
+			thread->named = 1;
+		}
+	}
+	if (op.call == CALL_RING_READ || op.call == CALL_RING_WRITE) {
+		rw = (struct io_rw *)request;
+		op.place = BPF_CORE_READ(rw, kiocb.ki_pos);
+		op.size = BPF_CORE_READ(rw, len);
+		op.placed = 1;
+	}
+	op.start = bpf_ktime_get_ns();
+	ADD(ring->in_flight, 1);
+	if (bpf_map_update_elem(&ring_ops, &number, &op, BPF_ANY)) {
+		ADD(ring->in_flight, -1);
+		count_lost_op();
+	}
+	return 0;
+}
+
+SEC("tp_btf/io_uring_complete")
+int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *completion)
+{
+	u64 number = (u64)request, ring_number = (u64)ring_pointer, now, time;
+	struct ring_op *op = request ? bpf_map_lookup_elem(&ring_ops, &number) : 0;
+	struct thread *thread;
+	struct file_state *state;
+	struct call_stats *stats;
+	struct ring *ring;
+	s32 result;
+
+	if (!op)
+		return 0;
+	now = bpf_ktime_get_ns();
+	time = now > op->start ? now - op->start : 0;
+	result = BPF_CORE_READ((struct io_kiocb *)request, cqe.res);
+	ring = bpf_map_lookup_elem(&rings, &ring_number);
+	if (ring) {
+		ADD(ring->in_flight, -1);
+		ring->last = op->file;
+		ring->last_call = op->call;
+	}
+	thread = followed(bpf_get_current_task_btf());
+	if (thread)
+		settle_ring(thread, &op->file, op->call);
+	state = bpf_map_lookup_elem(&files, &op->file);
+	if (state) {
+		ADD(state->now, -1);
+		busy(state, op->start, now);
+	}
+	stats = row_of(&op->file, op->call);
+	if (!stats)
+		goto out;
+	ADD(stats->count, 1);
+	ADD(stats->time_ns, time);
+	longest(&stats->longest_ns, time);
+	if (op->direct)
+		ADD(stats->direct, 1);
+	if (result < 0) {
+		ADD(stats->errors, 1);
+		goto out;
+	}
+	if (op->placed) {
+		ADD(stats->bytes, result);
+		ADD(stats->sizes[size_class(op->size ? op->size : result)], 1);
+		if (state && result) {
+			ADD(stats->placed, 1);
+			if (goes_on(state, op->place, result))
+				ADD(stats->sequential, 1);
+		}
+	}
+out:
+	bpf_map_delete_elem(&ring_ops, &number);
+	return 0;
+}
+
+#endif

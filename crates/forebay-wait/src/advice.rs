@@ -1,0 +1,298 @@
+//! Sentences computed from the numbers.
+
+use crate::report::{Call, File, Method, Report, share};
+
+/// A wait below this share of the time is not what to work on.
+const LITTLE: f64 = 0.05;
+/// A part of the waiting that is worth a sentence of its own.
+const MUCH: f64 = 0.15;
+/// At most so many files and calls have a sentence.
+const SENTENCES: usize = 3;
+/// From here on places count as sequential, and below the other as random.
+const SEQUENTIAL: f64 = 0.8;
+const RANDOM: f64 = 0.3;
+/// Fewer calls than this have no pattern.
+const PATTERN_CALLS: u64 = 16;
+const KIB: u64 = 1024;
+
+/// What the report says in words, the most important first.
+pub(crate) fn of(report: &Report) -> Vec<String> {
+    if report.wall_ns == 0 {
+        return vec!["nothing was measured: it ended at once".to_owned()];
+    }
+    let mut sentences = vec![verdict(report)];
+    if report.method == Method::Pressure || report.some_wait_share < 0.01 {
+        return sentences;
+    }
+    sentences.extend(hidden(report));
+    let mut rows: Vec<(Option<&File>, &Call)> = report
+        .files
+        .iter()
+        .flat_map(|file| file.calls.iter().map(move |call| (Some(file), call)))
+        .chain(report.without_file.iter().map(|call| (None, call)))
+        .filter(|(_, call)| call.wait_share >= MUCH)
+        .collect();
+    rows.sort_by_key(|(_, call)| std::cmp::Reverse(call.wait_ns));
+    sentences.extend(rows.iter().take(SENTENCES).map(|(file, call)| row(*file, call)));
+    if rows.is_empty() && report.files.len() > 1 {
+        sentences.push(format!(
+            "no single file stands out: the waiting is spread over {} files, so it is opening and reading many of them \
+             that takes the time; do several at once, or keep what is small in fewer files",
+            report.files.len()
+        ));
+    }
+    sentences.extend(above(report));
+    sentences.extend(report.files.iter().find_map(amplified));
+    sentences
+}
+
+fn verdict(report: &Report) -> String {
+    let (full, some) = (report.full_wait_share, report.some_wait_share);
+    if full < LITTLE {
+        let others = if some >= LITTLE {
+            format!(", though in {} of it some thread did while others ran", percent(some))
+        } else {
+            String::new()
+        };
+        return format!(
+            "it stood still for I/O in {} of its time{others}: faster storage would save no more than {}",
+            percent(full),
+            time(report.full_wait_ns)
+        );
+    }
+    let rest = report.wall_ns.saturating_sub(report.full_wait_ns).max(1);
+    format!(
+        "it stood still for I/O in {} of its time, {} of {}: with a device that answers at once it would be {} times as fast, \
+         and no change to its I/O gains more",
+        percent(full),
+        time(report.full_wait_ns),
+        time(report.wall_ns),
+        factor(report.wall_ns as f64 / rest as f64)
+    )
+}
+
+/// What `iostat` and `top` do not show.
+fn hidden(report: &Report) -> Option<String> {
+    let unseen = report.full_wait_ns.saturating_sub(report.iowait.full_ns);
+    (share(unseen, report.wall_ns) >= LITTLE).then(|| {
+        format!(
+            "{} of the standing still is not iowait in the kernel's account (a journal's commit, a lock, FUSE or a network \
+             file system), so top, iostat and io.pressure do not show it",
+            percent(share(unseen, report.full_wait_ns))
+        )
+    })
+}
+
+fn row(file: Option<&File>, call: &Call) -> String {
+    let part = percent(call.wait_share);
+    let Some(file) = file else {
+        return match call.call.as_str() {
+            "exec" => format!("{part} of the wait is the loading of programs ({} times)", call.count),
+            "elsewhere" => format!(
+                "{part} of the wait is in no call on a file and no fault on one: memory that comes back from swap, or I/O \
+                 beneath calls that are not about files"
+            ),
+            name => format!("{part} of the wait is {name}, {} calls by name or on several files", call.count),
+        };
+    };
+    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+    let mean = call.time_ns.checked_div(call.count).unwrap_or(0);
+    match call.call.as_str() {
+        "read" | "io_uring read" => format!("{part} of the wait is {}", reads(file, call, name)),
+        "page fault" => format!(
+            "{part} of the wait is page faults on {name}, which bring in a page or a little more one after the other in \
+             each thread: read what is known beforehand with several reads at once, or ask for it with madvise"
+        ),
+        "sync" | "io_uring sync" => format!(
+            "{part} of the wait is {} syncs of {name}, {} each: let several writes share one (group commit), or sync less \
+             often; see forebay measure wal",
+            call.count,
+            time(mean)
+        ),
+        "write" | "io_uring write" if call.direct_share.unwrap_or(0.0) > 0.5 => format!(
+            "{part} of the wait is direct writes to {name}{}, {}: keep several in flight, or write more at a time",
+            sized(call),
+            at_once(file)
+        ),
+        "write" | "io_uring write" => format!(
+            "{part} of the wait is writes to {name} that the page cache made wait, because the device is slower than the \
+             program writes: what was written must be taken away in time, so only fewer bytes or a faster device help"
+        ),
+        other => {
+            format!("{part} of the wait is {other} on {name}, {} calls of {} each", call.count, time(mean))
+        }
+    }
+}
+
+fn reads(file: &File, call: &Call, name: &str) -> String {
+    let order = call.sequential_share.filter(|_| call.count >= PATTERN_CALLS);
+    let word = match order {
+        Some(share) if share >= SEQUENTIAL => "sequential ",
+        Some(share) if share < RANDOM => "random ",
+        _ => "",
+    };
+    let head = format!("{}{word}reads of {name}, {}", sized(call), at_once(file));
+    let head = head.trim_start();
+    let alone = file.concurrency_mean < 1.5;
+    match word {
+        "random " if alone => format!(
+            "{head}: ask for several before waiting for the first (threads, io_uring, read_many); forebay measure random \
+             --depth 1,8,32 shows what this device gains by it"
+        ),
+        "random " => format!(
+            "{head}: what the device delivers at this depth is in forebay measure random; more in flight helps until its knee"
+        ),
+        "sequential " if call.usual_bytes().is_some_and(|bytes| bytes < 128 * KIB) => {
+            format!(
+                "{head}: larger reads, or reading ahead, would keep the device busy; see forebay measure scan"
+            )
+        }
+        "sequential " => {
+            format!("{head}: the device is read from end to end; reading ahead hides what computing there is")
+        }
+        _ => head.to_owned(),
+    }
+}
+
+/// " 4 KiB ", where one size dominates.
+fn sized(call: &Call) -> String {
+    call.usual_bytes().map_or_else(String::new, |bytes| format!(" {} ", bytes_text(bytes)))
+}
+
+fn at_once(file: &File) -> String {
+    if file.concurrency_mean < 1.5 {
+        "one at a time".to_owned()
+    } else {
+        format!("{:.0} at once", file.concurrency_mean)
+    }
+}
+
+fn above(report: &Report) -> Option<String> {
+    let device = report.device?;
+    let part = share(device.full_wait_above_ns, report.full_wait_ns);
+    (report.full_wait_share >= LITTLE && part >= 0.3).then(|| {
+        format!(
+            "in {} of the standing still no request was at a block device: the time went above it, to throttling, locks, a \
+             journal, or a file system without one (FUSE, network); a faster device does not shorten that",
+            percent(part)
+        )
+    })
+}
+
+fn amplified(file: &File) -> Option<String> {
+    let read = file.calls.iter().filter(|call| call.call == "read" && call.direct_share.unwrap_or(0.0) < 0.5);
+    let wanted: u64 = read.map(|call| call.bytes).sum();
+    let factor_read = file.device_read_bytes as f64 / wanted.max(1) as f64;
+    (file.wait_share >= MUCH && wanted > 0 && factor_read >= 2.0).then(|| {
+        format!(
+            "the device read {} times what was wanted of {} ({} for {}): random advice (posix_fadvise) or direct I/O reads \
+             less",
+            factor(factor_read),
+            file.path.rsplit('/').next().unwrap_or(&file.path),
+            bytes_text(file.device_read_bytes),
+            bytes_text(wanted)
+        )
+    })
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 1.0 { "less than 1 %".to_owned() } else { format!("{percent:.0} %") }
+}
+
+fn factor(value: f64) -> String {
+    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// A time with a unit that fits.
+fn time(ns: u64) -> String {
+    let value = ns as f64;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.0} us", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", value / 1e6),
+        _ => format!("{:.2} s", value / 1e9),
+    }
+}
+
+fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes / 1024),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Totals;
+    use crate::report::{Parts, SizeClass};
+
+    fn report(full_share: f64) -> Report {
+        let mut report = Report::new(Parts::default(), Totals::default());
+        report.wall_ns = 1_000_000_000;
+        report.full_wait_ns = (full_share * 1e9) as u64;
+        report.full_wait_share = full_share;
+        report.some_wait_ns = report.full_wait_ns;
+        report.some_wait_share = full_share;
+        report.iowait.full_ns = report.full_wait_ns;
+        report.wait_sum_ns = report.full_wait_ns;
+        report.device = None;
+        report
+    }
+
+    fn read(sequential: f64, up_to_bytes: u64) -> Call {
+        let mut call = Call { call: "read".to_owned(), count: 1000, wait_share: 0.72, ..Call::default() };
+        call.sequential_share = Some(sequential);
+        call.sizes = vec![SizeClass { up_to_bytes, count: 1000 }];
+        call
+    }
+
+    fn with(call: Call, concurrency: f64) -> String {
+        let mut report = report(0.8);
+        let mut file = File { path: "/srv/index.db".to_owned(), wait_share: 0.72, ..File::default() };
+        file.concurrency_mean = concurrency;
+        file.calls.push(call);
+        report.files.push(file);
+        of(&report).join("\n")
+    }
+
+    #[test]
+    fn random_reads_one_at_a_time_are_named_with_size_and_file() {
+        let text = with(read(0.01, 4096), 1.0);
+        assert!(text.contains("72 % of the wait is 4 KiB random reads of index.db, one at a time"), "{text}");
+    }
+
+    #[test]
+    fn a_pattern_that_is_not_there_is_not_claimed() {
+        assert!(!with(read(0.01, 4096), 16.0).contains("one at a time"));
+        assert!(!with(read(0.99, 4096), 1.0).contains("random"));
+        let unclear = with(read(0.5, 4096), 1.0);
+        assert!(!unclear.contains("random ") && !unclear.contains("sequential"), "{unclear}");
+        let mut few = read(0.0, 4096);
+        few.count = 3;
+        assert!(!with(few, 1.0).contains("random "));
+    }
+
+    #[test]
+    fn a_program_that_does_not_wait_is_told_so() {
+        let sentences = of(&report(0.002));
+        assert_eq!(sentences.len(), 1);
+        assert!(sentences[0].contains("less than 1 %"), "{sentences:?}");
+    }
+
+    #[test]
+    fn the_gain_is_bounded_by_the_wait() {
+        assert!(of(&report(0.5))[0].contains("2.0 times as fast"));
+    }
+
+    #[test]
+    fn waits_outside_of_the_kernels_account_are_told() {
+        let mut hidden = report(0.5);
+        hidden.iowait.full_ns = 0;
+        assert!(of(&hidden).iter().any(|sentence| sentence.contains("not iowait")));
+        assert!(!of(&report(0.5)).iter().any(|sentence| sentence.contains("not iowait")));
+    }
+}

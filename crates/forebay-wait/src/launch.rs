@@ -1,0 +1,95 @@
+//! A command that is held just before it becomes its program, until the measuring is ready.
+
+use std::ffi::OsString;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+
+use crate::error::Error;
+use crate::pressure::Group;
+
+/// A child process that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Its number, which stays the command's.
+    pub(crate) pid: u32,
+    program: String,
+    go: PipeWriter,
+    // `spawn` returns only when the program was replaced, so it has a thread of its own.
+    spawning: JoinHandle<io::Result<Child>>,
+}
+
+impl Held {
+    /// Forks a process for `command` (its program and arguments) in `group`, if any, and holds it.
+    pub(crate) fn new(command: &[OsString], group: Option<&Group>) -> Result<Self, Error> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Error::NotStarted {
+                program: String::new(),
+                source: io::ErrorKind::InvalidInput.into(),
+            });
+        };
+        let failed = "the command cannot be prepared";
+        let (mut told, tell) = io::pipe().map_err(Error::failed(failed))?;
+        let (wait, go) = io::pipe().map_err(Error::failed(failed))?;
+        let door = group.map(Group::door).transpose().map_err(Error::failed("the cgroup"))?;
+        let mut child = Command::new(program);
+        child.args(arguments);
+        let writer = go.as_raw_fd();
+        let hold = move || {
+            if let Some(mut door) = door.as_ref() {
+                // 0 is whoever writes.
+                door.write_all(b"0")?;
+            }
+            hold(&tell, &wait, writer)
+        };
+        // SAFETY: between fork and exec the closure only makes system calls on descriptors that exist since before
+        // the fork; it allocates nothing, takes no lock, and an io::Error made of a code allocates nothing either.
+        unsafe { child.pre_exec(hold) };
+        let spawning = std::thread::Builder::new()
+            .name("forebay-spawn".to_owned())
+            .spawn(move || child.spawn())
+            .map_err(Error::failed(failed))?;
+        let name = program.to_string_lossy().into_owned();
+        let mut number = [0; 4];
+        // The child tells, or it failed and the pipe's last writer is gone with the thread's `Command`.
+        if told.read_exact(&mut number).is_err() {
+            let source = match spawning.join() {
+                Ok(Err(error)) => error,
+                _ => io::ErrorKind::BrokenPipe.into(),
+            };
+            return Err(Error::NotStarted { program: name, source });
+        }
+        Ok(Self { pid: u32::from_ne_bytes(number), program: name, go, spawning })
+    }
+
+    /// Lets it become the program.
+    pub(crate) fn release(mut self) -> Result<Child, Error> {
+        let not_started = |source| Error::NotStarted { program: self.program, source };
+        if let Err(error) = self.go.write_all(&[1]) {
+            return Err(not_started(error));
+        }
+        match self.spawning.join() {
+            Ok(Ok(child)) => Ok(child),
+            Ok(Err(error)) => Err(not_started(error)),
+            Err(_) => Err(not_started(io::ErrorKind::Other.into())),
+        }
+    }
+}
+
+/// In the child: tells its number, then waits for a byte. The end of the pipe instead of one means that the measuring
+/// failed, and the child ends.
+fn hold(mut tell: &PipeWriter, mut wait: &PipeReader, writer: i32) -> io::Result<()> {
+    // SAFETY: the child's copy of the parent's descriptor, closed once and used nowhere in the child; without this the
+    // child would hold its own pipe open.
+    unsafe { libc::close(writer) };
+    // SAFETY: getpid cannot fail.
+    let pid = unsafe { libc::getpid() };
+    tell.write_all(&pid.to_ne_bytes())?;
+    let mut byte = [0];
+    match wait.read(&mut byte)? {
+        0 => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+        _ => Ok(()),
+    }
+}

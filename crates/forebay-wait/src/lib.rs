@@ -1,0 +1,34 @@
+//! How long a program stands still for I/O, and for which files.
+//!
+//! A BPF object follows a tree of threads through the scheduler's tracepoints, the system calls, the faults on files,
+//! io_uring and the block layer, and adds up in the kernel; nothing is sent for each event. [`run`] starts a command
+//! under it, [`watch`] looks at a process that runs already; both answer a [`Report`]. What is counted and what is not is
+//! told in `docs/wait.md`. The object is in the package as it was built (`scripts/build-bpf`), so that a build needs no
+//! clang; it needs libelf and zlib with their headers, `make` and a C compiler for the loader, libbpf.
+//!
+//! Loading needs root, or CAP_BPF and CAP_PERFMON, and a kernel of 5.18 or later with BTF. Where that is refused, [`run`]
+//! falls back to the pressure figures of a cgroup of its own (`io.pressure`), which say how long, but not for what.
+#![cfg(target_os = "linux")]
+
+mod advice;
+mod calls;
+mod error;
+mod launch;
+mod layout;
+mod object;
+mod pressure;
+mod report;
+mod session;
+
+pub use error::Error;
+pub use report::{Call, DeviceTime, File, Lost, Method, Pressure, Report, SizeClass};
+pub use session::{Ending, run, watch};
+
+/// Whether the BPF programs load here, and if not, why and what to do. Costs as much as a real start: some tens of
+/// milliseconds.
+///
+/// # Errors
+/// [`Error::Unavailable`] with the reason.
+pub fn probe() -> Result<(), Error> {
+    object::Tracer::load(false).map(|_| ())
+}

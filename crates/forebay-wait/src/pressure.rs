@@ -1,0 +1,99 @@
+//! The kernel's own figures: a cgroup of the command's own, and its `io.pressure`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A cgroup (version 2) of our own, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Group {
+    directory: PathBuf,
+}
+
+/// Nanoseconds since the cgroup was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stalled {
+    pub(crate) some_ns: u64,
+    pub(crate) full_ns: u64,
+}
+
+impl Group {
+    /// Makes one below the cgroup of this process.
+    pub(crate) fn create() -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let parent = own_directory(&mounts, &own)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no cgroup2 tree is mounted"))?;
+        let directory = parent.join(format!("forebay-wait-{}", std::process::id()));
+        fs::create_dir(&directory)?;
+        let group = Self { directory };
+        // Without pressure figures, or without leave to enter, it is of no use.
+        group.stalled()?;
+        group.door()?;
+        OpenOptions::new().write(true).open(parent.join("cgroup.procs"))?;
+        Ok(group)
+    }
+
+    /// The file into which a process writes 0 to enter.
+    pub(crate) fn door(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
+    }
+
+    /// The totals so far.
+    pub(crate) fn stalled(&self) -> io::Result<Stalled> {
+        let text = fs::read_to_string(self.directory.join("io.pressure"))?;
+        parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "io.pressure has no totals"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that the command left behind keeps it; it is empty and harmless.
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Where this process's cgroup of version 2 is in the file system.
+fn own_directory(mounts: &str, own: &str) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mounts.lines().find_map(|line| {
+        let (head, tail) = line.split_once(" - ")?;
+        if tail.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let mut fields = head.split(' ').skip(3);
+        let (root, place) = (fields.next()?, fields.next()?);
+        let below = Path::new(path).strip_prefix(root).ok()?;
+        Some(Path::new(place).join(below))
+    })
+}
+
+fn parse(text: &str) -> Option<Stalled> {
+    let total = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        let micros: u64 = line.split("total=").nth(1)?.trim().parse().ok()?;
+        Some(micros.saturating_mul(1000))
+    };
+    Some(Stalled { some_ns: total("some ")?, full_ns: total("full ")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_read() {
+        let text = "some avg10=0.50 avg60=1.00 avg300=0.00 total=1200\nfull avg10=0.20 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(parse(text), Some(Stalled { some_ns: 1_200_000, full_ns: 7_000 }));
+        assert_eq!(parse("some avg10=0.50"), None);
+    }
+
+    #[test]
+    fn the_own_cgroup_is_found_below_its_mount() {
+        let mounts = "30 24 0:26 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n\
+            31 24 0:27 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+        let own = "4:memory:/x\n0::/user.slice/a\n";
+        assert_eq!(own_directory(mounts, own), Some(PathBuf::from("/sys/fs/cgroup/unified/user.slice/a")));
+        assert_eq!(own_directory("", own), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! The report, made of what was added up.
+
+use std::collections::BTreeMap;
+
+use super::{Call, DeviceTime, File, Lost, Method, Pressure, Report, SizeClass};
+use crate::calls;
+use crate::layout::{CallStats, FileKey, FileState, SIZES};
+use crate::object::Totals;
+use crate::pressure::Stalled;
+
+/// Of what the report is made.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) command: Vec<String>,
+    pub(crate) pid: u32,
+    pub(crate) wall_ns: u64,
+    pub(crate) stalled: Option<Stalled>,
+    pub(crate) notes: Vec<String>,
+}
+
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) }
+}
+
+impl Report {
+    /// Of the tracepoints' totals.
+    pub(crate) fn new(parts: Parts, totals: Totals) -> Self {
+        let clock = &totals.clock;
+        let mut report = Self::empty(parts, Method::Tracepoints);
+        let wall = clock.ended.saturating_sub(clock.begun);
+        report.wall_ns = wall;
+        report.full_wait_ns = clock.full_ns;
+        report.some_wait_ns = clock.some_ns;
+        report.wait_sum_ns = clock.wait_sum_ns;
+        report.iowait = Pressure::of(clock.some_iowait_ns, clock.full_iowait_ns, wall);
+        report.device = Some(DeviceTime {
+            busy_ns: clock.device_ns,
+            full_wait_at_device_ns: clock.full_device_ns,
+            full_wait_above_ns: clock.full_ns.saturating_sub(clock.full_device_ns),
+            some_wait_at_device_ns: clock.some_device_ns,
+        });
+        report.threads = clock.threads;
+        report.processes = clock.processes;
+        report.lost = Lost { calls: clock.lost_files, operations: clock.lost_ops };
+        report.add_calls(totals);
+        report.complete()
+    }
+
+    /// Of the cgroup's figures alone.
+    pub(crate) fn of_pressure(parts: Parts) -> Self {
+        let stalled = parts.stalled.unwrap_or_default();
+        let mut report = Self::empty(parts, Method::Pressure);
+        report.full_wait_ns = stalled.full_ns;
+        report.some_wait_ns = stalled.some_ns;
+        report.iowait = Pressure::of(stalled.some_ns, stalled.full_ns, report.wall_ns);
+        report.complete()
+    }
+
+    fn empty(parts: Parts, method: Method) -> Self {
+        Self {
+            command: parts.command,
+            pid: parts.pid,
+            exit_code: None,
+            signal: None,
+            method,
+            wall_ns: parts.wall_ns,
+            full_wait_ns: 0,
+            full_wait_share: 0.0,
+            some_wait_ns: 0,
+            some_wait_share: 0.0,
+            wait_sum_ns: 0,
+            iowait: Pressure::default(),
+            pressure: parts.stalled.map(|stalled| Pressure::of(stalled.some_ns, stalled.full_ns, 0)),
+            device: None,
+            threads: 0,
+            processes: 0,
+            files: Vec::new(),
+            without_file: Vec::new(),
+            advice: Vec::new(),
+            notes: parts.notes,
+            lost: Lost::default(),
+        }
+    }
+
+    fn complete(mut self) -> Self {
+        self.full_wait_share = share(self.full_wait_ns, self.wall_ns);
+        self.some_wait_share = share(self.some_wait_ns, self.wall_ns);
+        self.pressure = self.pressure.map(|psi| Pressure::of(psi.some_ns, psi.full_ns, self.wall_ns));
+        self.advice = crate::advice::of(&self);
+        self
+    }
+
+    fn add_calls(&mut self, totals: Totals) {
+        let mut files: BTreeMap<FileKey, File> = BTreeMap::new();
+        for ((key, row), stats) in &totals.calls {
+            let call = Call::new(*row, *key != FileKey::default(), stats, self.wait_sum_ns);
+            if call.count == 0 && call.wait_ns == 0 {
+                continue;
+            }
+            if *key == FileKey::default() {
+                self.without_file.push(call);
+                continue;
+            }
+            files.entry(*key).or_insert_with(|| named(*key, &totals)).add(call);
+        }
+        self.files = files.into_values().collect();
+        for file in &mut self.files {
+            file.wait_share = share(file.wait_ns, self.wait_sum_ns);
+            file.calls.sort_by_key(|call| std::cmp::Reverse(call.wait_ns));
+        }
+        self.files.sort_by_key(|file| (std::cmp::Reverse(file.wait_ns), std::cmp::Reverse(file.bytes)));
+        self.without_file.sort_by_key(|call| std::cmp::Reverse(call.wait_ns));
+    }
+}
+
+fn named(key: FileKey, totals: &Totals) -> File {
+    let state = totals.files.get(&key).cloned().unwrap_or_default();
+    // Which file an open is about is known when it ends, so it is not in the busy time either.
+    let time: u64 = totals
+        .calls
+        .range((key, 0)..=(key, u32::MAX))
+        .filter(|((_, row), _)| *row != calls::row::OPEN)
+        .map(|(_, stats)| stats.time_ns)
+        .sum();
+    // The kernel's own numbering: 12 bits of major above 20 of minor.
+    let device_number = format!("{}:{}", key.dev >> 20, key.dev & 0xf_ffff);
+    let FileState { busy_ns, device_ns, queue_ns, .. } = state;
+    let unnamed = || format!("(inode {} on {device_number})", key.ino);
+    File {
+        path: totals.names.get(&key).cloned().unwrap_or_else(unnamed),
+        inode: key.ino,
+        concurrency_max: state.most,
+        concurrency_mean: if busy_ns == 0 { 0.0 } else { (time as f64 / busy_ns as f64).max(1.0) },
+        device_read_bytes: state.device_read_bytes,
+        device_written_bytes: state.device_written_bytes,
+        device_requests: state.device_requests,
+        device_ns,
+        queue_ns,
+        device_number,
+        ..File::default()
+    }
+}
+
+impl Pressure {
+    fn of(some_ns: u64, full_ns: u64, wall_ns: u64) -> Self {
+        Self { some_ns, full_ns, some_share: share(some_ns, wall_ns), full_share: share(full_ns, wall_ns) }
+    }
+}
+
+impl File {
+    fn add(&mut self, call: Call) {
+        self.wait_ns += call.wait_ns;
+        self.bytes += call.bytes;
+        self.calls.push(call);
+    }
+}
+
+impl Call {
+    fn new(row: u32, has_file: bool, stats: &CallStats, wait_sum_ns: u64) -> Self {
+        let moved: u64 = stats.sizes.iter().sum();
+        let classes = (0..SIZES).zip(stats.sizes).filter(|(_, count)| *count > 0);
+        let of = |part: u64, whole: u64| (whole > 0).then(|| share(part, whole));
+        Self {
+            call: calls::name(row, has_file).to_owned(),
+            count: stats.count,
+            bytes: stats.bytes,
+            wait_ns: stats.wait_ns,
+            wait_share: share(stats.wait_ns, wait_sum_ns),
+            time_ns: stats.time_ns,
+            waits: stats.waits,
+            longest_ns: stats.longest_ns,
+            errors: stats.errors,
+            mean_bytes: (moved > 0).then(|| stats.bytes as f64 / moved as f64),
+            sizes: classes.map(|(class, count)| SizeClass { up_to_bytes: 512 << class, count }).collect(),
+            sequential_share: of(stats.sequential, stats.placed),
+            cache_hit_share: of(stats.hits, stats.buffered),
+            direct_share: of(stats.direct, moved),
+        }
+    }
+
+    /// The size that more than half of the calls asked for, as the upper end of its class.
+    pub(crate) fn usual_bytes(&self) -> Option<u64> {
+        let all: u64 = self.sizes.iter().map(|class| class.count).sum();
+        self.sizes.iter().find(|class| class.count * 2 > all).map(|class| class.up_to_bytes)
+    }
+}

@@ -1,0 +1,322 @@
+//! What is measured is compared with programs that know how long they waited.
+//!
+//! These tests load BPF programs, make cgroups and mount FUSE. Where that is refused they print what is missing, and pass.
+
+#![cfg(target_os = "linux")]
+#![allow(unreachable_pub, missing_docs, reason = "a test's own modules")]
+
+mod place;
+mod workload;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_wait::{Call, Ending, File, Method, Report};
+use place::{Directory, Late, Throttle};
+use workload::{DOOR, ON, TRUTH, Truth, WHAT};
+
+const RATE: u64 = 1 << 20;
+const BYTES: usize = 1 << 20;
+
+/// Prints why a test cannot be made here, and ends it.
+macro_rules! need {
+    ($what:expr) => {
+        match $what {
+            Ok(value) => value,
+            Err(missing) => {
+                eprintln!("SKIPPED: {missing}");
+                return;
+            }
+        }
+    };
+}
+
+fn may_measure() -> Result<(), String> {
+    forebay_wait::probe().map_err(|error| error.to_string())
+}
+
+/// A workload in a process of its own; what was measured, and what it knows itself.
+struct Run {
+    report: Report,
+    truth: Truth,
+}
+
+fn run(what: &str, on: &Path, throttle: Option<&Throttle>) -> Run {
+    let notes = Directory::new();
+    let told = notes.path().join("truth");
+    let (status, report) = start(what, on, throttle, &told);
+    assert_eq!(status, Some(0), "{report:#?}");
+    assert_eq!(report.method, Method::Tracepoints);
+    assert_eq!((report.lost.calls, report.lost.operations), (0, 0));
+    Run { truth: workload::truth(&told), report }
+}
+
+fn start(what: &str, on: &Path, throttle: Option<&Throttle>, told: &Path) -> (Option<i32>, Report) {
+    let mut command: Vec<OsString> = vec!["env".into()];
+    let mut set = |name: &str, value: &Path| {
+        let mut word = OsString::from(format!("{name}="));
+        word.push(value);
+        command.push(word);
+    };
+    set(WHAT, Path::new(what));
+    set(ON, on);
+    set(TRUTH, told);
+    if let Some(throttle) = throttle {
+        set(DOOR, &throttle.door());
+    }
+    command.push(std::env::current_exe().expect("it runs").into());
+    command.extend(["--exact", "workload", "--ignored"].map(OsString::from));
+    let report = forebay_wait::run(&command, |_| ()).expect("it can be measured");
+    (report.exit_code, report)
+}
+
+impl Run {
+    fn file(&self, path: &Path) -> &File {
+        let wanted = path.to_str().expect("a readable path");
+        self.report
+            .files
+            .iter()
+            .find(|file| wanted.ends_with(file.path.trim_start_matches("...")))
+            .unwrap_or_else(|| panic!("{wanted} is not in {:#?}", self.report))
+    }
+
+    fn call(&self, path: &Path, name: &str) -> &Call {
+        let file = self.file(path);
+        file.calls.iter().find(|call| call.call == name).unwrap_or_else(|| panic!("no {name} in {file:#?}"))
+    }
+
+    fn advice(&self) -> String {
+        self.report.advice.join("\n")
+    }
+}
+
+/// Within 5 %, and what starting a process may wait for.
+#[track_caller]
+fn same(measured: u64, truth: u64, what: &str) {
+    const START_NS: u64 = 10_000_000;
+    let off = measured.abs_diff(truth);
+    assert!(off <= truth / 20 + START_NS, "{what}: measured {measured} ns, in truth {truth} ns");
+}
+
+fn throttled() -> Result<(Directory, PathBuf, Throttle), String> {
+    may_measure()?;
+    let directory = Directory::new();
+    let throttle = Throttle::new(directory.path(), RATE)?;
+    let file = directory.file(BYTES);
+    Ok((directory, file, throttle))
+}
+
+#[test]
+#[ignore = "a workload that the other tests start in a process of its own"]
+fn workload() {
+    workload::run();
+}
+
+#[test]
+fn a_direct_read_waits_as_long_as_the_throttle_says() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("read", &file, Some(&throttle));
+    // 1 MiB at 1 MiB a second; the kernel lets the first slice of 0.1 s pass early.
+    assert!(run.truth.waited_ns > 850_000_000, "{:?}", run.truth);
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    same(run.report.some_wait_ns, run.truth.waited_ns, "some wait");
+    let read = run.call(&file, "read");
+    same(read.wait_ns, run.truth.waited_ns, "the file's wait");
+    same(read.time_ns, run.truth.passed_ns, "the calls' time");
+    assert_eq!((read.count, read.bytes), (17, BYTES as u64));
+    assert_eq!(read.sizes.len(), 1);
+    assert_eq!(read.sizes[0].up_to_bytes, 64 << 10);
+    assert_eq!(read.direct_share, Some(1.0));
+    assert!(read.sequential_share.is_some_and(|share| share >= 0.9), "{read:?}");
+    assert_eq!(run.file(&file).concurrency_max, 1);
+    let device = run.report.device.expect("tracepoints tell");
+    assert!(
+        device.full_wait_above_ns > run.report.full_wait_ns / 2,
+        "throttling is above the device: {device:?}"
+    );
+    assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
+}
+
+/// The kernel's own figure of the same thing, where it has one.
+#[test]
+fn iowait_is_what_io_pressure_says() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("read", &file, Some(&throttle));
+    let pressure = need!(run.report.pressure.ok_or_else(|| run.report.notes.join("; ")));
+    same(run.report.iowait.full_ns, pressure.full_ns, "full iowait against io.pressure");
+    same(run.report.iowait.some_ns, pressure.some_ns, "some iowait against io.pressure");
+}
+
+#[test]
+fn buffered_reads_wait_and_are_no_cache_hits() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("buffered", &file, Some(&throttle));
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    let read = run.call(&file, "read");
+    same(read.wait_ns, run.truth.waited_ns, "the file's wait");
+    assert_eq!(read.direct_share, Some(0.0));
+    assert_eq!(read.bytes, BYTES as u64);
+    assert!(run.file(&file).device_read_bytes <= 2 * BYTES as u64);
+}
+
+#[test]
+fn what_is_in_memory_is_a_cache_hit_without_a_wait() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    drop(std::fs::read(&file).expect("it is there"));
+    let run = run("cached", &file, None);
+    let read = run.call(&file, "read");
+    assert_eq!(read.wait_ns, 0, "{read:?}");
+    assert_eq!(read.cache_hit_share, Some(1.0));
+    assert_eq!(read.bytes, BYTES as u64);
+}
+
+#[test]
+fn faults_on_a_map_wait() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("mmap", &file, Some(&throttle));
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    let faults = run.call(&file, "page fault");
+    same(faults.wait_ns, run.truth.waited_ns, "the faults' wait");
+    assert_eq!(faults.count, BYTES as u64 / 4096);
+    assert!(run.advice().contains("page faults on data.bin"), "{}", run.advice());
+}
+
+#[test]
+fn writes_and_syncs_are_told_apart() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("write", &file, Some(&throttle));
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    let (write, sync) = (run.call(&file, "write"), run.call(&file, "sync"));
+    assert_eq!((write.count, write.bytes, sync.count), (16, BYTES as u64, 16));
+    same(write.time_ns + sync.time_ns, run.truth.passed_ns, "the calls' time");
+    same(write.wait_ns + sync.wait_ns, run.truth.waited_ns, "the calls' wait");
+    // Throttled requests are let go by a thread of the kernel, and not all can be told to be this file's.
+    assert!(run.file(&file).device_written_bytes <= BYTES as u64);
+}
+
+#[test]
+fn threads_that_wait_together_are_full_wait_once_and_summed() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("threads", &file, Some(&throttle));
+    same(run.report.wait_sum_ns, run.truth.waited_ns, "the sum over threads");
+    assert!(run.report.full_wait_ns <= run.report.wall_ns);
+    assert!(run.report.wait_sum_ns > 3 * run.report.full_wait_ns, "{:#?}", run.report);
+    assert_eq!(run.file(&file).concurrency_max, 8);
+    assert!(run.report.threads >= 9);
+}
+
+/// Full wait is a claim about all threads: one that computes refutes it.
+#[test]
+fn a_thread_that_computes_makes_it_some_wait_only() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("computing", &file, Some(&throttle));
+    same(run.report.some_wait_ns, run.truth.waited_ns, "some wait");
+    assert!(run.report.full_wait_ns < 20_000_000, "{:#?}", run.report);
+}
+
+#[test]
+fn sleeping_is_not_waiting_for_io() {
+    need!(may_measure());
+    let run = run("sleeping", Path::new("/"), None);
+    assert!(run.truth.passed_ns >= 300_000_000);
+    assert!(run.report.some_wait_ns < 30_000_000, "{:#?}", run.report);
+    assert_eq!(run.report.advice.len(), 1, "{}", run.advice());
+}
+
+#[test]
+fn processes_that_a_process_starts_are_followed() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("children", &file, Some(&throttle));
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    assert_eq!(run.call(&file, "read").bytes, 2 * BYTES as u64);
+    assert!(run.report.processes >= 3, "{}", run.report.processes);
+}
+
+#[test]
+fn tokio_fs_waits_in_its_threads_while_its_workers_are_idle() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("tokio", &file, Some(&throttle));
+    assert!(run.report.full_wait_ns + 10_000_000 >= run.truth.waited_ns / 20 * 19, "{:#?}", run.report);
+    assert!(run.report.full_wait_ns <= run.truth.passed_ns + run.truth.passed_ns / 20 + 10_000_000);
+    assert!(run.call(&file, "read").wait_ns > run.truth.waited_ns / 20 * 19);
+}
+
+#[test]
+fn a_ring_that_waits_for_files_is_a_wait() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("forebay", &file, Some(&throttle));
+    assert!(run.report.full_wait_ns + 10_000_000 >= run.truth.waited_ns / 20 * 19, "{:#?}", run.report);
+    assert!(run.report.full_wait_ns <= run.truth.passed_ns + run.truth.passed_ns / 20 + 10_000_000);
+    let file = run.file(&file);
+    let reads: u64 = file.calls.iter().filter(|call| call.call.contains("read")).map(|call| call.bytes).sum();
+    assert_eq!(reads, BYTES as u64, "{file:#?}");
+    assert!(file.wait_ns > run.truth.waited_ns / 20 * 19, "{file:#?}");
+}
+
+/// A FUSE file's reader sleeps without the kernel calling it iowait; it stands still all the same.
+#[test]
+fn a_late_file_system_is_a_wait_above_the_device() {
+    need!(may_measure());
+    let late = need!(Late::new(Duration::from_millis(40)));
+    let run = run("read", &late.file(), None);
+    // 16 reads with data and one at the end.
+    assert!(run.truth.waited_ns >= 16 * 40_000_000, "{:?}", run.truth);
+    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    same(run.call(&late.file(), "read").wait_ns, run.truth.waited_ns, "the file's wait");
+    assert!(run.report.iowait.full_ns < run.report.full_wait_ns / 10, "{:#?}", run.report);
+    assert!(run.advice().contains("not iowait"), "{}", run.advice());
+    assert!(run.advice().contains("no request was at a block device"), "{}", run.advice());
+}
+
+#[test]
+fn a_running_process_can_be_watched() {
+    let (_directory, file, throttle) = need!(throttled());
+    let mut child = std::process::Command::new(std::env::current_exe().expect("it runs"))
+        .args(["--exact", "workload", "--ignored"])
+        .env(WHAT, "endless")
+        .env(ON, &file)
+        .env(DOOR, throttle.door())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    // It reads once it has entered the cgroup and opened the file.
+    let descriptors = format!("/proc/{}/fd", child.id());
+    let opened = || {
+        std::fs::read_dir(&descriptors).is_ok_and(|mut all| {
+            all.any(|entry| {
+                entry.is_ok_and(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == file))
+            })
+        })
+    };
+    while !opened() {
+        std::thread::yield_now();
+    }
+    let pause = |time| {
+        std::thread::sleep(time);
+        Ending::Going
+    };
+    let report = forebay_wait::watch(child.id(), Duration::from_millis(1500), pause);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let report = report.expect("it can be measured");
+    assert!(report.wall_ns >= 1_500_000_000);
+    assert!(report.full_wait_share > 0.8, "{report:#?}");
+    assert!(report.files.iter().any(|file| file.path.ends_with("data.bin")), "{report:#?}");
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_told() {
+    need!(may_measure());
+    let error = forebay_wait::run(&["forebay-no-such-program".into()], |_| ()).expect_err("there is none");
+    assert!(error.to_string().contains("there is no program forebay-no-such-program"), "{error}");
+}
+
+#[test]
+fn a_process_that_does_not_exist_is_told() {
+    let error = forebay_wait::watch(4_000_000_000, Duration::from_secs(1), |_| Ending::Going)
+        .expect_err("there is none");
+    assert!(error.to_string().contains("there is no process 4000000000"), "{error}");
+}

@@ -1,0 +1,277 @@
+//! What is measured: small programs that know by another way how long they waited.
+//!
+//! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A thread's wait is
+//! the time that passed, without the time that it ran and that it was ready and did not get a processor; the kernel
+//! counts both for each thread (`schedstat`), and has nothing to do with what is tested there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What to do, on which file, in which throttled cgroup, and where to put the truth.
+pub const WHAT: &str = "FOREBAY_WAIT_WORKLOAD";
+pub const ON: &str = "FOREBAY_WAIT_FILE";
+pub const DOOR: &str = "FOREBAY_WAIT_DOOR";
+pub const TRUTH: &str = "FOREBAY_WAIT_TRUTH";
+
+/// What a workload knows: how long its threads waited, added up, and how long it took.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Truth {
+    pub waited_ns: u64,
+    pub passed_ns: u64,
+}
+
+const BLOCK: usize = 64 << 10;
+
+/// Runs the workload that the environment names; nothing when it names none.
+pub fn run() {
+    let Ok(what) = std::env::var(WHAT) else { return };
+    let path = PathBuf::from(std::env::var_os(ON).unwrap_or_default());
+    if let Some(door) = std::env::var_os(DOOR) {
+        fs::write(door, std::process::id().to_string()).expect("the cgroup takes it");
+    }
+    let truth = match what.as_str() {
+        "read" => measured(|| read_to_end(&direct(&path))),
+        "cached" => measured(|| drop(fs::read(&path).expect("it can be read"))),
+        "buffered" => measured(|| buffered(&path)),
+        "mmap" => measured(|| touch(&path)),
+        "write" => measured(|| write_and_sync(&path)),
+        "threads" => threads(&path),
+        "computing" => beside_computing(&path),
+        "sleeping" => sleeping(),
+        "children" => children(),
+        "tokio" => with_tokio(&path),
+        "forebay" => with_forebay(&path),
+        "endless" => loop {
+            read_to_end(&direct(&path));
+        },
+        other => panic!("there is no workload {other}"),
+    };
+    if let Some(place) = std::env::var_os(TRUTH) {
+        // Appended: several processes of one workload may tell.
+        let mut file = OpenOptions::new().append(true).create(true).open(place).expect("it can be written");
+        writeln!(file, "{} {}", truth.waited_ns, truth.passed_ns).expect("it has space");
+    }
+}
+
+/// Adds up what the processes of a workload told.
+pub fn truth(path: &Path) -> Truth {
+    let mut truth = Truth::default();
+    for line in fs::read_to_string(path).expect("the workload has told").lines() {
+        let mut numbers = line.split(' ').map(|number| number.parse::<u64>().expect("a number"));
+        truth.waited_ns += numbers.next().expect("the wait");
+        truth.passed_ns += numbers.next().expect("the time");
+    }
+    truth
+}
+
+/// Time that this thread ran, and was ready without running.
+fn scheduled() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel has schedstat");
+    let mut numbers = text.split_whitespace().map(|number| number.parse().expect("a number"));
+    (numbers.next().expect("run time"), numbers.next().expect("delay"))
+}
+
+fn measured(work: impl FnOnce()) -> Truth {
+    let before = scheduled();
+    let begun = Instant::now();
+    work();
+    let passed_ns = begun.elapsed().as_nanos() as u64;
+    let after = scheduled();
+    Truth { waited_ns: passed_ns.saturating_sub(after.0 - before.0 + after.1 - before.1), passed_ns }
+}
+
+fn direct(path: &Path) -> File {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("direct I/O works here")
+}
+
+/// Memory that direct I/O takes.
+fn aligned(bytes: usize) -> (Vec<u8>, usize) {
+    let buffer = vec![0; bytes + 4096];
+    let start = buffer.as_ptr().align_offset(4096);
+    (buffer, start)
+}
+
+fn read_to_end(file: &File) {
+    let (mut buffer, start) = aligned(BLOCK);
+    let mut place = 0;
+    loop {
+        match file.read_at(&mut buffer[start..start + BLOCK], place).expect("it can be read") {
+            0 => break,
+            bytes => place += bytes as u64,
+        }
+    }
+}
+
+fn forget(file: &File) {
+    // SAFETY: the descriptor is open; the call only advises.
+    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(result, 0);
+}
+
+fn buffered(path: &Path) {
+    let mut file = File::open(path).expect("it exists");
+    forget(&file);
+    let mut buffer = vec![0; BLOCK];
+    while file.read(&mut buffer).expect("it can be read") > 0 {}
+}
+
+/// Touches every page of a map of the file, without readahead.
+fn touch(path: &Path) {
+    let file = File::open(path).expect("it exists");
+    forget(&file);
+    let bytes = file.metadata().expect("it is open").len() as usize;
+    // SAFETY: a new shared map that nobody writes to, of a file that stays as it is; unmapped below.
+    let map = unsafe {
+        let map =
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::madvise(map, bytes, libc::MADV_RANDOM), 0);
+        map.cast::<u8>()
+    };
+    let mut sum = 0_u64;
+    for page in 0..bytes / 4096 {
+        // SAFETY: within the map.
+        sum += u64::from(unsafe { map.add(page * 4096).read_volatile() });
+    }
+    assert_ne!(sum, 0);
+    // SAFETY: the whole map, which nothing uses any more.
+    unsafe { libc::munmap(map.cast(), bytes) };
+}
+
+/// Direct writes, each followed by fdatasync.
+fn write_and_sync(path: &Path) {
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("direct I/O works here");
+    let (buffer, start) = aligned(BLOCK);
+    for block in 0..16 {
+        file.write_all_at(&buffer[start..start + BLOCK], block * BLOCK as u64).expect("it has space");
+        file.sync_data().expect("the disk works");
+    }
+}
+
+fn threads(path: &Path) -> Truth {
+    let begun = Instant::now();
+    let together = Barrier::new(8);
+    let work = || {
+        let file = direct(path);
+        together.wait();
+        measured(|| {
+            let (mut buffer, start) = aligned(BLOCK);
+            for block in 0..2 {
+                file.read_exact_at(&mut buffer[start..start + BLOCK], block * BLOCK as u64).expect("read");
+            }
+        })
+    };
+    let waited_ns = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(work)).collect();
+        all.into_iter().map(|thread| thread.join().expect("it worked").waited_ns).sum()
+    });
+    Truth { waited_ns, passed_ns: begun.elapsed().as_nanos() as u64 }
+}
+
+/// One thread reads while another one computes all the time.
+fn beside_computing(path: &Path) -> Truth {
+    let done = AtomicBool::new(false);
+    let started = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            started.store(true, Ordering::Release);
+            while !done.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        });
+        while !started.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let truth = measured(|| read_to_end(&direct(path)));
+        done.store(true, Ordering::Release);
+        truth
+    })
+}
+
+/// Threads that wait for time, for each other and for a pipe, and none of them for I/O.
+fn sleeping() -> Truth {
+    let begun = Instant::now();
+    let (mut reader, mut writer) = std::io::pipe().expect("pipes exist");
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| std::thread::sleep(Duration::from_millis(300)));
+        }
+        scope.spawn(move || {
+            let mut byte = [0];
+            reader.read_exact(&mut byte).expect("it comes");
+        });
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            writer.write_all(&[1]).expect("somebody reads");
+        });
+    });
+    Truth { waited_ns: 0, passed_ns: begun.elapsed().as_nanos() as u64 }
+}
+
+/// Two processes, one after the other, that do `read` and tell for themselves.
+fn children() -> Truth {
+    for _ in 0..2 {
+        let own = std::env::current_exe().expect("it runs");
+        let status = Command::new(own)
+            .args(["--exact", "workload", "--ignored"])
+            .env(WHAT, "read")
+            .status()
+            .expect("it starts");
+        assert!(status.success());
+    }
+    Truth::default()
+}
+
+/// Everything in all threads that was no waiting: the wait is at least what is left of the time.
+fn whole_process(work: impl FnOnce()) -> Truth {
+    let all = || -> u64 {
+        let tasks = fs::read_dir("/proc/self/task").expect("it is there").flatten();
+        tasks
+            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+            .flat_map(|text| {
+                let numbers: Vec<u64> =
+                    text.split_whitespace().take(2).filter_map(|number| number.parse().ok()).collect();
+                numbers
+            })
+            .sum()
+    };
+    let before = all();
+    let begun = Instant::now();
+    work();
+    let passed_ns = begun.elapsed().as_nanos() as u64;
+    Truth { waited_ns: passed_ns.saturating_sub(all() - before), passed_ns }
+}
+
+fn with_tokio(path: &Path) -> Truth {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("it starts");
+    forget(&File::open(path).expect("it exists"));
+    whole_process(|| {
+        let bytes = runtime.block_on(tokio::fs::read(path)).expect("it can be read");
+        assert!(!bytes.is_empty());
+    })
+}
+
+fn with_forebay(path: &Path) -> Truth {
+    let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
+    let file = engine.open(path, forebay::Open::read()).wait().expect("it opens");
+    let bytes = fs::metadata(path).expect("it exists").len();
+    let truth = whole_process(|| {
+        for place in (0..bytes).step_by(BLOCK) {
+            let block = file.read(place..place + BLOCK as u64).wait().expect("it can be read");
+            assert_eq!(block.len(), BLOCK);
+        }
+    });
+    engine.close().wait().expect("it ends");
+    truth
+}
