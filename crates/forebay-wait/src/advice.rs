@@ -63,7 +63,7 @@ fn verdict(report: &Report) -> String {
     let rest = report.wall_ns.saturating_sub(report.full_wait_ns).max(1);
     format!(
         "it stood still for I/O in {} of its time, {} of {}: with a device that answers at once it would be \
-         {} times as fast, and no change to its I/O gains more",
+         {} times as fast; what its calls cost the processor is not in that",
         percent(full),
         time(report.full_wait_ns),
         time(report.wall_ns),

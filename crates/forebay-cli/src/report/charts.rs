@@ -1,9 +1,10 @@
 //! Which charts an experiment gets: it goes by what its numbers have. Parameters that vary give curves over them, several
-//! percentiles a curve over the share of operations, times of several calls bars made of parts.
+//! percentiles a curve over the share of operations, times of several calls bars made of parts, series a line over time.
 
 mod calls;
 mod knees;
 mod percentiles;
+mod series;
 
 use super::chart::{Chart, Shape};
 use super::columns::Column;
@@ -22,6 +23,7 @@ pub(crate) fn of(group: &[&Experiment]) -> Vec<Chart> {
         _ => sweep(group),
     };
     charts.extend(against_throughput(group));
+    charts.extend(series::of(group));
     charts.extend(calls::of(group));
     charts.extend(percentiles::of(group));
     charts

@@ -24,8 +24,6 @@ pub(crate) fn page(report: &Report) -> String {
                 meta charset="utf-8";
                 (PreEscaped(PAGE_MARK))
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                // Without one, browsers ask the page's server for an icon.
-                link rel="icon" href="data:,";
                 title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
