@@ -74,7 +74,7 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 /// Says which expressions hold; the exit code is 1 when one does not.
 ///
 /// # Errors
-/// An expression that cannot be read, or that names nothing or several things; a file as for [`diff`].
+/// An expression that cannot be read, or that names nothing or several things; a file as for [`diff()`].
 pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
     // All are read before the first is judged: a typing error must not hide behind one that fails.
     let expressions: Vec<_> =

@@ -30,7 +30,7 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// What it does: one sentence without its end, for the help, the progress and the page.
     pub(crate) about: &'static str,
-    /// How long it may take in `report --quick`, all its files included; [`QUICK_SECONDS`] limits the sum.
+    /// How long it may take in `report --quick`, all its files included; a test limits the sum.
     pub(crate) quick_seconds: u64,
     /// How long it takes about in a report without `--quick`: only the time left is told by it.
     pub(crate) full_seconds: u64,

@@ -95,7 +95,7 @@ pub(super) fn random(
 /// `measure scan` on all hosts.
 ///
 /// # Errors
-/// As for [`random`].
+/// As for [`random()`].
 pub(super) fn scan(
     fleet: &mut Fleet,
     options: &ScanOptions,
