@@ -230,6 +230,21 @@ mod tests {
         (job, work)
     }
 
+    /// Runs it, for longer when a busy machine let no read be over in the time: then nothing can be said.
+    fn run_long_enough(temp: &TempFile, seed: u64, way: Way) -> anyhow::Result<ReadAnswer> {
+        let mut seconds = 0.05;
+        loop {
+            let (job, mut work) = job(temp, seed, way, Pacing::Closed);
+            work.seconds = seconds;
+            let answer = run(&job, &work)?;
+            let counted = answer.calls.as_ref().is_none_or(|calls| calls.operations > 0);
+            if (answer.operations > 0 && counted) || seconds > 10.0 {
+                return Ok(answer);
+            }
+            seconds *= 4.0;
+        }
+    }
+
     /// A row that this kernel or device refuses says so, in words that name what is missing.
     fn refused(way: Way, error: &anyhow::Error) -> bool {
         let known = format!("{error:#}").contains("the kernel refuses");
@@ -241,8 +256,7 @@ mod tests {
         let cleanup = Cleanup::default();
         let temp = planted(&cleanup);
         for way in Way::ALL {
-            let (right, work) = job(&temp, 5, way, Pacing::Closed);
-            let answer = match run(&right, &work) {
+            let answer = match run_long_enough(&temp, 5, way) {
                 Ok(answer) => answer,
                 Err(error) if refused(way, &error) => continue,
                 Err(error) => panic!("{}: {error:#}", way.name()),
@@ -262,8 +276,7 @@ mod tests {
                     assert!(silent.contains(&way), "{name}");
                 }
             }
-            let (wrong, work) = job(&temp, 6, way, Pacing::Closed);
-            let error = run(&wrong, &work).expect_err(name);
+            let error = run_long_enough(&temp, 6, way).expect_err(name);
             assert!(format!("{error:#}").contains("are not the data written there"), "{name}: {error:#}");
         }
     }
