@@ -71,17 +71,6 @@ fn check_row(row: &Value) {
 }
 
 #[test]
-fn only_a_directory_takes_the_files() {
-    let directory = Directory::new("file");
-    let file = directory.file("data", 1 << 20);
-    let name = file.to_str().expect("readable name");
-    let outcome = run(&["measure", "amplification", name]);
-    assert_eq!(outcome.code, Some(3), "{}", outcome.err);
-    assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
-    assert_eq!(directory.names(), ["data"]);
-}
-
-#[test]
 fn what_cannot_be_is_refused() {
     for (arguments, known) in [
         (&["--rows", "mmap"][..], "there is no row"),

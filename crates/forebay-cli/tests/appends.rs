@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -151,23 +150,6 @@ fn tables_name_the_loop_and_the_load() {
     ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
-}
-
-#[test]
-fn only_a_directory_takes_files() {
-    let directory = Directory::new("file");
-    let file = directory.file("data", 1 << 20);
-    let before = fs::read(&file).expect("readable");
-    let name = file.to_str().expect("readable name");
-    for command in ["wal", "blocking"] {
-        for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
-            let outcome = run(&[&["measure", command, name], permissions].concat());
-            assert_eq!(outcome.code, Some(3), "{}", outcome.err);
-            assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
-        }
-    }
-    assert_eq!(fs::read(&file).expect("readable"), before);
-    assert_eq!(directory.names(), ["data"]);
 }
 
 #[test]

@@ -99,17 +99,6 @@ fn tables_put_the_numbers_at_once_together() {
 }
 
 #[test]
-fn only_a_directory_takes_the_files() {
-    let directory = Directory::new("file");
-    let file = directory.file("data", 1 << 20);
-    let name = file.to_str().expect("readable name");
-    let outcome = run(&["measure", "files", name]);
-    assert_eq!(outcome.code, Some(3), "{}", outcome.err);
-    assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
-    assert_eq!(directory.names(), ["data"]);
-}
-
-#[test]
 fn what_cannot_be_is_refused() {
     for (arguments, known) in [
         (&["--rows", "mdtest"][..], "there is no row"),

@@ -26,6 +26,22 @@ fn wrong_usage() {
     refused(&["measure", "scna"], 2, &["scna", "scan"]);
 }
 
+/// Whatever was permitted: they have files of their own.
+#[test]
+fn experiments_that_take_a_directory_only() {
+    let directory = Directory::new("file");
+    let file = directory.file("data", 1 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    for experiment in ["wal", "blocking", "walk", "writes", "sustain", "amplification", "files"] {
+        for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
+            refused(&[&["measure", experiment, name][..], permissions].concat(), 3, &[name, "directory"]);
+        }
+    }
+    assert!(before == fs::read(&file).expect("readable"));
+    assert_eq!(directory.names(), ["data"]);
+}
+
 #[test]
 fn experiments_that_there_are_not() {
     refused(

@@ -90,17 +90,6 @@ fn a_table_tells_levels_and_says_that_it_was_short() {
 }
 
 #[test]
-fn only_a_directory_takes_the_file() {
-    let directory = Directory::new("file");
-    let file = directory.file("data", 1 << 20);
-    let name = file.to_str().expect("readable name");
-    let outcome = run(&["measure", "sustain", name]);
-    assert_eq!(outcome.code, Some(3), "{}", outcome.err);
-    assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
-    assert_eq!(directory.names(), ["data"]);
-}
-
-#[test]
 fn what_cannot_be_is_refused() {
     for (arguments, known) in [
         (&["--rows", "sequential-read"][..], "there is no row"),

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -135,21 +134,6 @@ fn tables_have_every_kind_of_time() {
     ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
-}
-
-#[test]
-fn a_file_is_never_written() {
-    let directory = Directory::new("file");
-    let file = directory.file("data", 1 << 20);
-    let before = fs::read(&file).expect("readable");
-    let name = file.to_str().expect("readable name");
-    for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
-        let outcome = run(&[&["measure", "writes", name][..], permissions].concat());
-        assert_eq!(outcome.code, Some(3), "{}", outcome.err);
-        assert!(outcome.err.contains(name) && outcome.err.contains("directory"), "{}", outcome.err);
-    }
-    assert!(before == fs::read(&file).expect("readable"));
-    assert_eq!(directory.names(), ["data"]);
 }
 
 #[test]
