@@ -56,14 +56,14 @@ mod tests {
 
     const MOUNTS: &str = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
         23 27 0:22 / /sys rw - sysfs sysfs rw\n\
-        60 27 8:1 / /home/my\\040data rw shared:1 - xfs /dev/sda1 rw\n\
-        61 60 0:40 / /home/my\\040data rw - tmpfs tmpfs rw\n";
+        60 27 8:1 / /srv/my\\040data rw shared:1 - xfs /dev/sda1 rw\n\
+        61 60 0:40 / /srv/my\\040data rw - tmpfs tmpfs rw\n";
 
     #[test]
     fn the_deepest_and_last_mount_holds_the_path() {
         let kind = |path: &str| mount_of(MOUNTS, Path::new(path)).map(|(kind, _)| kind);
-        assert_eq!(kind("/home/other").as_deref(), Some("ext4"));
-        assert_eq!(kind("/home/my data/file").as_deref(), Some("tmpfs"));
+        assert_eq!(kind("/srv/other").as_deref(), Some("ext4"));
+        assert_eq!(kind("/srv/my data/file").as_deref(), Some("tmpfs"));
         assert_eq!(kind("/system/file").as_deref(), Some("ext4"));
         assert_eq!(mount_of("", Path::new("/")), None);
     }
