@@ -13,7 +13,6 @@ use crate::wait;
 
 #[cfg(feature = "tokio")]
 mod async_write;
-mod failure;
 mod filling;
 mod flight;
 mod settle;

@@ -1,9 +1,21 @@
-//! Who is asking: the class an operation or a task belongs to.
+//! Who is asking: the class an operation or a task belongs to, and what a class may have of a device.
 
-/// Who is asking: operations and tasks carry a class, and a shard divides its turns between classes by their shares.
+mod scope;
+mod table;
+
+use std::time::Duration;
+
+pub use scope::ClassScope;
+pub(crate) use scope::scoped;
+pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
+
+/// Who is asking: operations and tasks carry a class, and what is short is divided between classes by their shares: a
+/// shard's turns, and each device's time (see [`ClassSpec`]).
 ///
-/// A task's operations inherit the task's class; every operation can name another with `.class(...)`. Classes beyond
-/// the three constants are made by [`Engine::class`](crate::Engine::class). A class is one byte wide and `Copy`.
+/// A task's operations inherit the task's class; every operation can name another with `.class(...)`, and
+/// [`Class::scope`] sets it for a future on any executor. Classes beyond the three constants are made by
+/// [`Engine::class`](crate::Engine::class) and [`Engine::set_class`](crate::Engine::set_class). A class is one byte wide
+/// and `Copy`.
 ///
 /// ```
 /// use forebay::{Class, Config, Engine};
@@ -23,6 +35,11 @@ impl Class {
     pub const DEFAULT: Class = Class(1);
     /// Compaction, back-ups, scans nobody waits for: 100 shares.
     pub const BACKGROUND: Class = Class(2);
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize % CLASSES_MAX
+    }
 }
 
 impl Default for Class {
@@ -31,64 +48,79 @@ impl Default for Class {
     }
 }
 
-/// The most classes an engine may have, the three constants included.
-pub(crate) const CLASSES_MAX: usize = 16;
+/// A group of classes that have one part of a device together; made by [`Engine::tenant`](crate::Engine::tenant).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenant(pub(crate) u8);
 
-/// Names and shares of an engine's classes; grows only, so a class once given stays valid.
-#[derive(Debug)]
-pub(crate) struct ClassTable {
-    entries: std::sync::Mutex<Vec<(String, u32)>>,
-    /// The shares again, readable by shards without the lock; 0 means that the class does not exist.
-    shares: [std::sync::atomic::AtomicU32; CLASSES_MAX],
+/// What a class may have of each device; given to [`Engine::set_class`](crate::Engine::set_class), at any time again.
+///
+/// Shares count only while classes compete for a device, and what one does not use is the others' at once. Caps hold
+/// always, for the operations of all shards together.
+///
+/// ```
+/// use forebay::{ClassSpec, Config, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let acme = engine.tenant("acme", 300)?;
+/// let backup = engine.set_class(
+///     ClassSpec::new("backup").shares(50).read_bytes_per_second_max(200 << 20).tenant(acme),
+/// )?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "give it to Engine::set_class"]
+pub struct ClassSpec {
+    pub(crate) name: String,
+    pub(crate) spec: Spec,
 }
 
-impl ClassTable {
-    pub(crate) fn new() -> ClassTable {
-        let table = ClassTable {
-            entries: std::sync::Mutex::new(Vec::new()),
-            shares: [const { std::sync::atomic::AtomicU32::new(0) }; CLASSES_MAX],
-        };
-        for (name, shares) in [("log", 1000), ("default", 400), ("background", 100)] {
-            let added = table.add(name, shares);
-            debug_assert!(added.is_ok());
-        }
-        table
+impl ClassSpec {
+    /// A class of that name with 400 shares, no caps, no goal, and no tenant.
+    pub fn new(name: impl Into<String>) -> ClassSpec {
+        ClassSpec { name: name.into(), spec: Spec::default() }
     }
 
-    /// Adds a class, or finds the one of that name and gives it these shares.
-    pub(crate) fn add(&self, name: &str, shares: u32) -> Result<Class, &'static str> {
-        if shares == 0 || shares > 10_000 {
-            return Err("shares must be between 1 and 10,000");
-        }
-        if name.is_empty() {
-            return Err("a class needs a name");
-        }
-        let mut entries = self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let index = match entries.iter().position(|(known, _)| known == name) {
-            Some(index) => {
-                entries[index].1 = shares;
-                index
-            }
-            None if entries.len() == CLASSES_MAX => return Err("an engine has at most 16 classes"),
-            None => {
-                entries.push((name.to_string(), shares));
-                entries.len() - 1
-            }
-        };
-        self.shares[index].store(shares, std::sync::atomic::Ordering::Relaxed);
-        Ok(Class(index as u8))
+    /// Its part of what classes compete for, 1 to 10,000. Default: 400, as [`Class::DEFAULT`].
+    pub fn shares(mut self, shares: u32) -> ClassSpec {
+        self.spec.shares = shares;
+        self
     }
 
-    pub(crate) fn name(&self, class: Class) -> String {
-        let entries = self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.get(class.0 as usize).map_or_else(|| format!("class {}", class.0), |(name, _)| name.clone())
+    /// The most bytes that it reads in a second from one device; 0, the default, for no limit.
+    pub fn read_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
+        self.spec.caps[0] = bytes;
+        self
     }
 
-    /// The class's shares; a class of another engine that this one does not have counts as the default class.
-    pub(crate) fn shares(&self, class: Class) -> u32 {
-        match self.shares[class.0 as usize % CLASSES_MAX].load(std::sync::atomic::Ordering::Relaxed) {
-            0 => self.shares[Class::DEFAULT.0 as usize].load(std::sync::atomic::Ordering::Relaxed),
-            shares => shares,
-        }
+    /// The most bytes that it writes in a second to one device; 0, the default, for no limit.
+    pub fn write_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
+        self.spec.caps[1] = bytes;
+        self
+    }
+
+    /// The most reads in a second from one device; 0, the default, for no limit. A read that goes to the device in
+    /// pieces counts each of them.
+    pub fn reads_per_second_max(mut self, operations: u64) -> ClassSpec {
+        self.spec.caps[2] = operations;
+        self
+    }
+
+    /// The most writes and syncs in a second to one device; 0, the default, for no limit. Pieces count each.
+    pub fn writes_per_second_max(mut self, operations: u64) -> ClassSpec {
+        self.spec.caps[3] = operations;
+        self
+    }
+
+    /// How long the device may take for most of its operations. Where it takes longer while classes compete, less is let
+    /// into the device, at the cost of bandwidth. Zero, the default, is no goal.
+    pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
+        self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Makes it one of a tenant's classes: its shares then divide what the tenant's shares bring. Default: none.
+    pub fn tenant(mut self, tenant: Tenant) -> ClassSpec {
+        self.spec.tenant = tenant.0;
+        self
     }
 }

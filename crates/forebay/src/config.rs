@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::calibration::Calibration;
 use crate::health::Degradation;
 use crate::priority::Priority;
 
@@ -18,6 +19,23 @@ pub enum DriverChoice {
     Uring,
     /// A pool of threads that call pread and pwrite.
     Threads,
+}
+
+/// Whether the shards look for completions instead of waiting for interrupts; see [`Config::polling`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Polling {
+    /// Interrupts: an idle processor stays idle. The default.
+    #[default]
+    Off,
+    /// A shard with polled requests in flight looks for their completions without pause (`IORING_SETUP_IOPOLL`): the
+    /// shortest way, for a processor of its own.
+    On,
+    /// As [`On`](Polling::On), but before the kernel first looks for a request it sleeps for half of what the fastest one
+    /// took so far (`IORING_SETUP_HYBRID_IOPOLL`): at depth 1 half of the processor is free for others. The shard does
+    /// nothing else meanwhile, once for each request: not for deep queues. NVMe commands are polled for as with `On`; before
+    /// Linux 6.13 everything is, and [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
+    Hybrid,
 }
 
 type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
@@ -51,6 +69,9 @@ pub struct Config {
     /// `None`: the default policy.
     pub(crate) spin: Option<Duration>,
     pub(crate) priority: Priority,
+    pub(crate) polling: Polling,
+    pub(crate) stall_after: Duration,
+    pub(crate) calibrations: Vec<Calibration>,
     pub(crate) on_event: Option<EventHandler>,
 }
 
@@ -68,6 +89,9 @@ impl Config {
             shutdown_deadline: Duration::from_secs(5),
             spin: None,
             priority: Priority::Default,
+            polling: Polling::Off,
+            stall_after: Duration::from_millis(10),
+            calibrations: Vec::new(),
             on_event: None,
         }
     }
@@ -153,6 +177,32 @@ impl Config {
         self
     }
 
+    /// Whether reads and writes of direct files on devices with poll queues are polled for. Default: [`Polling::Off`].
+    ///
+    /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight
+    /// the shard does not sleep: it takes a whole processor, in exchange for no interrupt and no wake-up on the way of a
+    /// read. With nothing in flight it sleeps as ever. Syncs, files through the page cache, and files on devices without
+    /// poll queues go the ordinary way beside that; a request larger than what the device takes at once travels in parts,
+    /// and one of more than 16 parts the ordinary way. Worth it for small reads on fast devices, on machines with a
+    /// processor to spare. What it costs is in [`ShardStats::polls_empty`](crate::ShardStats::polls_empty).
+    ///
+    /// Not with [`Priority::RealTime`], nor where io_uring is not used: that is told in
+    /// [`Engine::health`](crate::Engine::health), as are devices without poll queues (on NVMe they come with the kernel's
+    /// parameter `nvme.poll_queues`). A polled request cannot be cancelled: it ends when the device has done it.
+    pub fn polling(mut self, polling: Polling) -> Config {
+        self.polling = polling;
+        self
+    }
+
+    /// A task that holds its shard for longer in one poll is listed in [`Stats::stalls`](crate::Stats::stalls). Every
+    /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::shard::yield_if_needed), or
+    /// run elsewhere. Time that the system gave to other threads counts as well. Default: 10 ms. Where the processor has no
+    /// steady counter nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
+    pub fn stall_after(mut self, bound: Duration) -> Config {
+        self.stall_after = bound;
+        self
+    }
+
     /// Called with every degradation when it is noticed, on the thread that noticed it, perhaps a shard's: it must not
     /// block.
     pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
@@ -187,6 +237,10 @@ impl Config {
         }
     }
 
+    pub(crate) fn stall_ns(&self) -> u64 {
+        u64::try_from(self.stall_after.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Was real time asked for? Decides, granted or not, what must hold for real-time threads.
     pub(crate) fn is_real_time(&self) -> bool {
         self.priority == Priority::RealTime
@@ -212,7 +266,7 @@ impl Config {
         if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes) {
             return Some("arena_bytes_max must not be below arena_bytes");
         }
-        None
+        self.calibrations.iter().find_map(Calibration::fault)
     }
 
     /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
@@ -243,6 +297,8 @@ impl fmt::Debug for Config {
             .field("shutdown_deadline", &self.shutdown_deadline)
             .field("spin", &self.spin)
             .field("priority", &self.priority)
+            .field("polling", &self.polling)
+            .field("stall_after", &self.stall_after)
             .finish_non_exhaustive()
     }
 }

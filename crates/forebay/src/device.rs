@@ -1,8 +1,12 @@
 //! What is below a file: the file system, the block devices down to the disks, and what these can do.
 
 mod alignment;
+#[cfg(target_os = "linux")]
+mod command;
 mod layers;
 mod mountinfo;
+#[cfg(target_os = "linux")]
+pub(crate) mod namespace;
 mod sysfs;
 
 use std::fmt;
@@ -13,6 +17,8 @@ use std::path::Path;
 use crate::error::{Error, Result};
 
 pub use alignment::Alignment;
+#[cfg(target_os = "linux")]
+pub(crate) use command::NvmeCommand;
 pub use layers::{DeviceKind, Layer};
 use layers::{Place, System};
 pub use mountinfo::FileSystem;
@@ -39,6 +45,8 @@ pub struct Device {
     size_bytes: Option<u64>,
     model: Option<String>,
     numa_node: Option<u32>,
+    /// Of the one disk at the bottom.
+    disk_bytes: Option<u64>,
 }
 
 impl Device {
@@ -69,6 +77,27 @@ impl Device {
         Device { file_system: Some(FileSystem::simulated(name)), ..Device::default() }
     }
 
+    /// What a scheduler takes for one device: the disk at the bottom, or where there are several, or none that can be seen,
+    /// the whole; its name, model and size.
+    pub(crate) fn scheduled(&self) -> (&str, Option<&str>, Option<u64>) {
+        let mut disks = self.physical();
+        match (disks.next(), disks.next()) {
+            (Some(disk), None) => (disk.name(), self.model(), self.disk_bytes),
+            _ => (self.name(), self.model(), self.size_bytes),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str, model: Option<&str>, bytes: Option<u64>) -> Device {
+        Device {
+            layers: vec![Layer::for_test(name)],
+            model: model.map(str::to_string),
+            size_bytes: bytes,
+            disk_bytes: bytes,
+            ..Device::default()
+        }
+    }
+
     fn of_place(place: Place) -> Device {
         let sys = std::fs::canonicalize("/sys").unwrap_or_else(|_| "/sys".into());
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -88,9 +117,10 @@ impl Device {
             layers.first().map(|top| sysfs::Limits::read(system.sys, top.whole())).unwrap_or_default();
         let size_bytes = layers.first().and_then(|top| sysfs::size_bytes(top.path()));
         let mut disks = layers.iter().filter(|layer| layer.is_physical());
+        let disk_bytes = disks.clone().next().and_then(|disk| sysfs::size_bytes(disk.path()));
         let model = disks.clone().find_map(|disk| sysfs::model(disk.path()));
         let numa_node = disks.find_map(|disk| sysfs::numa_node(system.sys, disk.path()));
-        Device { numbers, file_system, layers, limits, size_bytes, model, numa_node }
+        Device { numbers, file_system, layers, limits, size_bytes, model, numa_node, disk_bytes }
     }
 
     /// The topmost block device's name as under `/dev`; without one what the file system is mounted from (`tmpfs`,

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::fork::Origin;
 use crate::health::Health;
+use crate::nvme::{self, OpenNvme};
 use crate::open::{self, Open};
 use crate::pending::{self, Pending, Sender};
 use crate::priority::Granted;
@@ -22,9 +23,12 @@ use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::shard::{self, Ended, JoinHandle};
 use crate::stats::{MemoryStats, Stats};
+use crate::watch::Watch;
 
+mod classes;
 mod closing;
 mod devices;
+mod serving;
 mod shared;
 mod stats;
 mod waiting;
@@ -32,6 +36,7 @@ mod waiting;
 pub use closing::CloseReport;
 use closing::Guard;
 use devices::Devices;
+pub(crate) use serving::Told;
 pub(crate) use shared::EngineShared;
 
 /// Threads for calls that io_uring itself would hand to kernel threads: open, rename, truncate, ...
@@ -94,6 +99,7 @@ impl Engine {
         let driver = shard::start_shards(&engine.shared, ends)?;
         let first = engine.shared.driver.set(driver);
         debug_assert!(first.is_ok());
+        engine.shared.watch.start(&engine.shared);
         if !engine.shared.arena.counts().huge {
             engine.shared.degrade_once(
                 "huge pages",
@@ -132,6 +138,7 @@ impl Engine {
         })?;
         #[cfg(not(feature = "sim"))]
         let Place::Here = place;
+        let watch = Watch::new(count, config.stall_after);
         let shared = Arc::new(EngineShared {
             inboxes: (0..count)
                 .map(|index| {
@@ -158,6 +165,8 @@ impl Engine {
                 Place::World(world) => Some(world),
             },
             shards_left: AtomicUsize::new(count),
+            watch,
+            servers: Mutex::default(),
         });
         let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
         let guard = Arc::new(Guard { shared: shared.clone(), ends: Mutex::new(ends) });
@@ -181,6 +190,21 @@ impl Engine {
     /// The system's, when the descriptor cannot be asked.
     pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
         open::from_std(self, file, open)
+    }
+
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
+    /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
+    ///
+    /// The file has the size of the namespace: reads end there, a write past it fails, and what would change the length is
+    /// [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
+    /// [`Config::polling`] and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
+    /// and the right to send commands (root). While it is open the block device is held, so that nobody mounts it.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for formats with metadata; the system's.
+    pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
+        nvme::open(self, path.as_ref().to_path_buf(), open)
     }
 
     /// A new file in `dir` without a name, readable and writable, that is gone when its last handle is.
@@ -263,14 +287,6 @@ impl Engine {
             return JoinHandle::failed(error);
         }
         shard::spawn_on(&self.shared.inboxes[shard % self.shared.inboxes.len()], class, make)
-    }
-
-    /// A class with that name and number of shares (1 to 10,000); asking again for a name changes its shares.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or a seventeenth class.
-    pub fn class(&self, name: &str, shares: u32) -> Result<Class> {
-        self.shared.classes.add(name, shares).map_err(|fault| Error::invalid("class", fault))
     }
 
     /// Ends the engine for all handles and files, and tells how it went: tasks are cancelled, operations that the

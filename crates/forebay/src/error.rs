@@ -5,7 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod failure;
 mod text;
+
+pub(crate) use failure::Failure;
 
 /// The result of a Forebay operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

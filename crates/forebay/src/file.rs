@@ -1,6 +1,9 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
+mod capabilities;
 pub(crate) mod core;
+mod locks;
+mod namespace;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -9,18 +12,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::append::AppendBuilder;
 use crate::block::BlockMut;
 use crate::device::{Alignment, Device};
 use crate::dir::{self, Metadata};
-use crate::driver::meta::{Advice, FdOwner, Lock, MetaReply, MetaRequest};
+use crate::driver::meta::{Advice, FdOwner, MetaReply, MetaRequest};
 use crate::error::{Error, ErrorKind};
 use crate::op::Durability;
 use crate::open::Mode;
 use crate::pending::Pending;
 use crate::read::{Read, ReadInto, ReadUpTo};
-use crate::read_many::ReadMany;
-use crate::scan::ScanBuilder;
 use crate::write::{Sync, Write, WriteData};
 
 pub(crate) use self::core::{CloseNode, FileCore};
@@ -117,21 +117,6 @@ impl File {
         Sync::new(self, durability)
     }
 
-    /// Many ranges in one message: sorted, merged where that pays, all in flight at once.
-    pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany<'_> {
-        ReadMany::new(self, ranges.into_iter().collect())
-    }
-
-    /// Reads the file, or a range of it, from front to back with read-ahead.
-    pub fn scan(&self) -> ScanBuilder {
-        ScanBuilder::new(self.clone())
-    }
-
-    /// Writes from front to back, with any sizes, behind the caller's back.
-    pub fn append(&self) -> AppendBuilder {
-        AppendBuilder::new(self.clone())
-    }
-
     /// Gives the range space on the device, so that writing it cannot run out of space; the file grows to its end.
     ///
     /// # Errors
@@ -145,6 +130,9 @@ impl File {
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
     pub fn punch_hole(&self, range: Range<u64>) -> Pending<()> {
+        if self.core.namespace_bytes().is_some() && !self.core.is_closed() {
+            return self.punch_namespace(range);
+        }
         self.ranged("punch_hole", range, |file, offset, len| MetaRequest::PunchHole { file, offset, len })
     }
 
@@ -219,23 +207,6 @@ impl File {
         })
     }
 
-    /// Takes a lock on the whole file without waiting; it belongs to this open file and all its handles, and goes with
-    /// the last of them (flock(2)). It binds only those who ask for it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Locked`] when another holder is in the way.
-    pub fn try_lock(&self, lock: Lock) -> Pending<()> {
-        self.ask(MetaRequest::TryLock { file: self.owner(), lock }, dir::done)
-    }
-
-    /// Gives the lock back.
-    ///
-    /// # Errors
-    /// Those of flock(2).
-    pub fn unlock(&self) -> Pending<()> {
-        self.ask(MetaRequest::Unlock { file: self.owner() }, dir::done)
-    }
-
     /// Closes the file for all its handles: later operations answer [`ErrorKind::FileClosed`], those in flight come to
     /// their end, and the answer comes when the last one and every shard's table entry are gone.
     ///
@@ -299,7 +270,10 @@ impl File {
             let error = Error::new(ErrorKind::FileClosed, request.operation());
             return Pending::ready(Err(self.core.describe(error)));
         }
-        self.core.engine().ask_of(&self.core, request, answer)
+        match self.core.namespace_bytes() {
+            None => self.core.engine().ask_of(&self.core, request, answer),
+            Some(bytes) => self.ask_namespace(bytes, request, answer),
+        }
     }
 
     fn ranged(

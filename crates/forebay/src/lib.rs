@@ -19,7 +19,7 @@
 //!
 //! - [`Engine`]: started once; owns the shards (threads with a ring each) and the I/O memory.
 //! - [`File`]: `Clone + Send + Sync`; read, write, [`read_many`](File::read_many), [`scan`](File::scan),
-//!   [`append`](File::append), sync and the rest, from Tokio, from any executor, from plain threads, from shards.
+//!   [`append`](File::append), [`combine`](File::combine), [`collective`](File::collective), sync and the rest, from Tokio, from any executor, from plain threads, from shards.
 //! - [`Walk`]: dependent reads, decided inside completion handling.
 //! - [`Block`] and [`BlockMut`]: the memory that I/O happens in; a read copies nothing.
 //! - [`Class`]: who is asking.
@@ -29,7 +29,8 @@
 //! # Features
 //! - `tokio`: `AsyncRead` for scans, `AsyncWrite` for appends.
 //! - `stream`: `futures_core::Stream` for scans and `read_many`.
-//! - `tracing`: events for degradations.
+//! - `tracing`: events for degradations, and for tasks that hold their shard.
+//! - `backtrace`: where such tasks stood, in [`Stall::back_trace`]; Linux on x86_64 and aarch64.
 //! - `sim`: a simulated machine, for tests of what is built on this crate.
 //! - `testing`: the conformance suite that every driver passes.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -37,7 +38,10 @@
 mod append;
 mod arena;
 mod block;
+mod calibration;
 mod class;
+mod collective;
+mod combine;
 mod config;
 pub mod device;
 mod dir;
@@ -46,8 +50,10 @@ mod engine;
 mod error;
 mod file;
 mod fork;
+mod gather;
 mod health;
 mod nop;
+mod nvme;
 mod op;
 mod open;
 mod pending;
@@ -55,31 +61,39 @@ mod priority;
 mod read;
 mod read_many;
 mod scan;
+mod scheduler;
 pub mod shard;
 mod signals;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod stats;
+mod stats_server;
 mod submit;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wait;
 mod walk;
+mod watch;
 mod write;
 
 pub use append::{Append, AppendBuilder};
 pub use block::{Block, BlockMut};
-pub use class::Class;
-pub use config::{Config, DriverChoice};
+pub use calibration::{Calibration, Rates};
+pub use class::{Class, ClassScope, ClassSpec, Tenant};
+pub use collective::{Collective, CollectiveBuilder};
+pub use combine::{Combine, CombineBuilder};
+pub use config::{Config, DriverChoice, Polling};
 pub use device::Alignment;
 pub use dir::{DirEntry, FileKind, Metadata};
 pub use driver::meta::{Advice, Lock};
 pub use engine::{CloseReport, Engine};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
+pub use gather::GatherStats;
 pub use health::{Degradation, Health};
 pub use nop::Nop;
+pub use nvme::OpenNvme;
 pub use op::{Durability, Flush};
 pub use open::{Mode, Open};
 pub use pending::Pending;
@@ -89,7 +103,11 @@ pub use read_many::{ReadMany, ReadManyFuture, ReadManyStream};
 #[cfg(feature = "tokio")]
 pub use scan::ScanReader;
 pub use scan::{Scan, ScanBuilder};
-pub use stats::{FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stats, WalkStats};
+pub use stats::{
+    ClassStats, DeviceStats, FileStats, FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stall, Stats,
+    WalkStats,
+};
+pub use stats_server::StatsServer;
 pub use walk::{Ranges, Step, Walk, WalkFuture, WalkMany, WalkManyFuture, WalkOne};
 pub use write::{Sync, Write, WriteData, WriteFuture};
 
@@ -108,6 +126,15 @@ struct Porting;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/gathering.md")]
+struct Gathering;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/classes.md")]
+struct Classes;
+#[cfg(all(doctest, feature = "calibration"))]
+#[doc = include_str!("../../../docs/calibration.md")]
+struct CalibrationPage;
 #[cfg(all(doctest, feature = "sim"))]
 #[doc = include_str!("../../../docs/simulator.md")]
 struct Simulator;

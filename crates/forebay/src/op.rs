@@ -179,6 +179,9 @@ pub(crate) enum OpFailure {
     FileClosed,
     ShardLost,
     Forked,
+    /// What an NVMe device said.
+    #[cfg(target_os = "linux")]
+    Nvme(u16),
     /// On a thread that is not the simulated world's.
     #[cfg(feature = "sim")]
     OutsideWorld,
@@ -199,6 +202,8 @@ impl OpFailure {
             OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
             OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
             OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
+            #[cfg(target_os = "linux")]
+            OpFailure::Nvme(status) => crate::device::namespace::status_error(operation, status),
             #[cfg(feature = "sim")]
             OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
         };
@@ -206,6 +211,17 @@ impl OpFailure {
             Some(file) => file.describe(error),
             None => error,
         }
+    }
+}
+
+impl OpFailure {
+    /// Of a negative result of the driver's.
+    pub(crate) fn of_result(result: i32) -> OpFailure {
+        #[cfg(target_os = "linux")]
+        if let Some(status) = crate::driver::nvme_status(result) {
+            return OpFailure::Nvme(status);
+        }
+        OpFailure::Errno(-result)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use crate::device::Alignment;
+use crate::config::Polling;
+use crate::device::{Alignment, Device};
+use crate::driver::Route;
 use crate::driver::meta::{Descriptor, MetaReply, MetaRequest, OpenHow};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -182,12 +184,16 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
             );
         }
     }
+    let route = if alignment.direct { polled_route(engine, &alignment, &device) } else { Route::Ordinary };
     let fd = Descriptor::Os(fd);
     file(engine, open, |home| Opened {
         fd,
         path,
         mode: open.mode,
         rw_flags,
+        route,
+        #[cfg(target_os = "linux")]
+        namespace: None,
         alignment,
         device,
         device_index,
@@ -205,6 +211,9 @@ fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: P
         path,
         mode: open.mode,
         rw_flags: 0,
+        route: Route::Ordinary,
+        #[cfg(target_os = "linux")]
+        namespace: None,
         alignment,
         device,
         device_index,
@@ -216,6 +225,60 @@ fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> Fi
     let shared = engine.shared();
     let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
     File::new(FileCore::new(shared.clone(), opened(home)))
+}
+
+/// The most bytes of one polled request: what one bio holds with pages of 4 KiB (`BIO_MAX_VECS`). Only requests that
+/// travel as one can be polled for.
+const POLLED_BYTES_MAX: u64 = 256 * 4096;
+/// Where the device does not tell its limits.
+const POLLED_BYTES_UNKNOWN: u64 = 128 << 10;
+
+/// Whether completions of a device are polled for, as the configuration asks; why not is told.
+pub(crate) fn may_poll(engine: &Engine, device: &Device) -> bool {
+    let shared = engine.shared();
+    if shared.config.polling == Polling::Off {
+        return false;
+    }
+    let refuse = |why: &str, remedy: &str| {
+        shared.degrade_once("polled I/O", why, remedy);
+        false
+    };
+    if engine.driver() != "uring" {
+        return refuse("the engine's driver cannot poll", "allow io_uring");
+    }
+    if shared.config.is_real_time() {
+        // A thread that nothing preempts must not look for completions without end.
+        return refuse("the shards were asked to run in real time", "choose one of the two");
+    }
+    if device.io_poll() != Some(true) {
+        let why = format!("{} has no poll queues; its completions come by interrupt", device.name());
+        return refuse(&why, "on NVMe: boot with nvme.poll_queues=2; other devices rarely have them");
+    }
+    true
+}
+
+/// The way of a direct file's reads and writes.
+fn polled_route(engine: &Engine, alignment: &Alignment, device: &Device) -> Route {
+    if !may_poll(engine, device) {
+        return Route::Ordinary;
+    }
+    match polled_bytes_max(alignment, device.request_bytes_max(), device.segments_max()) {
+        0 => {
+            let why = "the device's requests are smaller than its alignment";
+            engine.shared().degrade_once("polled I/O", why, "none known");
+            Route::Ordinary
+        }
+        bytes_max => Route::Polled { bytes_max },
+    }
+}
+
+/// What a device takes as one request, whatever the memory's pages are; 0 when that is less than one aligned piece.
+fn polled_bytes_max(alignment: &Alignment, request: Option<u64>, segments: Option<u32>) -> u32 {
+    let request = request.unwrap_or(POLLED_BYTES_UNKNOWN);
+    let by_segments = segments.map_or(POLLED_BYTES_UNKNOWN, |segments| u64::from(segments) * 4096);
+    let most = request.min(by_segments).min(POLLED_BYTES_MAX) as u32;
+    let grain = alignment.offset.max(alignment.memory);
+    most - most % grain
 }
 
 /// `RWF_DONTCACHE` where this file takes it, found by calling: preadv2(2) answers EOPNOTSUPP otherwise.
@@ -245,4 +308,23 @@ fn is_direct(fd: &OwnedFd) -> Result<bool> {
         let _ = flags;
         false
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_polled_request_is_one_request_of_the_device() {
+        let alignment =
+            Alignment { memory: 4096, offset: 512, read_offset: 512, reported: true, direct: true };
+        let most = |request, segments| polled_bytes_max(&alignment, request, segments);
+        assert_eq!(most(Some(512 << 10), Some(127)), 127 * 4096, "its memory may lie in single pages");
+        assert_eq!(most(Some(128 << 10), Some(127)), 128 << 10);
+        assert_eq!(most(Some(8 << 20), Some(4096)), 1 << 20, "one bio");
+        assert_eq!(most(None, None), 128 << 10);
+        assert_eq!(most(Some(3 << 10), Some(1)), 0, "not even one page");
+        let large = Alignment { offset: 16 << 10, ..alignment };
+        assert_eq!(polled_bytes_max(&large, Some(100 << 10), None), 96 << 10, "parts end at the grain");
+    }
 }

@@ -6,6 +6,13 @@ use hdrhistogram::Histogram;
 
 use crate::priority::Priority;
 
+mod classes;
+mod files;
+
+pub use classes::{ClassStats, DeviceStats, Stall};
+pub use files::FileStats;
+pub(crate) use files::{FileCounts, FileReport, FileSum, Moved};
+
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
 /// Counts are exact. Times are of one operation in 32 (sampled), in nanoseconds, in histograms with two significant
@@ -21,6 +28,12 @@ pub struct Stats {
     pub page_cache_reads: u64,
     /// Bytes of those.
     pub page_cache_bytes: u64,
+    /// One entry for each class that had to share a device with others, by class and physical device.
+    pub classes: Vec<ClassStats>,
+    /// One entry for each physical device that files were opened on.
+    pub devices: Vec<DeviceStats>,
+    /// Tasks that held their shard longer than [`Config::stall_after`](crate::Config::stall_after), by their future's type.
+    pub stalls: Vec<Stall>,
     /// Dependent reads.
     pub walks: WalkStats,
     /// The I/O memory.
@@ -85,6 +98,14 @@ pub struct ShardStats {
     pub memory_waits: u64,
     /// Completions that named no slot in use; anything but zero is a bug.
     pub stray_completions: u64,
+    /// Requests whose completion was polled for; see [`Config::polling`](crate::Config::polling).
+    pub polled: u64,
+    /// Turns in which the shard looked for them, each a system call.
+    pub polls: u64,
+    /// Turns of those that found nothing: what polling costs.
+    pub polls_empty: u64,
+    /// Requests that the file system or the device would not have polled; they went the ordinary way.
+    pub polls_refused: u64,
 }
 
 /// What walks did; see [`Walk`](crate::Walk).

@@ -2,17 +2,16 @@
 //! How: all cases of the conformance suite, each on an engine and in a directory of its own. All cases of a group run,
 //! and all that failed are named at the end; what was skipped is named with the reason.
 
-use std::path::Path;
-
+use forebay::DriverChoice;
 use forebay::sim::{Profile, World};
 use forebay::testing::Env;
 use forebay::testing::suite::{self, Case, Need, Verdict};
-use forebay::{Config, DriverChoice};
+
+mod common;
 
 /// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 fn base() -> tempfile::TempDir {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    tempfile::Builder::new().prefix("forebay-suite-").tempdir_in(place).expect("a directory")
+    tempfile::Builder::new().prefix("forebay-suite-").tempdir_in(common::place()).expect("a directory")
 }
 
 /// Runs the cases of a group with `run`, and tells of all that went wrong.
@@ -37,7 +36,7 @@ fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
 /// With two shards, whose number by default depends on the machine.
 fn run_on(driver: DriverChoice, group: &str) {
     let base = base();
-    let config = Config::default().driver(driver).shards(2);
+    let config = common::config().driver(driver).shards(2);
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
@@ -48,7 +47,7 @@ fn run_simulated(group: &str) {
         let mut verdict = Verdict::Passed;
         for seed in 0..20 {
             let mut world = World::new(seed).disk(disks[seed as usize % disks.len()].clone());
-            let config = Config::default().shards(2);
+            let config = forebay::Config::default().shards(2);
             let outcome = world.run(async |_| {
                 let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
                 suite::run(case, &env).await.map_err(|failure| failure.to_string())

@@ -8,6 +8,7 @@
 //! a feature of rustix without which valgrind cannot run it.
 
 mod callgrind;
+mod clock;
 #[cfg(target_os = "linux")]
 mod enter;
 mod rows;
@@ -29,6 +30,7 @@ Instructions per operation in user space, counted by callgrind (package valgrind
   --operations F    times as many operations as a row has by itself (default 1)
   --dir DIR         where the test file of 4 MiB is written (default: where you stand); removed at the end
   --base PROGRAM    this program as another revision builds it: a second column, and the ratio
+  --clock           with --base: times instead, base, own and base again in turn, without callgrind; wants many --operations
   --ratio-max R     with --base: fail when a row's ratio is above R
   --json FILE       every single difference as JSON
   --list            the rows, and what each does
@@ -41,6 +43,7 @@ struct Options {
     factor: u64,
     dir: PathBuf,
     base: Option<PathBuf>,
+    clock: bool,
     ratio_max: Option<f64>,
     json: Option<PathBuf>,
 }
@@ -75,6 +78,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
         factor: 1,
         dir: PathBuf::from("."),
         base: None,
+        clock: false,
         ratio_max: None,
         json: None,
     };
@@ -82,6 +86,10 @@ fn parse(arguments: &[String]) -> Result<Options> {
     while let Some(argument) = rest.next() {
         // What cargo adds to every benchmark's arguments.
         if argument == "--bench" {
+            continue;
+        }
+        if argument == "--clock" {
+            options.clock = true;
             continue;
         }
         let value = rest.next().ok_or_else(|| format!("{argument} is unknown or lacks its value\n{HELP}"))?;
@@ -114,9 +122,14 @@ fn child(arguments: &[String]) -> Result<()> {
 
 /// All rows, interleaved, and the table.
 fn run(options: &Options) -> Result<()> {
+    let own = std::env::current_exe()?;
+    if options.clock {
+        let base = options.base.as_ref().ok_or("--clock compares: it needs --base")?;
+        let scratch = Scratch::new(&options.dir)?;
+        return clock::compare(&own, base, &options.rows, options.repeats, options.factor, &scratch.0);
+    }
     callgrind::require()?;
     let scratch = Scratch::new(&options.dir)?;
-    let own = std::env::current_exe()?;
     let mut lines: Vec<Line> = options.rows.iter().map(|row| Line::new(row)).collect();
     for repeat in 1..=options.repeats {
         for line in &mut lines {

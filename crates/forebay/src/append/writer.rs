@@ -2,14 +2,13 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::failure::Failure;
 use super::filling::Filling;
 use super::flight::Flight;
 use super::settle::Settling;
 use crate::arena::{AllocError, Buffer};
 use crate::block::Block;
 use crate::class::Class;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::file::File;
 use crate::op::{OpBuffer, OpFailure};
 use crate::read::RangeRead;
@@ -262,7 +261,7 @@ impl Writer {
     /// Refuses when an earlier write failed, and when `more` bytes would end where no file can.
     pub(super) fn check(&self, more: usize) -> Result<()> {
         if let Some(failure) = &self.failure {
-            return Err(failure.again(self.file.core()));
+            return Err(failure.again(self.file.core(), "an earlier write of this append failed"));
         }
         // The kernel's offsets are signed (off_t), and the padded end must fit as well.
         let end = self.position.checked_add(more as u64 + self.grain);

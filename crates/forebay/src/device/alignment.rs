@@ -34,6 +34,13 @@ impl Alignment {
         if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
     }
 
+    /// Of a device with blocks of that size, whose commands take any memory.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_blocks(bytes: u32) -> Alignment {
+        let offset = bytes.next_power_of_two();
+        Alignment { memory: MEMORY_MIN, offset, read_offset: offset, reported: true, direct: true }
+    }
+
     /// The page cache takes anything.
     pub(crate) const BUFFERED: Alignment =
         Alignment { memory: 1, offset: 1, read_offset: 1, reported: true, direct: false };

@@ -78,6 +78,12 @@ impl Layer {
         parent.unwrap_or(&self.path)
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str) -> Layer {
+        let kind = DeviceKind::Disk;
+        Layer { name: name.to_string(), kind, numbers: (7, 7), depth: 0, bottom: true, path: PathBuf::new() }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

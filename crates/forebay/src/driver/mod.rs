@@ -34,6 +34,8 @@ pub(crate) struct IoRequest {
     pub(crate) offset: u64,
     /// `RWF_*` of preadv2(2).
     pub(crate) rw_flags: i32,
+    /// The file's way through the driver, as [`Driver::register_file`] told; 0 is the ordinary one.
+    pub(crate) route: u32,
     /// Of a write: the sync that follows it, which the driver may take along; see [`Driver::submit`].
     pub(crate) sync: Option<OpKind>,
     /// Whether the calling thread is to make a write with a sync itself.
@@ -45,8 +47,83 @@ pub(crate) struct IoRequest {
 pub(crate) enum Wait {
     /// Only reap what is there.
     Poll,
-    /// Until `completions` are there; after `patience` one is enough; at the latest until `limit` has passed.
-    For { completions: u32, patience: Option<Duration>, limit: Option<Duration> },
+    /// Until `completions` are there; after `patience` one is enough; at the latest until `limit` has passed. `in_flight`
+    /// requests are under way in all.
+    For {
+        completions: u32,
+        patience: Option<Duration>,
+        limit: Option<Duration>,
+        #[cfg_attr(
+            any(not(target_os = "linux"), forebay_no_uring),
+            expect(dead_code, reason = "a second ring asks")
+        )]
+        in_flight: u32,
+    },
+}
+
+/// The way through a driver that a file wants for its operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Route {
+    #[default]
+    Ordinary,
+    /// Reads and writes are polled for, where the kernel does that, in parts of at most so many bytes.
+    Polled { bytes_max: u32 },
+    /// As commands to an NVMe namespace, without a block layer in between.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
+    Nvme(NvmeTarget),
+}
+
+/// What commands to a namespace need to know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NvmeTarget {
+    /// The namespace's number.
+    pub(crate) id: u32,
+    /// Its blocks are `1 << block_shift` bytes.
+    pub(crate) block_shift: u8,
+    pub(crate) writable: bool,
+    /// Completions are polled for.
+    pub(crate) polled: bool,
+    /// The most bytes of one command.
+    pub(crate) bytes_max: u32,
+    /// Its size.
+    pub(crate) bytes: u64,
+}
+
+/// An NVMe status as a result: below every errno. See [`nvme_status`].
+#[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+pub(crate) fn nvme_result(status: u16) -> i32 {
+    -(0x1_0000 + i32::from(status))
+}
+
+/// The NVMe status of a result, if it is one.
+#[cfg(target_os = "linux")]
+pub(crate) fn nvme_status(result: i32) -> Option<u16> {
+    (-0x1_ffff..=-0x1_0000).contains(&result).then(|| (-result - 0x1_0000) as u16)
+}
+
+/// What a driver answers about a file that it knows from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    /// It is in the driver's own table at the index that was given.
+    pub(crate) fixed: bool,
+    /// Its way, 0 for the ordinary one.
+    pub(crate) route: u32,
+    /// The driver has begun something for it: regions must be registered anew, and degradations may wait to be told.
+    pub(crate) is_news: bool,
+}
+
+/// The result of a request that must go the ordinary way: its file or device cannot be polled after all. No errno is this
+/// large.
+pub(crate) const NOT_POLLABLE: i32 = i32::MIN;
+
+/// What polling did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PollCounts {
+    /// Requests that were polled for.
+    pub(crate) requests: u64,
+    /// Looks at the devices, and those of them that found nothing.
+    pub(crate) polls: u64,
+    pub(crate) empty: u64,
 }
 
 /// Why the driver took no request.
@@ -113,14 +190,48 @@ impl Driver {
         each!(self, driver => driver.wake_handle())
     }
 
-    /// Puts a file into the driver's own table at `index`; false when it goes by its descriptor instead.
-    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd) -> bool {
-        each!(self, driver => driver.register_file(index, fd))
+    /// Makes a file known: in the driver's own table at `index`, if it has one, and with the way that it wants, if there
+    /// is that way.
+    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> Known {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            Driver::Uring(driver) => driver.register_file(index, fd, route),
+            // These have neither a table nor a second way.
+            _ => {
+                let _ = (index, fd, route);
+                Known::default()
+            }
+        }
     }
 
-    /// Takes a file out of the table. No slot and no queued request may name it any more.
-    pub(crate) fn unregister_file(&mut self, index: u32) {
-        each!(self, driver => driver.unregister_file(index))
+    /// Takes a file out of the table, and its way from it. No slot and no queued request may name it any more.
+    pub(crate) fn unregister_file(&mut self, index: u32, route: u32) {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            Driver::Uring(driver) => driver.unregister_file(index, route),
+            _ => {
+                let _ = (index, route);
+            }
+        }
+    }
+
+    /// Is anything in flight that wakes nobody when it is over? Then the shard must not sleep.
+    #[inline]
+    pub(crate) fn is_polling(&self) -> bool {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            Driver::Uring(driver) => driver.is_polling(),
+            _ => false,
+        }
+    }
+
+    /// What polling did, for the statistics.
+    pub(crate) fn poll_counts(&self) -> PollCounts {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            Driver::Uring(driver) => driver.poll_counts(),
+            _ => PollCounts::default(),
+        }
     }
 
     /// Makes an arena region known to the device path; the error says why it goes unregistered.

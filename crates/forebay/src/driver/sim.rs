@@ -153,12 +153,6 @@ impl SimDriver {
         WakeHandle::Sim(self.wake.clone())
     }
 
-    pub(crate) fn register_file(&mut self, _index: u32, _fd: RawFd) -> bool {
-        false
-    }
-
-    pub(crate) fn unregister_file(&mut self, _index: u32) {}
-
     pub(crate) fn register_region(&mut self, _index: u16, _start: *mut u8, _len: usize) -> io::Result<()> {
         Ok(())
     }

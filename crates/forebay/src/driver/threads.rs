@@ -11,7 +11,6 @@ pub(super) mod transfer;
 mod workers;
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 pub(crate) use self::completions::CompletionQueue;
@@ -142,13 +141,6 @@ impl ThreadsDriver {
     pub(crate) fn wake_handle(&self) -> WakeHandle {
         WakeHandle::Threads(self.completions.clone())
     }
-
-    /// There is no table of files here: each goes by its descriptor.
-    pub(crate) fn register_file(&mut self, _index: u32, _fd: RawFd) -> bool {
-        false
-    }
-
-    pub(crate) fn unregister_file(&mut self, _index: u32) {}
 
     /// Any memory is as good as any other for `pread` and `pwrite`.
     pub(crate) fn register_region(&mut self, _index: u16, _start: *mut u8, _len: usize) -> io::Result<()> {

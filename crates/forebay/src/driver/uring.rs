@@ -3,6 +3,8 @@
 //! Settings are tried, never inferred from a kernel version, and each has a fallback: `SINGLE_ISSUER`,
 //! `DEFER_TASKRUN`, `COOP_TASKRUN`, a registered ring descriptor, a sparse table of registered files, registered
 //! arena regions (cloned from a keeper ring that pins them once), `min_wait`, `NO_IOWAIT`.
+//!
+//! Beside it stands a second ring, made for the first file that wants it, for reads and writes that are polled for.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,66 +14,56 @@ use std::time::Duration;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 
-use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
+use crate::config::Polling;
+use crate::driver::{IoRequest, Known, PollCounts, QueueFull, Route, Wait, WakeHandle};
 use crate::health::Degradation;
 use crate::op::{Flush, OpKind};
 use crate::shard::optable::OpKey;
 
 mod blocking;
+mod enter;
 mod entry;
 mod keeper;
+mod nvme;
+mod polled;
+mod routes;
 mod setup;
+mod splits;
+mod tables;
 mod wake;
 
+use enter::Door;
 use entry::UseFile;
 pub(crate) use keeper::Keeper;
+use routes::Routes;
+use tables::Tables;
 pub(crate) use wake::UringWake;
 
 /// Registered files a ring has room for; 65,536 were refused on a common kernel, 1,024 work everywhere tried.
 pub(crate) const FIXED_FILES_MAX: u32 = 1024;
-/// Arena regions a ring has room for; later ones go unregistered.
-const REGIONS_MAX: u32 = 256;
+/// Arena regions a ring has room for, more than an arena of 30 GiB has; later ones go unregistered.
+const REGIONS_MAX: u32 = 1024;
 
 /// `user_data` of completions that belong to no slot. Slot generations start at one, so no key is this large with
 /// an index this large.
 const WAKE_DATA: u64 = u64::MAX;
 const CANCEL_DATA: u64 = u64::MAX - 1;
 
-// io_uring_enter(2); the io-uring crate has no safe call with these.
-const ENTER_GETEVENTS: u32 = 1 << 0;
-const ENTER_EXT_ARG: u32 = 1 << 3;
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
-const ENTER_NO_IOWAIT: u32 = 1 << 7;
-
-/// Longer than any wait; a shard looks up then, finds nothing and waits on.
-static LONG: types::Timespec = types::Timespec::new().sec(3600);
-
-/// `struct io_uring_getevents_arg` of the kernel's ABI.
-#[repr(C)]
-struct GetEventsArg {
-    sigmask: u64,
-    sigmask_sz: u32,
-    min_wait_usec: u32,
-    ts: u64,
-}
-
 /// A ring and what was found to work on it.
 pub(crate) struct UringDriver {
     ring: IoUring,
     keeper: Arc<Keeper>,
     wake: Arc<UringWake>,
-    /// What to pass to io_uring_enter: the registered index, or the descriptor.
-    enter_fd: RawFd,
-    enter_flags: u32,
-    has_min_wait: bool,
-    has_ext_arg: bool,
-    has_fixed_files: bool,
-    has_region_table: bool,
-    /// Bit per region: registered with this ring.
-    regions: [u64; REGIONS_MAX as usize / 64],
+    door: Door,
+    tables: Tables,
+    /// Files that go another way than this ring, and the rings that they go to.
+    routes: Routes,
     wake_read: Option<Box<u64>>,
     /// Completions of what the shard's thread did itself.
     made: Vec<(OpKey, i32)>,
+    depth: u32,
+    /// How the rings for what is polled for look.
+    polling: Polling,
     enters: u64,
     degraded: Vec<Degradation>,
 }
@@ -79,28 +71,30 @@ pub(crate) struct UringDriver {
 impl UringDriver {
     /// Makes a ring for `depth` requests on the calling thread, which must be the shard's. The error is the
     /// kernel's refusal of the plainest ring.
-    pub(crate) fn new(depth: u32, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
+    pub(crate) fn new(depth: u32, polling: Polling, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
         let mut degraded = Vec::new();
-        let ring = setup::build_ring(depth, &mut degraded)?;
-        let params = ring.params();
+        let ring: IoUring = setup::build_ring(depth, false, |degradation| degraded.push(degradation))?;
+        let mut door = Door::of(&ring);
+        if let Err(error) = door.register() {
+            degraded.push(setup::refused("registered ring descriptor", &error, "use Linux 5.18 or later"));
+        }
+        let tables = Tables::register(&ring.submitter(), |what, error, remedy| {
+            degraded.push(setup::refused(what, &error, remedy));
+        });
         let mut driver = UringDriver {
-            enter_fd: ring.as_raw_fd(),
-            enter_flags: if params.is_feature_no_iowait() { ENTER_NO_IOWAIT } else { 0 },
-            has_min_wait: params.is_feature_min_timeout(),
-            has_ext_arg: params.is_feature_ext_arg(),
-            has_fixed_files: false,
-            has_region_table: false,
-            regions: [0; REGIONS_MAX as usize / 64],
             wake: UringWake::new(ring.as_raw_fd())?,
             wake_read: None,
             made: Vec::new(),
+            routes: Routes::default(),
             keeper,
+            door,
+            tables,
             ring,
+            depth,
+            polling,
             enters: 0,
             degraded,
         };
-        driver.register_own_fd();
-        driver.register_tables();
         driver.arm_wake();
         Ok(driver)
     }
@@ -120,12 +114,16 @@ impl UringDriver {
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
+        // SAFETY: the caller keeps memory and file until the completion.
+        if request.route != 0 && unsafe { self.submit_routed(request) }? {
+            return Ok(false);
+        }
         if request.flush == Flush::Blocking && request.sync.is_some() {
             // SAFETY: the caller keeps memory and file until the completion.
             unsafe { self.make(request) };
             return Ok(true);
         }
-        let fixed = request.region.filter(|&region| self.is_registered(region));
+        let fixed = request.region.filter(|&region| self.tables.has_region(region));
         // SAFETY: the caller keeps memory and file until the completion.
         unsafe {
             match request.fixed_file {
@@ -168,12 +166,6 @@ impl UringDriver {
         }
     }
 
-    #[inline]
-    fn is_registered(&self, region: u16) -> bool {
-        let word = self.regions.get(region as usize / 64).copied().unwrap_or(0);
-        word & (1 << (region % 64)) != 0
-    }
-
     pub(crate) fn cancel(&mut self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.to_user_data()).build().user_data(CANCEL_DATA);
         // SAFETY: the entry names no memory. A full queue means that this cancel is not sent; the operation then
@@ -186,20 +178,17 @@ impl UringDriver {
 
     #[inline]
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
+        let is_busy = self.routes.is_busy();
         match wait {
             // With news of the thread's own there is nothing to wait for.
-            Wait::For { completions, patience, limit } if self.made.is_empty() => {
+            Wait::For { completions, patience, limit, .. } if self.made.is_empty() && !is_busy => {
                 self.enter(completions, patience, limit)?;
             }
-            _ => {
-                let (waiting, taskrun) = {
-                    let queue = self.ring.submission();
-                    (!queue.is_empty(), queue.taskrun() || queue.cq_overflow())
-                };
-                if waiting || taskrun {
-                    self.enter(0, None, None)?;
-                }
+            // What is polled for wakes nobody.
+            Wait::For { in_flight, .. } if self.made.is_empty() && !self.is_polling() => {
+                self.wait_beside(wait, in_flight, &mut report)?;
             }
+            _ => self.hand_over()?,
         }
         let mut woken = false;
         for completion in self.ring.completion() {
@@ -215,117 +204,73 @@ impl UringDriver {
         if woken {
             self.arm_wake();
         }
+        if is_busy {
+            self.enters += 1;
+            return self.routes.complete(Wait::Poll, report);
+        }
         Ok(())
+    }
+
+    /// Enters without waiting, if anything is queued or left to do.
+    #[inline]
+    fn hand_over(&mut self) -> io::Result<()> {
+        let must = {
+            let queue = self.ring.submission();
+            !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        };
+        if must { self.enter(0, None, None) } else { Ok(()) }
     }
 
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
-        !self.made.is_empty() || !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+        !self.made.is_empty()
+            || !self.ring.completion().is_empty()
+            || self.ring.submission().taskrun()
+            || (self.routes.is_busy() && self.routes.has_completions())
     }
 
-    /// One `io_uring_enter` that both submits and reaps. `GETEVENTS` is always set: with DEFER_TASKRUN nothing is
-    /// posted without it.
+    /// One `io_uring_enter` of the first ring.
     fn enter(&mut self, want: u32, patience: Option<Duration>, limit: Option<Duration>) -> io::Result<()> {
         let to_submit = self.ring.submission().len() as u32;
-        let mut flags = self.enter_flags | ENTER_GETEVENTS;
-        let span = limit.map(types::Timespec::from);
-        let mut argument = GetEventsArg { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: 0 };
-        let mut want = want;
-        let mut extended = false;
-        if want > 0 && self.has_ext_arg {
-            if let Some(span) = &span {
-                argument.ts = std::ptr::from_ref(span) as u64;
-                extended = true;
-            }
-            if let Some(patience) = patience.filter(|_| want > 1) {
-                if self.has_min_wait {
-                    argument.min_wait_usec = patience.as_micros() as u32;
-                    extended = true;
-                    // Without a limit of its own the call would answer ETIME when patience ends with nothing there,
-                    // and a second one would have to wait for the first completion.
-                    if argument.ts == 0 {
-                        argument.ts = std::ptr::from_ref(&LONG) as u64;
-                    }
-                } else {
-                    // Without a bound a wait for several could outlast the last request of a batch.
-                    want = 1;
-                }
-            }
-        } else if want > 1 {
-            want = 1;
-        }
-        let (pointer, size): (*const GetEventsArg, usize) = match extended {
-            true => {
-                flags |= ENTER_EXT_ARG;
-                (&argument, size_of::<GetEventsArg>())
-            }
-            false => (std::ptr::null(), 0),
-        };
         self.enters += 1;
-        // SAFETY: io_uring_enter(2) with this driver's ring; `argument` and `span` outlive the call. Queued entries
-        // name memory and files that their slots own.
-        let entered = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, self.enter_fd, to_submit, want, flags, pointer, size)
-        };
-        if entered >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            // EINTR: a signal; ETIME: the limit passed; EBUSY and EAGAIN: the completion queue must be reaped or
-            // memory is short, and what was not taken stays queued for the next turn.
-            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
-            _ => Err(error),
-        }
+        self.door.enter(to_submit, want, patience, limit)
     }
 
     pub(crate) fn wake_handle(&self) -> WakeHandle {
         WakeHandle::Uring(self.wake.clone())
     }
 
-    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd) -> bool {
-        self.has_fixed_files
-            && index < FIXED_FILES_MAX
-            && self.ring.submitter().register_files_update(index, &[fd]).is_ok()
+    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> Known {
+        let fixed = self.tables.add_file(&self.ring.submitter(), index, fd);
+        match route {
+            Route::Ordinary => Known { fixed, route: 0, is_news: false },
+            other => self.begin_route(index, fd, other, fixed),
+        }
     }
 
-    pub(crate) fn unregister_file(&mut self, index: u32) {
-        if self.has_fixed_files && index < FIXED_FILES_MAX {
-            // A refusal leaves the entry in place: the table keeps the file open, nothing else.
-            let _ = self.ring.submitter().register_files_update(index, &[-1]);
-        }
+    pub(crate) fn unregister_file(&mut self, index: u32, route: u32) {
+        self.tables.remove_file(&self.ring.submitter(), index);
+        self.end_route(index, route);
     }
 
     pub(crate) fn register_region(&mut self, index: u16, start: *mut u8, len: usize) -> io::Result<()> {
-        if !self.has_region_table || u32::from(index) >= REGIONS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
-        let cloned = self.keeper.register(index, start, len).and_then(|source| {
-            self.ring.submitter().register_buffers_clone_offset(
-                source,
-                index.into(),
-                index.into(),
-                1,
-                io_uring::types::CloneBuffersFlags::DST_REPLACE,
-            )
-        });
-        if cloned.is_err() {
-            // Kernels before 6.13 cannot clone: this ring pins the region itself.
-            let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every shard
-            // has ended, and the kernel holds its own pin on the pages beside that.
-            unsafe { self.ring.submitter().register_buffers_update(index.into(), &[buffer], None)? };
-        }
-        self.regions[index as usize / 64] |= 1 << (index % 64);
-        Ok(())
+        self.tables.add_region(&self.ring.submitter(), &self.keeper, index, start, len)?;
+        self.routes.add_region(&self.keeper, index, start, len)
     }
 
     pub(crate) fn retire(&mut self) {
-        self.regions = [0; REGIONS_MAX as usize / 64];
-        if std::mem::take(&mut self.has_region_table) {
-            // A refusal leaves them pinned for as long as the ring lives, nothing else.
-            let _ = self.ring.submitter().unregister_buffers();
-        }
+        self.tables.retire(&self.ring.submitter());
+        self.routes.retire();
+    }
+
+    /// Is anything in flight that no interrupt and no other thread will tell of? Then the shard must not sleep.
+    #[inline]
+    pub(crate) fn is_polling(&self) -> bool {
+        self.routes.is_polling()
+    }
+
+    pub(crate) fn poll_counts(&self) -> PollCounts {
+        self.routes.poll_counts()
     }
 
     pub(crate) fn enters(&self) -> u64 {

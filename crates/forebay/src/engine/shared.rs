@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::devices::Devices;
 use crate::arena::{AllocError, Arena};
@@ -18,10 +18,13 @@ use crate::health::Degradation;
 use crate::op::OpFailure;
 use crate::pending::Pending;
 use crate::priority::Granted;
+use crate::scheduler::DeviceScheduler;
 use crate::shard;
 use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::stats::MemoryStats;
+use crate::stats_server::Bell;
+use crate::watch::Watch;
 
 /// What handles, files and shards share.
 pub(crate) struct EngineShared {
@@ -34,7 +37,7 @@ pub(crate) struct EngineShared {
     /// How long a shard looks for news before it sleeps: while nothing is in flight, and while something is.
     pub(crate) spin_idle: Ticks,
     pub(crate) spin_flying: Ticks,
-    pub(super) pool: Pool,
+    pub(crate) pool: Pool,
     pub(super) driver: OnceLock<&'static str>,
     pub(super) degraded: Mutex<Vec<Degradation>>,
     pub(super) devices: Mutex<Devices>,
@@ -47,6 +50,10 @@ pub(crate) struct EngineShared {
     #[cfg(feature = "sim")]
     pub(crate) world: Option<crate::sim::Link>,
     pub(super) shards_left: AtomicUsize,
+    /// Looks for tasks that hold a shard.
+    pub(crate) watch: Watch,
+    /// What tells of this engine, and is told its end.
+    pub(super) servers: Mutex<Vec<Weak<Bell>>>,
 }
 
 impl EngineShared {
@@ -205,13 +212,39 @@ impl EngineShared {
         }
         // Read from sysfs outside the lock: it takes some system calls.
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
-        self.lock_devices().add(number, device)
+        self.tell_uncalibrated(&device);
+        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
+    }
+
+    /// A calibration was given, but none of this device.
+    fn tell_uncalibrated(&self, device: &Device) {
+        let given = &self.config.calibrations;
+        let (name, model, _) = device.scheduled();
+        // A file system in memory has no device to calibrate.
+        let has_disk = device.physical().next().is_some() || self.is_simulated();
+        if given.is_empty() || !has_disk || given.iter().any(|calibration| calibration.fits(device)) {
+            return;
+        }
+        let model = model.map_or_else(String::new, |model| format!(" ({model})"));
+        let known: Vec<&str> = given.iter().map(|calibration| calibration.device.as_str()).collect();
+        self.degrade_once(
+            &format!("calibration of {name}"),
+            &format!("none that was given is of {name}{model}, only of {}", known.join(", ")),
+            "run forebay calibrate on it",
+        );
+    }
+
+    /// The scheduler of a device by its number; `None` for operations without a file.
+    #[cold]
+    pub(crate) fn scheduler_of(&self, device: u16) -> Option<Arc<DeviceScheduler>> {
+        self.lock_devices().scheduler(device)
     }
 
     /// As [`device_of`](Self::device_of), for a device that is known already.
-    #[cfg(feature = "sim")]
+    #[cfg(any(feature = "sim", target_os = "linux"))]
     pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
-        self.lock_devices().add(number, device)
+        self.tell_uncalibrated(&device);
+        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
     }
 
     pub(super) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
@@ -259,6 +292,8 @@ impl EngineShared {
         for inbox in self.inboxes.iter() {
             inbox.end();
         }
+        let servers = std::mem::take(&mut *self.servers.lock().unwrap_or_else(PoisonError::into_inner));
+        servers.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
     }
 
     /// One shard's thread is over; the last one closes the arena, whose blocks live on.
@@ -266,6 +301,7 @@ impl EngineShared {
         if self.shards_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // Not marked as closing: handles of an engine whose shards died are told that, and may still close it.
             self.arena.close();
+            self.watch.end();
             // Queued calls still run; nobody waits for the pool's threads.
             drop(self.pool.close());
         }

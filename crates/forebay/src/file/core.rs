@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
+#[cfg(target_os = "linux")]
+use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
+use crate::driver::Route;
 use crate::driver::meta::{Described, Descriptor};
 use crate::engine::EngineShared;
 use crate::error::Error;
@@ -22,6 +25,9 @@ pub(crate) struct FileCore {
     home: usize,
     mode: Mode,
     rw_flags: i32,
+    route: Route,
+    #[cfg(target_os = "linux")]
+    namespace: Option<Arc<Namespace>>,
     alignment: Alignment,
     device: Arc<Device>,
     device_index: u16,
@@ -50,6 +56,10 @@ pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) mode: Mode,
     pub(crate) rw_flags: i32,
+    pub(crate) route: Route,
+    /// The NVMe namespace that it is, if it is one.
+    #[cfg(target_os = "linux")]
+    pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) alignment: Alignment,
     pub(crate) device: Arc<Device>,
     pub(crate) device_index: u16,
@@ -68,6 +78,9 @@ impl FileCore {
             home: opened.home,
             mode: opened.mode,
             rw_flags: opened.rw_flags,
+            route: opened.route,
+            #[cfg(target_os = "linux")]
+            namespace: opened.namespace,
             alignment: opened.alignment,
             device: opened.device,
             device_index: opened.device_index,
@@ -110,6 +123,30 @@ impl FileCore {
     #[inline]
     pub(crate) fn rw_flags(&self) -> i32 {
         self.rw_flags
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn namespace(&self) -> Option<&Arc<Namespace>> {
+        self.namespace.as_ref()
+    }
+
+    /// The size of the NVMe namespace that it is, if it is one.
+    pub(crate) fn namespace_bytes(&self) -> Option<u64> {
+        match self.route {
+            Route::Nvme(target) => Some(target.bytes),
+            _ => None,
+        }
+    }
+
+    /// Of a namespace: whether it was opened to be written.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.route, Route::Nvme(target) if target.writable)
+    }
+
+    /// The way that its operations want through the driver.
+    pub(crate) fn route(&self) -> Route {
+        self.route
     }
 
     #[inline]

@@ -33,13 +33,17 @@ impl Shard {
         }
         let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
         let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
-        while self.ops.with(|ops| ops.in_flight) > 0 {
+        loop {
+            let in_flight = self.ops.with(|ops| ops.in_flight);
+            if in_flight == 0 {
+                break;
+            }
             let left = Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())));
             if left.is_zero() {
                 break;
             }
             self.take_word();
-            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left) });
+            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left), in_flight });
             // Short transfers and the syncs of durable writes go on to their end.
             self.submit_staged();
         }
@@ -115,7 +119,11 @@ impl Shard {
                 self.finish_with(key.index, OpFailure::EngineClosed);
             }
         }
-        self.ops.with(|ops| ops.forget_staged());
+        let me = self.index();
+        self.ops.with(|ops| {
+            ops.forget_staged(me);
+            ops.lanes.open();
+        });
     }
 
     fn cancel_in_flight(&self, key: OpKey) {

@@ -200,8 +200,13 @@ impl Shard {
         if has_arrivals || !self.executor.is_idle() || !self.inbox.is_quiet() {
             return Wait::Poll;
         }
-        let (in_flight, starved) =
-            self.ops.with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0));
+        // Nothing would end a sleep when the device is done.
+        if self.driver.with(|driver| driver.is_polling()) {
+            return Wait::Poll;
+        }
+        let (in_flight, starved, look_at_ns) = self
+            .ops
+            .with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.lanes.look_at_ns()));
         if self.spin_until_news(in_flight) {
             return Wait::Poll;
         }
@@ -214,15 +219,18 @@ impl Shard {
             self.walks.with(|walks| walks.shrink());
         }
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
-            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())))
-                + Duration::from_micros(1)
+            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
         });
         // Waiting only for memory: a foreign return wakes us, but one that this thread's own tasks make does not,
         // so look again soon.
-        let limit =
-            if starved { Some(limit.map_or(PATIENCE * 20, |limit| limit.min(PATIENCE * 20))) } else { limit };
+        let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
+        // A capped class, or one that lets others catch up, goes on by itself.
+        let limit = look_at_ns.map_or(limit, |at_ns| {
+            let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
+            limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
+        });
         let completions = if in_flight < IN_FLIGHT_SEVERAL { 1 } else { in_flight / IN_FLIGHT_PER_WAIT };
-        Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit }
+        Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit, in_flight }
     }
 
     /// Looks for completions and messages for a short while before sleeping; a wake-up costs more than that when
@@ -300,14 +308,31 @@ impl Shard {
     /// Tells what the driver says of a failure, or else the failure itself.
     #[cold]
     fn tell_driver_failure(&self, error: &std::io::Error) {
-        let told = self.driver.with(|driver| driver.degradations());
-        if told.is_empty() {
+        if !self.tell_degradations() {
             let why = format!("waiting for completions failed: {error}");
             self.engine.degrade_once("driver", &why, "report this");
         }
-        for Degradation { what, why, remedy } in told {
-            self.engine.degrade_once(&what, &why, &remedy);
+    }
+
+    /// Tells what the driver has to say, if anything.
+    #[cold]
+    pub(super) fn tell_degradations(&self) -> bool {
+        let told = self.driver.with(|driver| driver.degradations());
+        for Degradation { what, why, remedy } in &told {
+            self.engine.degrade_once(what, why, remedy);
         }
+        !told.is_empty()
+    }
+
+    /// A request came back from the polled ring undone, and goes the ordinary way; so do the file's later ones.
+    #[cold]
+    pub(super) fn tell_not_pollable(&self) {
+        self.counters.polls_refused.set(self.counters.polls_refused.get() + 1);
+        self.engine.degrade_once(
+            "polled I/O",
+            "the file system or device took no polled request; completions come by interrupt",
+            "use a file system that polls (ext4, XFS, btrfs) on a device with poll queues",
+        );
     }
 
     /// Registers a sleeping task's waker; returns the number that renews or removes it.

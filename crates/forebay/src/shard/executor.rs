@@ -2,6 +2,7 @@
 
 mod guarded;
 mod queues;
+mod stalls;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -15,8 +16,11 @@ use crate::shard::clock::{Clock, Ticks};
 use crate::shard::inbox::Inbox;
 use crate::shard::local::LocalCell;
 use crate::shard::{self, Shard};
+use crate::stats::Stall;
+use crate::watch::Beat;
 use guarded::Guarded;
 use queues::Queues;
+use stalls::Stalls;
 
 pub(crate) use guarded::Abort;
 
@@ -48,6 +52,11 @@ pub(crate) struct Executor {
     slice_began: Cell<Option<Ticks>>,
     /// The task that runs now.
     current: Cell<u32>,
+    /// A poll that takes longer is noticed.
+    stall: Ticks,
+    stalls: LocalCell<Stalls>,
+    /// Told of every poll, for back-traces of long ones.
+    beat: Beat,
     /// A task gave way: the turn's tasks have had their share.
     yielded: Cell<bool>,
 }
@@ -56,6 +65,8 @@ const NO_TASK: u32 = u32::MAX;
 
 struct Tasks {
     slots: Vec<Option<Known>>,
+    /// The type of the future that each place had last.
+    names: Vec<&'static str>,
     free: Vec<usize>,
     closed: bool,
 }
@@ -68,13 +79,21 @@ struct Known {
 }
 
 impl Executor {
-    pub(crate) fn new(clock: &Clock) -> Executor {
+    pub(crate) fn new(clock: &Clock, stall_ns: u64, beat: Beat) -> Executor {
         Executor {
             queues: LocalCell::new(Queues::new()),
-            tasks: LocalCell::new(Tasks { slots: Vec::new(), free: Vec::new(), closed: false }),
+            tasks: LocalCell::new(Tasks {
+                slots: Vec::new(),
+                names: Vec::new(),
+                free: Vec::new(),
+                closed: false,
+            }),
             slice: clock.ticks(SLICE_NS),
             slice_began: Cell::new(None),
             current: Cell::new(NO_TASK),
+            stall: clock.ticks(stall_ns),
+            stalls: LocalCell::new(Stalls::default()),
+            beat,
             yielded: Cell::new(false),
         }
     }
@@ -108,6 +127,8 @@ impl Executor {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
             return drop(answer);
         };
+        let name = std::any::type_name_of_val(&future);
+        self.tasks.with(|tasks| tasks.names[index] = name);
         let home = inbox.clone();
         let future = Guarded::new(future, answer, index, abort);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
@@ -129,18 +150,36 @@ impl Executor {
         self.slice_began.set(None);
         // A panic of a task's code is caught in `Guarded`; what is left to unwind to here comes from a waker or a
         // destructor of the program's and must not take the shard with it. The rest of the turn's tasks run next turn.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.run_ready(shard)));
+        if catch_unwind(AssertUnwindSafe(|| self.run_ready(shard))).is_err() {
+            self.beat.poll_ends();
+        }
         self.current.set(NO_TASK);
         shard.set_class(Class::DEFAULT);
     }
 
     fn run_ready(&self, shard: &Shard) {
         let mut polls = 0;
+        // Where a reading costs as much as half an operation none is taken.
+        let timed = shard.clock().is_cheap();
+        let mut began = if timed { shard.clock().now() } else { 0 };
+        self.beat.turn_begins();
         while let Some(runnable) = self.queues.with(|queues| queues.pop(&shard.engine().classes)) {
             let TaskMeta { class, index } = *runnable.metadata();
             shard.set_class(class);
             self.current.set(index);
+            self.beat.poll_begins();
             runnable.run();
+            self.beat.poll_ends();
+            if timed {
+                let ended = shard.clock().now();
+                if ended.wrapping_sub(began) > self.stall {
+                    self.note_stall(index, shard.clock().ns(ended.wrapping_sub(began)));
+                }
+                began = ended;
+            } else if let Some((_, since)) = self.beat.sampled() {
+                // The watcher has timed it.
+                self.note_stall(index, shard.clock().ns(shard.clock().now().wrapping_sub(since)));
+            }
             polls += 1;
             if self.yielded.replace(false)
                 || polls == POLLS_PER_TURN
@@ -149,6 +188,17 @@ impl Executor {
                 break;
             }
         }
+    }
+
+    #[cold]
+    fn note_stall(&self, index: u32, ns: u64) {
+        let name = self.tasks.with(|tasks| tasks.names.get(index as usize).copied().unwrap_or_default());
+        self.stalls.with(|stalls| stalls.note(name, ns, &self.beat));
+    }
+
+    /// Tasks that held the shard for too long.
+    pub(crate) fn stalls(&self) -> Vec<Stall> {
+        self.stalls.with(|stalls| stalls.list(&self.beat))
     }
 
     /// The number of the task that runs now, if `waker` is the one it was given; then
@@ -221,6 +271,7 @@ impl Tasks {
         }
         Some(self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
+            self.names.push("");
             self.slots.len() - 1
         }))
     }

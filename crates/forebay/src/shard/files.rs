@@ -4,9 +4,10 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Known, Route};
 use crate::file::FileCore;
 use crate::open::Mode;
+use crate::stats::{FileCounts, FileReport, Moved};
 
 /// Files that this shard has worked with and that are still open.
 pub(crate) struct FileTable {
@@ -18,6 +19,9 @@ struct Entry {
     core: Arc<FileCore>,
     fd: RawFd,
     fixed: bool,
+    /// Its way through the driver, and whether operations still take it.
+    route: u32,
+    on_route: bool,
     rw_flags: i32,
     /// Reads may find their bytes in the page cache.
     cached: bool,
@@ -25,6 +29,18 @@ struct Entry {
     uses: u32,
     /// The last handle is gone, or the file was closed: the entry goes with its last use.
     closing: bool,
+    /// What was done with the file from this shard.
+    counts: FileCounts,
+}
+
+impl Entry {
+    /// One use less; true when it must go now.
+    #[inline]
+    fn leave(&mut self) -> bool {
+        debug_assert!(self.uses > 0);
+        self.uses -= 1;
+        self.uses == 0 && self.closing
+    }
 }
 
 /// Why a file has no entry.
@@ -41,6 +57,7 @@ pub(crate) enum Refused {
 pub(crate) struct FileTarget {
     pub(crate) fd: RawFd,
     pub(crate) fixed: bool,
+    pub(crate) route: u32,
     pub(crate) rw_flags: i32,
     /// A direct read ends off this grain only at the end of the file.
     pub(crate) read_grain: u32,
@@ -51,7 +68,7 @@ pub(crate) struct FileTarget {
 impl FileTarget {
     /// For operations without a file.
     pub(crate) const fn none() -> FileTarget {
-        FileTarget { fd: -1, fixed: false, rw_flags: 0, read_grain: 1, is_cached: false, device: 0 }
+        FileTarget { fd: -1, fixed: false, route: 0, rw_flags: 0, read_grain: 1, is_cached: false, device: 0 }
     }
 }
 
@@ -66,7 +83,7 @@ impl FileTable {
         &mut self,
         core: &Arc<FileCore>,
         shard: usize,
-        register: impl FnOnce(u32, RawFd) -> bool,
+        register: impl FnOnce(u32, RawFd, Route) -> Known,
     ) -> Result<u32, Refused> {
         let index = core.table_index(shard);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
@@ -84,7 +101,7 @@ impl FileTable {
         &mut self,
         core: &Arc<FileCore>,
         shard: usize,
-        register: impl FnOnce(u32, RawFd) -> bool,
+        register: impl FnOnce(u32, RawFd, Route) -> Known,
     ) -> Result<u32, Refused> {
         if core.is_closed() {
             return Err(Refused::Closed);
@@ -100,13 +117,17 @@ impl FileTable {
             return Err(Refused::ClosedMeanwhile);
         }
         let fd = core.raw_fd();
+        let known = register(index, fd, core.route());
         let entry = Entry {
             fd,
-            fixed: register(index, fd),
+            fixed: known.fixed,
+            route: known.route,
+            on_route: true,
             rw_flags: core.rw_flags(),
             cached: core.mode() == Mode::Buffered,
             uses: 1,
             closing: core.has_no_handle(),
+            counts: FileCounts::default(),
             core: core.clone(),
         };
         match self.entries.get_mut(index as usize) {
@@ -122,11 +143,19 @@ impl FileTable {
         Some(FileTarget {
             fd: entry.fd,
             fixed: entry.fixed,
+            route: if entry.on_route { entry.route } else { 0 },
             rw_flags: entry.rw_flags,
             read_grain: entry.core.alignment().read_offset,
             is_cached: entry.cached,
             device: entry.core.device_index(),
         })
+    }
+
+    /// Lets the file's further operations go the ordinary way; those that are under way go on where they are.
+    pub(crate) fn leave_route(&mut self, index: u32) {
+        if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
+            entry.on_route = false;
+        }
     }
 
     /// One use more of an entry that is in use.
@@ -145,14 +174,32 @@ impl FileTable {
     /// One use less; true when the entry must go now.
     #[inline]
     pub(crate) fn leave(&mut self, index: u32) -> bool {
-        match self.entries.get_mut(index as usize) {
-            Some(Some(entry)) => {
-                debug_assert!(entry.uses > 0);
-                entry.uses -= 1;
-                entry.uses == 0 && entry.closing
-            }
-            _ => false,
-        }
+        self.entry(index).is_some_and(Entry::leave)
+    }
+
+    /// As [`leave`](Self::leave), after an operation that is over.
+    #[inline]
+    pub(crate) fn leave_after(&mut self, index: u32, moved: Moved) -> bool {
+        self.entry(index).is_some_and(|entry| {
+            entry.counts.add(moved);
+            entry.leave()
+        })
+    }
+
+    #[inline]
+    fn entry(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index as usize)?.as_mut()
+    }
+
+    /// What was done with each file from here.
+    pub(crate) fn report(&self) -> Vec<FileReport> {
+        let report = |entry: &Entry| FileReport {
+            key: Arc::as_ptr(&entry.core) as usize,
+            path: entry.core.path().to_path_buf(),
+            device: entry.core.device_index(),
+            counts: entry.counts,
+        };
+        self.entries.iter().flatten().map(report).collect()
     }
 
     /// Marks a file's entry as closing; true when it must go now.
@@ -170,8 +217,8 @@ impl FileTable {
     pub(crate) fn remove(&mut self, index: u32, shard: usize, driver: &mut Driver) -> Option<Arc<FileCore>> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         debug_assert_eq!(entry.uses, 0);
-        if entry.fixed {
-            driver.unregister_file(index);
+        if entry.fixed || entry.route != 0 {
+            driver.unregister_file(index, entry.route);
         }
         entry.core.clear_table_index(shard);
         self.free.push(index);
@@ -184,8 +231,8 @@ impl FileTable {
         let mut drained = Vec::with_capacity(self.entries.len());
         for (index, entry) in self.entries.drain(..).enumerate() {
             let Some(entry) = entry else { continue };
-            if entry.fixed && entry.uses == 0 {
-                driver.unregister_file(index as u32);
+            if (entry.fixed || entry.route != 0) && entry.uses == 0 {
+                driver.unregister_file(index as u32, entry.route);
             }
             entry.core.clear_table_index(shard);
             drained.push((entry.core, entry.uses > 0));

@@ -97,6 +97,7 @@ struct Counters {
     spins_useful: Cell<u64>,
     memory_waits: Cell<u64>,
     strays: Cell<u64>,
+    polls_refused: Cell<u64>,
 }
 
 thread_local! {

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::arena::AllocError;
-use crate::driver::IoRequest;
+use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::file::FileCore;
-use crate::op::{OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
+use crate::op::{Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::read_many;
+use crate::scheduler::{Admission, Here, Lanes};
 use crate::shard::Shard;
 use crate::shard::clock::Ticks;
 use crate::shard::files::{FileTarget, Refused};
 use crate::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::shard::remote::RemotePtr;
+use crate::stats::Moved;
 #[cfg(feature = "_breakage")]
 use crate::testing::breakage::Breakage;
 use crate::walk;
@@ -25,6 +27,8 @@ pub(crate) struct Ops {
     staged: VecDeque<u32>,
     /// Reads that found no memory, in order of arrival.
     starved: VecDeque<u32>,
+    /// Those that wait for their device, by device and class.
+    pub(crate) lanes: Lanes,
     /// The arena was told that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
@@ -45,6 +49,8 @@ const RETRY_WITHOUT_WORKER: u8 = 25;
 enum Verdict {
     Finished(OpResult),
     Again,
+    /// Again, the ordinary way.
+    NotPollable,
 }
 
 /// Does the end of this operation give memory back, whoever waits for it? A write's does, and so does the sync that is a
@@ -66,6 +72,7 @@ impl Ops {
             table: OpTable::new(),
             staged: VecDeque::with_capacity(256),
             starved: VecDeque::new(),
+            lanes: Lanes::new(),
             starving: false,
             in_flight: 0,
             returning: 0,
@@ -79,9 +86,10 @@ impl Ops {
     }
 
     /// Empties the queues after every staged operation was ended another way.
-    pub(crate) fn forget_staged(&mut self) {
+    pub(crate) fn forget_staged(&mut self, me: usize) {
         self.staged.clear();
         self.starved.clear();
+        self.lanes.retire(me);
     }
 
     /// With nothing in flight that gives memory back, what will goes before reads that lack it: the sync of a durable
@@ -94,10 +102,10 @@ impl Ops {
         })
     }
 
-    /// Operations that wait for the queue depth or for memory.
+    /// Operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        (self.staged.len() + self.starved.len()) as u32
+        (self.staged.len() + self.starved.len()) as u32 + self.lanes.waiting()
     }
 }
 
@@ -105,7 +113,14 @@ impl Shard {
     /// The file's entry on this shard, with one more use; [`stage`](Self::stage) takes the use over.
     #[inline]
     pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
-        let register = |index, fd| self.driver.with(|driver| driver.register_file(index, fd));
+        let register = |index, fd, route: Route| {
+            let known = self.driver.with(|driver| driver.register_file(index, fd, route));
+            if known.is_news {
+                // Looked at before the next submission.
+                self.known_regions.set(0);
+            }
+            known
+        };
         let entered = self.files.with(|files| files.enter(core, self.index(), register));
         entered.map_err(|refused| {
             if let Refused::ClosedMeanwhile = refused {
@@ -318,27 +333,70 @@ impl Shard {
             return;
         }
         self.register_new_regions();
+        self.ops.with(|ops| ops.lanes.begin_turn(self.here()));
         let mut now = None;
         while let Some((index, failure)) = self.submit_until_failure(&mut now) {
             self.finish(index, Err(failure));
         }
+        let wake = self.ops.with(|ops| ops.lanes.end_turn(self.here()));
+        if wake != 0 {
+            self.wake_shards(wake);
+        }
+    }
+
+    /// What the lanes need to know of this shard.
+    #[inline]
+    fn here(&self) -> Here<'_> {
+        Here { engine: &self.engine, clock: &self.clock, me: self.index() }
+    }
+
+    /// Others wait for what this shard has just given back.
+    #[cold]
+    fn wake_shards(&self, mask: u64) {
+        let woken = self.engine.inboxes.iter().filter(|inbox| mask & (1 << inbox.index) != 0);
+        woken.for_each(|inbox| inbox.kick());
     }
 
     /// Submits until nothing is left or the depth is reached; hands back a slot that cannot be submitted.
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
-            let mut starved_again = false;
+            let (mut starved_again, mut picked_starving) = (false, false);
             while ops.in_flight < self.depth {
                 let retry = !starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
-                let index = match retry {
+                let next = match retry {
                     true => ops.starved.pop_front(),
                     false => ops.staged.pop_front(),
                 };
-                let Some(index) = index else { break };
+                let (index, picked) = match next {
+                    Some(index) => (index, false),
+                    // Without memory one a turn: the queues empty themselves, and keep their order until then.
+                    None if ops.lanes.waiting() > 0 && !picked_starving => {
+                        picked_starving = starved_again;
+                        match ops.lanes.pick(&mut ops.table, self.here()) {
+                            Some(index) => (index, true),
+                            None => break,
+                        }
+                    }
+                    None => break,
+                };
                 let slot = ops.table.slot(index);
                 if matches!(slot.continuation, Continuation::Orphan) {
                     return Some((index, OpFailure::Errno(libc::ECANCELED)));
                 }
+                let target = match slot.file {
+                    NO_FILE => Some(FileTarget::none()),
+                    file => self.files.with(|files| files.target(file)),
+                };
+                let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
+                let counted = picked
+                    || match ops.lanes.admit(target.device, slot, self.here()) {
+                        Admission::Pass => false,
+                        Admission::Count => true,
+                        Admission::Wait => {
+                            ops.lanes.enqueue(&mut ops.table, target.device, index, self.here());
+                            continue;
+                        }
+                    };
                 if matches!(slot.buffer, OpBuffer::Late) {
                     if starved_again {
                         // Who came later waits behind, or a large read would wait for ever beside small ones.
@@ -346,7 +404,11 @@ impl Shard {
                         continue;
                     }
                     let len = slot.len as usize;
-                    match self.take_memory(len, ops.returning > 0, &mut ops.starving) {
+                    match self.take_memory(
+                        len,
+                        ops.returning > 0 || ops.lanes.waiting() > 0,
+                        &mut ops.starving,
+                    ) {
                         Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
                         Err(None) => {
                             starved_again = true;
@@ -360,17 +422,20 @@ impl Shard {
                         Err(Some(failure)) => return Some((index, failure)),
                     }
                 }
-                let target = match slot.file {
-                    NO_FILE => Some(FileTarget::none()),
-                    file => self.files.with(|files| files.target(file)),
-                };
-                let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
                 let (memory, region) = match slot.kind {
                     OpKind::Read | OpKind::Write => match slot.memory() {
                         Some((memory, region)) => (Some(memory), region),
                         None => return Some((index, OpFailure::Errno(libc::EFAULT))),
                     },
                     _ => (None, None),
+                };
+                let rest = slot.len - slot.done;
+                let len = match counted {
+                    // One that the shard's thread makes itself is not made in pieces.
+                    true if slot.flush != Flush::Blocking => {
+                        rest.min(ops.lanes.piece_bytes(target.device, target.read_grain))
+                    }
+                    _ => rest,
                 };
                 let request = IoRequest {
                     key: OpKey { index, generation: slot.generation },
@@ -379,10 +444,11 @@ impl Shard {
                     fixed_file: target.fixed.then_some(slot.file),
                     memory,
                     region,
-                    len: slot.len - slot.done,
+                    len,
                     offset: slot.offset + u64::from(slot.done),
                     rw_flags: target.rw_flags,
-                    sync: slot.sync_to_take_along(),
+                    route: target.route,
+                    sync: slot.sync_to_take_along().filter(|_| len == rest),
                     flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
                 };
                 // Before the driver, which may make a durable write itself and take its time.
@@ -399,6 +465,9 @@ impl Shard {
                 slot.synced = synced;
                 slot.state = SlotState::InFlight;
                 slot.device = target.device;
+                if counted {
+                    slot.charge = ops.lanes.charge(target.device, slot, len, self.here());
+                }
                 if synced {
                     *now = None;
                 }
@@ -454,13 +523,18 @@ impl Shard {
             let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
             let orphan = matches!(slot.continuation, Continuation::Orphan);
             let returning = orphan || brings_memory(slot);
+            let mut device_ns = None;
             if slot.sampled {
-                let device_ns = self.pass(slot, now);
-                self.device_ns.set(device_ns);
-                self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(device_ns));
+                let ns = self.pass(slot, now);
+                device_ns = Some(ns);
+                self.device_ns.set(ns);
+                self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(ns));
+            }
+            if slot.charge != 0 {
+                ops.lanes.complete(slot, device_ns, self.here());
             }
             let verdict = self.judge(slot, result, orphan);
-            if matches!(verdict, Verdict::Again) {
+            if !matches!(verdict, Verdict::Finished(_)) {
                 slot.state = SlotState::Staged;
                 ops.staged.push_front(key.index);
             }
@@ -471,6 +545,7 @@ impl Shard {
         match verdict {
             Some(Verdict::Finished(result)) => self.finish(key.index, result),
             Some(Verdict::Again) => {}
+            Some(Verdict::NotPollable) => self.tell_not_pollable(),
             None => self.counters.strays.set(self.counters.strays.get() + 1),
         }
     }
@@ -479,6 +554,13 @@ impl Shard {
     #[inline]
     fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
         if result < 0 {
+            if result == NOT_POLLABLE {
+                self.files.with(|files| files.leave_route(slot.file));
+                return match orphan || slot.cancelling {
+                    true => Verdict::Finished(Err(OpFailure::Errno(libc::ECANCELED))),
+                    false => Verdict::NotPollable,
+                };
+            }
             // The kernel cancels what it has no worker thread for; nothing was done then.
             let unasked = result == -libc::ECANCELED && !slot.cancelling;
             let again = unasked || matches!(-result, libc::EAGAIN | libc::EINTR);
@@ -489,7 +571,7 @@ impl Shard {
             let result = if unasked { -libc::EAGAIN } else { result };
             // What the engine's end cancelled fails for that reason.
             let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
-            let failure = if ended { OpFailure::EngineClosed } else { OpFailure::Errno(-result) };
+            let failure = if ended { OpFailure::EngineClosed } else { OpFailure::of_result(result) };
             return Verdict::Finished(Err(failure));
         }
         match slot.kind {
@@ -544,10 +626,12 @@ impl Shard {
     /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
     #[inline]
     fn finish(&self, index: u32, result: OpResult) {
-        let (task, file) = self.ops.with(|ops| {
+        let (task, file, moved) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             self.count(slot, result);
+            let bytes = result.unwrap_or_default();
+            let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };
             slot.result = result;
             slot.state = SlotState::Done;
             let task = match slot.continuation {
@@ -557,9 +641,11 @@ impl Shard {
                 }
                 _ => None,
             };
-            (task, file)
+            (task, file, moved)
         });
-        self.leave_file(file);
+        if file != NO_FILE && self.files.with(|files| files.leave_after(file, moved)) {
+            self.remove_file(file);
+        }
         match task {
             Some(task) => self.executor.wake_task(task),
             None => self.finish_elsewhere(index, result),
@@ -630,6 +716,7 @@ impl Shard {
 
     #[cold]
     fn register_regions_from(&self, known: usize) {
+        self.tell_degradations();
         let arena = &self.engine.arena;
         let mut index = known;
         while let Some((start, len)) = arena.region(index) {

@@ -64,7 +64,7 @@ pub(crate) enum Continuation {
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
-    /// Next slot of the free list.
+    /// Next slot of the free list, or of the queue in which it waits.
     next: u32,
     pub(crate) state: SlotState,
     pub(crate) kind: OpKind,
@@ -93,6 +93,8 @@ pub(crate) struct Slot {
     pub(crate) continuation: Continuation,
     /// When a sampled operation last moved on: staged, submitted, completed.
     pub(crate) stamp: Ticks,
+    /// What the device's scheduler counts it for while it is in flight; 0 when it does not.
+    pub(crate) charge: u32,
 }
 
 /// End of a list of slots.
@@ -245,7 +247,20 @@ impl Slot {
             buffer: OpBuffer::None,
             continuation: Continuation::Orphan,
             stamp: 0,
+            charge: 0,
         }
+    }
+
+    /// The next one in the queue that a slot in use waits in.
+    #[inline]
+    pub(crate) fn link(&self) -> u32 {
+        self.next
+    }
+
+    #[inline]
+    pub(crate) fn set_link(&mut self, next: u32) {
+        debug_assert_ne!(self.state, SlotState::Free);
+        self.next = next;
     }
 
     /// Sets the continuation of a slot that has none; so nothing is dropped here, and the compiler need not look.

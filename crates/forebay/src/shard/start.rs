@@ -138,7 +138,8 @@ impl DriverMaker {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     fn make(&self, engine: &EngineShared) -> Result<Driver> {
         if self.choice != DriverChoice::Threads {
-            match crate::driver::uring::UringDriver::new(self.depth, self.keeper.clone()) {
+            let polling = engine.config.polling;
+            match crate::driver::uring::UringDriver::new(self.depth, polling, self.keeper.clone()) {
                 Ok(driver) => return Ok(Driver::Uring(driver)),
                 Err(error) if self.choice == DriverChoice::Uring => {
                     return Err(Error::io("start", error).with_note("the kernel refused io_uring"));
@@ -190,6 +191,7 @@ fn run_shard(
     let name = driver.name();
     let shard = new_shard(index, &engine, driver, Clock::system());
     CURRENT.with(|current| current.set(&*shard));
+    let _seat = engine.watch.sit(index);
     let _ = tell.send(Ok(name));
     drop(tell);
     let run = catch_unwind(AssertUnwindSafe(|| shard.run()));
@@ -219,7 +221,7 @@ pub(crate) fn new_shard(
     );
     engine.arena.install(index);
     Box::new(Shard {
-        executor: Executor::new(&clock),
+        executor: Executor::new(&clock, engine.config.stall_ns(), engine.watch.beat(index)),
         depth: engine.config.queue_depth,
         inbox,
         engine: engine.clone(),

@@ -25,9 +25,9 @@ pub fn current() -> Option<usize> {
     with_current(|shard| shard.index())
 }
 
-/// The class of the task that runs now; the default class elsewhere.
+/// The class of the task that runs now; elsewhere that of the [`Class::scope`] that is polled, or the default class.
 pub fn class() -> Class {
-    with_current(|shard| shard.class()).unwrap_or_default()
+    with_current(|shard| shard.class()).or_else(crate::class::scoped).unwrap_or_default()
 }
 
 /// Starts a task on the shard whose thread this is, in the class of the task that calls. It need not be `Send`.

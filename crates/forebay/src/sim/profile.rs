@@ -65,6 +65,9 @@ pub struct Profile {
     pub(crate) burst: u64,
     pub(crate) max_request: u32,
     pub(crate) write_cache: u64,
+    pub(crate) drain_bytes_per_second: u64,
+    pub(crate) stall_every_ns: u64,
+    pub(crate) stall_ns: u64,
     pub(crate) capacity: u64,
     pub(crate) lost: Lost,
     pub(crate) torn: bool,
@@ -95,6 +98,9 @@ impl Profile {
             burst: 0,
             max_request: 0,
             write_cache: 64 << 20,
+            drain_bytes_per_second: 0,
+            stall_every_ns: 0,
+            stall_ns: 0,
             capacity: 1 << 40,
             lost: Lost::Subset,
             torn: true,
@@ -252,6 +258,20 @@ impl Profile {
         self
     }
 
+    /// How many bytes of its write cache a flush brings to the medium in a second, beside the time that every flush
+    /// takes; 0 for no such time. Nothing is brought there before somebody flushes or the cache is full.
+    pub fn drain(mut self, bytes_per_second: u64) -> Profile {
+        self.drain_bytes_per_second = bytes_per_second;
+        self
+    }
+
+    /// At the end of each `every` it begins nothing for `length`, as drives do that tidy up. A `length` of zero
+    /// switches it off; one that is not less than `every` is no disk.
+    pub fn stall(mut self, every: Duration, length: Duration) -> Profile {
+        (self.stall_every_ns, self.stall_ns) = (ns(every), ns(length));
+        self
+    }
+
     /// Bytes of space for files, in blocks of 4096; `ENOSPC` when they are used up.
     pub fn capacity(mut self, bytes: u64) -> Profile {
         self.capacity = bytes;
@@ -299,6 +319,9 @@ impl Profile {
         }
         if self.max_request != 0 && self.max_request < self.offset_alignment {
             return wrong("the longest request is shorter than the alignment");
+        }
+        if self.stall_ns > 0 && self.stall_ns >= self.stall_every_ns {
+            return wrong("a disk that always stalls does nothing");
         }
         Ok(())
     }

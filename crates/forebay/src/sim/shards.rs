@@ -104,7 +104,7 @@ impl Stepped {
             }
             match shard.work() {
                 Wait::Poll => shard.rest(Wait::Poll),
-                Wait::For { completions, patience, limit } => {
+                Wait::For { completions, patience, limit, .. } => {
                     let at = |wait: Option<Duration>| {
                         wait.map_or(u64::MAX, |wait| {
                             hub.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))

@@ -19,6 +19,12 @@ pub enum Breakage {
     ShortReadIsSuccess,
     /// A sync, and that of a durable write, is over without having been asked for.
     IgnoredFlush,
+    /// A combine's barrier does nothing.
+    BarrierIgnored,
+    /// A page that was written in part is written with zeros where it was not.
+    EdgeNotRead,
+    /// Where pieces of a collective write overlap the lowest rank is seen.
+    LowestRankWins,
 }
 
 thread_local! {

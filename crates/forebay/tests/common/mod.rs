@@ -1,16 +1,24 @@
 //! What integration tests share: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files with known bytes.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
-use forebay::{Config, DriverChoice, Engine};
+use std::path::PathBuf;
 
-/// The default settings with the driver that this test run is about (`uring`, `threads`; anything else: automatic).
+use forebay::{Config, DriverChoice, Engine, Polling};
+
+/// The default settings with the driver that this test run is about (`uring`, `threads`; anything else: automatic), and
+/// with polling where `FOREBAY_TEST_POLLING` is `on` or `hybrid`.
 pub(crate) fn config() -> Config {
     let driver = match std::env::var("FOREBAY_TEST_DRIVER").as_deref() {
         Ok("uring") => DriverChoice::Uring,
         Ok("threads") => DriverChoice::Threads,
         _ => DriverChoice::Auto,
     };
-    Config::default().driver(driver)
+    let polling = match std::env::var("FOREBAY_TEST_POLLING").as_deref() {
+        Ok("on") => Polling::On,
+        Ok("hybrid") => Polling::Hybrid,
+        _ => Polling::Off,
+    };
+    Config::default().driver(driver).polling(polling)
 }
 
 /// An engine with [`config`].
@@ -18,12 +26,14 @@ pub(crate) fn engine() -> Engine {
     Engine::start(config()).expect("an engine")
 }
 
+/// Where test directories are made: `FOREBAY_TEST_DIR` if it is set, for a run on a certain device.
+pub(crate) fn place() -> PathBuf {
+    std::env::var_os("FOREBAY_TEST_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).into()
+}
+
 /// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
-    tempfile::Builder::new()
-        .prefix("forebay-test-")
-        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
-        .expect("a directory")
+    tempfile::Builder::new().prefix("forebay-test-").tempdir_in(place()).expect("a directory")
 }
 
 /// The byte at a place of every test file: no two 4 KiB pages of a file are equal.

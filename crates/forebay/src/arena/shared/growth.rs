@@ -11,17 +11,23 @@ use crate::arena::header::Header;
 use crate::arena::region::{HUGE_BYTES, Region};
 use crate::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 
-/// Regions grow by at least this.
-const GROWTH_BYTES_MIN: usize = 8 << 20;
-/// With less than this free the next region is made ready. A device that fills 1 GB/s takes 2 ms for it, about as long
-/// as a region takes to populate.
-const SCARCE_BYTES: usize = 2 << 20;
+/// Regions grow by at least this: one huge page. Where memory is slow to come (a virtual machine that its host gives
+/// pages one by one: 2.3 ms for 1 MiB), a shard that could not wait for the others stands still for one of these only.
+const GROWTH_BYTES_MIN: usize = HUGE_BYTES;
+/// And by at least this part of what there is: 256 regions up to 512 MiB, then 128 with each doubling.
+const GROWTH_PART: usize = 256;
+/// With less than this free the next region is made ready, or with less than this part of what is mapped: an arena that
+/// has grown much is one whose cache is filling, which takes memory as fast as the device delivers.
+const SCARCE_BYTES_MIN: usize = 2 << 20;
+const SCARCE_BYTES_MAX: usize = 16 << 20;
+const SCARCE_PART: usize = 16;
 
 impl Shared {
     pub(super) fn is_scarce(&self, central: &Central) -> bool {
-        self.bytes_mapped.load(Ordering::Relaxed) < self.bytes_max
+        let mapped = self.bytes_mapped.load(Ordering::Relaxed);
+        mapped < self.bytes_max
             && self.asks_growth.get().is_some()
-            && central.free_bytes() < SCARCE_BYTES
+            && central.free_bytes() < (mapped / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX)
     }
 
     /// Has the next region mapped and populated elsewhere, so that the shard which needs it does not wait for that.
@@ -38,19 +44,22 @@ impl Shared {
         debug_assert!(first.is_ok(), "an arena has one asker");
     }
 
-    /// Maps one more region if memory is still scarce.
+    /// Maps regions while memory is scarce.
     pub(in crate::arena) fn grow_ahead(self: &Arc<Self>) {
-        {
+        loop {
             let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
             let scarce = {
                 let mut central = self.central();
                 central.absorb(self.central_returns().take_all());
                 self.is_scarce(&central)
             };
-            if let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) {
+            let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) else { break };
+            if self.grow_by(bytes).is_err() {
                 // No memory for it now: whoever needs it finds out himself.
-                let _ = self.grow_by(bytes);
+                break;
             }
+            // Who waits need not wait for the next one.
+            self.waiting.wake();
         }
         self.growth_asked.store(false, Ordering::Release);
         self.waiting.wake();
@@ -77,8 +86,11 @@ impl Shared {
     /// The length of the next region if it is to hold a buffer of this class.
     fn growth_bytes(&self, class: usize) -> Option<usize> {
         let needed = BUFFER_BYTES_MIN << class;
-        let room = self.bytes_max.saturating_sub(self.bytes_mapped.load(Ordering::Relaxed));
-        let step = (self.bytes_max / (REGIONS_MAX / 2))
+        let mapped = self.bytes_mapped.load(Ordering::Relaxed);
+        let room = self.bytes_max.saturating_sub(mapped);
+        // Larger with what there is, as a ring knows so many regions only.
+        let step = (mapped / GROWTH_PART)
+            .max(self.bytes_max / (REGIONS_MAX / 2))
             .next_power_of_two()
             .clamp(GROWTH_BYTES_MIN, BUFFER_BYTES_MAX);
         let wanted = needed.max(step);

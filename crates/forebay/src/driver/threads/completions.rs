@@ -92,7 +92,9 @@ impl CompletionQueue {
                 }
                 self.lock()
             }
-            Wait::For { completions, patience, limit } => self.wait(completions as usize, patience, limit),
+            Wait::For { completions, patience, limit, .. } => {
+                self.wait(completions as usize, patience, limit)
+            }
         };
         std::mem::swap(&mut state.done, taken);
         self.ready.store(0, Ordering::Release);

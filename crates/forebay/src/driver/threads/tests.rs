@@ -31,6 +31,7 @@ fn request(index: u32, kind: OpKind, fd: RawFd, memory: &mut [u8], offset: u64) 
         len: memory.len() as u32,
         offset,
         rw_flags: 0,
+        route: 0,
         sync: None,
         flush: Flush::Queued,
     }
@@ -76,7 +77,10 @@ fn finish(driver: &mut Driver, count: usize) -> Vec<(u32, i32)> {
     while seen.len() < count {
         assert!(began.elapsed() < HANGS, "{} of {count} completions came", seen.len());
         let missing = (count - seen.len()) as u32;
-        seen.extend(complete(driver, Wait::For { completions: missing, patience: None, limit: Some(HANGS) }));
+        seen.extend(complete(
+            driver,
+            Wait::For { completions: missing, patience: None, limit: Some(HANGS), in_flight: 0 },
+        ));
     }
     seen.sort_unstable();
     seen
@@ -318,8 +322,12 @@ fn a_busy_driver_loses_nothing() {
                 begun += 1;
             }
         }
-        let wait =
-            Wait::For { completions: 8, patience: Some(Duration::from_micros(50)), limit: Some(HANGS) };
+        let wait = Wait::For {
+            completions: 8,
+            patience: Some(Duration::from_micros(50)),
+            limit: Some(HANGS),
+            in_flight: 0,
+        };
         for (index, result) in complete(&mut driver, wait) {
             let index = index as usize;
             assert!(flying[index], "reported twice");

@@ -1,31 +1,42 @@
-//! Making a ring with the best settings that the kernel takes, and registering with it what it takes.
+//! Making a ring with the best settings that the kernel takes.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::mem;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
-use io_uring::IoUring;
+use io_uring::{IoUring, Parameters, cqueue, squeue};
 
-use super::{ENTER_REGISTERED_RING, FIXED_FILES_MAX, REGIONS_MAX, UringDriver};
+use crate::config::Polling;
 use crate::health::Degradation;
 
-/// io_uring_register(2); the io-uring crate does not tell the index that the kernel chose.
-const REGISTER_RING_FDS: libc::c_uint = 20;
+/// `IORING_SETUP_HYBRID_IOPOLL` of linux/io_uring.h, which the io-uring crate has no call for.
+const HYBRID_IOPOLL: u32 = 1 << 17;
 
-/// `struct io_uring_rsrc_update` of the kernel's ABI.
-#[repr(C)]
-struct RsrcUpdate {
-    offset: u32,
-    resv: u32,
-    data: u64,
-}
+/// `struct io_uring_params` of the kernel's ABI as 32-bit words, aligned as the structure is; here are the first three.
+#[repr(C, align(8))]
+struct SetupWords([u32; 30]);
+const SQ_ENTRIES: usize = 0;
+const CQ_ENTRIES: usize = 1;
+const FLAGS: usize = 2;
 
-/// A ring for `depth` requests, for the calling thread. The error is the kernel's refusal of the plainest ring.
-pub(super) fn build_ring(depth: u32, degraded: &mut Vec<Degradation>) -> io::Result<IoUring> {
+const _: () = assert!(size_of::<SetupWords>() == size_of::<Parameters>(), "the kernel's ABI");
+const _: () = assert!(align_of::<SetupWords>() == align_of::<Parameters>(), "the kernel's ABI");
+
+/// A ring for `depth` requests, for the calling thread; `polled` asks for one whose completions are polled for. The
+/// error is the kernel's refusal of the plainest ring.
+pub(super) fn build_ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    depth: u32,
+    polled: bool,
+    mut degraded: impl FnMut(Degradation),
+) -> io::Result<IoUring<S, C>> {
     let entries = depth.clamp(8, 4096).next_power_of_two();
     let mut level = 0;
     loop {
-        let mut builder = IoUring::builder();
+        let mut builder = IoUring::<S, C>::builder();
         builder.dontfork().setup_clamp().setup_cqsize(entries * 4);
+        if polled {
+            builder.setup_iopoll();
+        }
         if level < 3 {
             builder.setup_submit_all();
         }
@@ -40,7 +51,7 @@ pub(super) fn build_ring(depth: u32, degraded: &mut Vec<Degradation>) -> io::Res
             Err(refusal) => refusal,
         };
         if level == 0 {
-            degraded.push(Degradation::new(
+            degraded(Degradation::new(
                 "DEFER_TASKRUN",
                 format!("the kernel refused it: {refusal}"),
                 "use Linux 6.1 or later",
@@ -54,48 +65,49 @@ pub(super) fn build_ring(depth: u32, degraded: &mut Vec<Degradation>) -> io::Res
     }
 }
 
-impl UringDriver {
-    /// A registered ring descriptor saves 55 ns an enter, which pays for the whole asynchronous path at depth 1.
-    pub(super) fn register_own_fd(&mut self) {
-        let mut update = RsrcUpdate { offset: u32::MAX, resv: 0, data: self.ring.as_raw_fd() as u64 };
-        // SAFETY: `update` is the one structure the call names, valid for reading and writing while it runs.
-        let registered = unsafe {
-            libc::syscall(
-                libc::SYS_io_uring_register,
-                self.ring.as_raw_fd(),
-                REGISTER_RING_FDS,
-                &mut update,
-                1,
-            )
-        };
-        if registered == 1 {
-            self.enter_fd = update.offset as RawFd;
-            self.enter_flags |= ENTER_REGISTERED_RING;
-        } else {
-            self.degrade("registered ring descriptor", io::Error::last_os_error(), "use Linux 5.18 or later");
-        }
+/// A ring whose completions are polled for, in the way that is asked for; where the kernel cannot sleep before it looks
+/// that is told, and it looks without pause.
+pub(super) fn build_polled(
+    depth: u32,
+    polling: Polling,
+    degraded: impl FnOnce(Degradation),
+) -> io::Result<IoUring> {
+    let ring = build_ring(depth, true, drop)?;
+    if polling != Polling::Hybrid {
+        return Ok(ring);
     }
+    Ok(hybrid_of(&ring).unwrap_or_else(|error| {
+        degraded(refused("HYBRID_IOPOLL", &error, "use Linux 6.13 or later"));
+        ring
+    }))
+}
 
-    pub(super) fn register_tables(&mut self) {
-        match self.ring.submitter().register_files_sparse(FIXED_FILES_MAX) {
-            Ok(()) => self.has_fixed_files = true,
-            Err(error) => {
-                self.degrade(
-                    "registered files",
-                    error,
-                    "raise RLIMIT_NOFILE above 1,024, or use Linux 5.19 or later",
-                );
-            }
-        }
-        match self.ring.submitter().register_buffers_sparse(REGIONS_MAX) {
-            Ok(()) => self.has_region_table = true,
-            Err(error) => {
-                self.degrade("registered buffers", error, "use Linux 5.19 or later, or raise RLIMIT_MEMLOCK");
-            }
-        }
+/// A ring like this one that sleeps before it looks. Unlike those of the builder a child of fork(2) has its memory, too,
+/// until it calls execve(2); nothing there touches it.
+fn hybrid_of(ring: &IoUring) -> io::Result<IoUring> {
+    // SAFETY: `Parameters` is a transparent wrapper over the kernel's structure, of this size and alignment (asserted
+    // above): integers only, without padding.
+    let known: SetupWords = unsafe { mem::transmute(ring.params().clone()) };
+    let mut words = SetupWords([0; 30]);
+    for word in [SQ_ENTRIES, CQ_ENTRIES] {
+        words.0[word] = known.0[word];
     }
+    words.0[FLAGS] = known.0[FLAGS] | HYBRID_IOPOLL;
+    // SAFETY: the words are the structure that the call reads and writes.
+    let made = unsafe { libc::syscall(libc::SYS_io_uring_setup, words.0[SQ_ENTRIES], words.0.as_mut_ptr()) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just made this descriptor, and nothing else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(made as i32) };
+    // SAFETY: as above, the other way round; the kernel has filled the structure in.
+    let parameters: Parameters = unsafe { mem::transmute(words) };
+    // SAFETY: the descriptor is this new ring's and is owned; the parameters are those that the kernel filled in for it,
+    // and the entries have the sizes of the ring whose flags these are.
+    unsafe { IoUring::from_fd(fd.into_raw_fd(), parameters) }
+}
 
-    fn degrade(&mut self, what: &str, why: io::Error, remedy: &str) {
-        self.degraded.push(Degradation::new(what, format!("the kernel refused it: {why}"), remedy));
-    }
+/// What the kernel does not take.
+pub(super) fn refused(what: &str, why: &io::Error, remedy: &str) -> Degradation {
+    Degradation::new(what, format!("the kernel refused it: {why}"), remedy)
 }

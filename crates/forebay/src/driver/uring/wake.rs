@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use io_uring::{opcode, types};
 
@@ -18,6 +18,8 @@ pub(crate) struct UringWake {
     ring: OwnedFd,
     /// When the kernel cannot post to a ring without having one (before 6.13).
     pub(super) event: Option<OwnedFd>,
+    /// Of a second ring in which the shard may sleep, once there is one.
+    also: OnceLock<OwnedFd>,
 }
 
 impl UringWake {
@@ -28,17 +30,22 @@ impl UringWake {
             // SAFETY: a fresh descriptor that nobody else owns.
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
-        let mut wake = UringWake { ring, event: None };
+        let mut wake = UringWake { ring, event: None, also: OnceLock::new() };
         // Probed by calling: the message ends up in the ring's queue and is skipped there.
         if wake.post().is_err() {
-            // SAFETY: eventfd(2) takes no memory; the result is checked before it is owned.
-            wake.event = match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
-                -1 => return Err(io::Error::last_os_error()),
-                // SAFETY: a fresh descriptor that nobody else owns.
-                fd => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
-            };
+            wake.event = Some(event_descriptor()?);
         }
         Ok(Arc::new(wake))
+    }
+
+    /// The descriptor that every wake-up writes to from now on, for a ring beside the first one.
+    pub(super) fn also(&self) -> io::Result<&OwnedFd> {
+        if self.also.get().is_none() {
+            let event = event_descriptor()?;
+            // Only the shard's thread comes here.
+            let _ = self.also.set(event);
+        }
+        self.also.get().ok_or_else(|| io::Error::from(io::ErrorKind::Other))
     }
 
     pub(crate) fn wake(&self) {
@@ -46,12 +53,11 @@ impl UringWake {
             None => {
                 let _ = self.post();
             }
-            Some(event) => {
-                let one = 1u64;
-                // SAFETY: eight readable bytes, as eventfd(2) asks. It fails only when the counter is full, and
-                // then a wake-up is pending anyway.
-                let _ = unsafe { libc::write(event.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
-            }
+            Some(event) => signal(event),
+        }
+        // Whichever of the two the shard sleeps in.
+        if let Some(also) = self.also.get() {
+            signal(also);
         }
     }
 
@@ -71,6 +77,22 @@ impl UringWake {
         };
         if posted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+fn event_descriptor() -> io::Result<OwnedFd> {
+    // SAFETY: eventfd(2) takes no memory; the result is checked before it is owned.
+    match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: a fresh descriptor that nobody else owns.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+fn signal(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes, as eventfd(2) asks. It fails only when the counter is full, and then a wake-up is
+    // pending anyway.
+    let _ = unsafe { libc::write(event.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
 }
 
 impl UringDriver {

@@ -55,7 +55,7 @@ impl ModelShard {
         if !self.inbox.is_quiet() {
             return Wait::Poll;
         }
-        Wait::For { completions: 1, patience: None, limit: None }
+        Wait::For { completions: 1, patience: None, limit: None, in_flight: 0 }
     }
 
     /// A thread that does something to the inbox.

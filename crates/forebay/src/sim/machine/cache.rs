@@ -61,6 +61,17 @@ impl Disk {
         self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
     }
 
+    /// How long a flush takes for what is in the disk's cache now.
+    pub(super) fn drain_ns(&self) -> u64 {
+        match self.profile.drain_bytes_per_second {
+            0 => 0,
+            rate => {
+                let nanoseconds = u128::from(self.cache_bytes) * 1_000_000_000 / u128::from(rate);
+                u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     fn place(&mut self, waiting: Waiting, place: Place) {
         if let Some(inode) = self.tree.get_mut(waiting.inode) {
             inode.content.place(waiting.seq, place);

@@ -106,7 +106,7 @@ impl Machine {
         let (base_ns, bytes) = match kind {
             OpKind::Read => (profile.read_ns, len),
             OpKind::Write => (profile.write_ns, len),
-            _ => (profile.flush_ns, dirty),
+            _ => (profile.flush_ns.saturating_add(disk.drain_ns()), dirty),
         };
         let base_ns = if flight.struck.by(Fault::Slow) { base_ns.saturating_mul(1000) } else { base_ns };
         let requests = match profile.max_request {

@@ -56,6 +56,7 @@ impl Timing {
             start_ns = start_ns.max(allowed);
             self.iops_ns = self.iops_ns.max(start_ns).saturating_add(each.saturating_mul(requests));
         }
+        start_ns = after_stall(profile, start_ns);
         let latency_ns = self.latency(profile, base_ns, fate);
         let mut end_ns = start_ns.saturating_add(latency_ns);
         if profile.bytes_per_second > 0 && bytes > 0 {
@@ -80,8 +81,22 @@ impl Timing {
     }
 }
 
+/// When what could begin at `start_ns` begins: each period ends with a stall.
+fn after_stall(profile: &Profile, start_ns: u64) -> u64 {
+    let every_ns = profile.stall_every_ns;
+    if profile.stall_ns == 0 || every_ns <= profile.stall_ns {
+        return start_ns;
+    }
+    match start_ns % every_ns {
+        phase if phase >= every_ns - profile.stall_ns => start_ns.saturating_add(every_ns - phase),
+        _ => start_ns,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::sim::source::Source;
 
@@ -106,6 +121,23 @@ mod tests {
         let profile = Profile::ideal().bandwidth(125_000_000);
         let last = ends(&profile, 1_000, 125_000).last().map(|span| span.end_ns).unwrap();
         assert!(last.abs_diff(SECOND) < SECOND / 100, "{last}");
+    }
+
+    #[test]
+    fn nothing_begins_while_the_disk_stalls() {
+        let millisecond = SECOND / 1000;
+        let of = |profile: &Profile, at: u64| after_stall(profile, at * millisecond) / millisecond;
+        let stalls = Profile::ideal().stall(Duration::from_secs(1), Duration::from_millis(50));
+        assert_eq!(
+            [0, 949, 950, 999, 1000, 1950].map(|at| of(&stalls, at)),
+            [0, 949, 1000, 1000, 1000, 2000]
+        );
+        assert_eq!(of(&Profile::ideal(), 950), 950);
+        // What is under way goes on.
+        let slow = stalls.latency(Duration::from_millis(100), Duration::ZERO, Duration::ZERO);
+        let (mut timing, mut fate) = (Timing::new(&slow), Fate::new(Source::new(1)));
+        let span = timing.take(&slow, slow.read_ns, 0, 1, 900 * millisecond, &mut fate);
+        assert_eq!((span.start_ns, span.end_ns), (900 * millisecond, SECOND));
     }
 
     #[test]

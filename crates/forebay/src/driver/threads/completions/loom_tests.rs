@@ -10,7 +10,7 @@ use crate::sync::model::check;
 const FOR_EVER: Option<Duration> = None;
 
 fn wait_for(completions: u32) -> Wait {
-    Wait::For { completions, patience: None, limit: FOR_EVER }
+    Wait::For { completions, patience: None, limit: FOR_EVER, in_flight: 0 }
 }
 
 #[test]

@@ -98,6 +98,28 @@ fn an_operation_has_its_effect_when_it_ends() {
 }
 
 #[test]
+fn a_flush_takes_as_long_as_the_cache_has_to_drain() {
+    let times = |profile: Profile| {
+        let mut rig = Rig::new(1, profile);
+        let file = rig.open("/a", CREATE);
+        rig.sync(OpKind::SyncData, file);
+        let flush = |rig: &mut Rig| {
+            let begun = rig.now_ns;
+            assert_eq!(rig.sync(OpKind::SyncData, file), 0);
+            rig.now_ns - begun
+        };
+        for block in 0..100 {
+            rig.write(file, block * 4096, &[1; 4096]);
+        }
+        [flush(&mut rig), flush(&mut rig)]
+    };
+    // 100 blocks at 4,096,000 bytes a second are a tenth of one.
+    assert_eq!(times(Profile::ideal().drain(4_096_000)), [100_001_000, 1_000]);
+    assert_eq!(times(Profile::ideal()), [1_000, 1_000]);
+    assert_eq!(times(Profile::ideal().drain(4_096_000).write_cache(0)), [1_000, 1_000]);
+}
+
+#[test]
 fn memory_in_flight_is_shared_by_writes_only() {
     let mut rig = Rig::new(1, Profile::nand());
     let file = rig.open("/a", CREATE);

@@ -1,11 +1,11 @@
-//! The first error of an append, in a form that can be given to every later call.
+//! The first error of something that ends with it, in a form that can be given to every later call.
 
-use crate::error::{Error, ErrorKind};
+use super::{Error, ErrorKind};
 use crate::file::FileCore;
 
 /// What is kept of an [`Error`], which itself goes to the call that met it first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     kind: ErrorKind,
     errno: Option<i32>,
     operation: &'static str,
@@ -13,7 +13,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn of(error: &Error) -> Failure {
+    pub(crate) fn of(error: &Error) -> Failure {
         Failure {
             kind: error.kind(),
             errno: error.raw_os_error(),
@@ -22,13 +22,13 @@ impl Failure {
         }
     }
 
-    /// The error again, saying that it is an old one.
-    pub(super) fn again(&self, core: &FileCore) -> Error {
+    /// The error again, with a note that says that it is an old one.
+    pub(crate) fn again(&self, core: &FileCore, note: &str) -> Error {
         let error = match self.errno {
             Some(errno) => Error::os(self.operation, errno),
             None => Error::new(self.kind, self.operation),
         };
-        let error = core.describe(error).with_note("an earlier write of this append failed");
+        let error = core.describe(error).with_note(note);
         match self.range {
             Some((offset, len)) => error.with_range(offset, len),
             None => error,

@@ -1,0 +1,112 @@
+//! NVMe namespaces as files: commands go to the device without a file system and without the block layer.
+
+use std::path::PathBuf;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::pending::Pending;
+
+/// How [`Engine::open_nvme`] opens a namespace.
+///
+/// ```no_run
+/// use forebay::{Config, Durability, Engine, OpenNvme};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let disk = engine.open_nvme("/dev/ng0n1", OpenNvme::write()).wait()?;
+/// disk.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it describes a namespace to open; give it to Engine::open_nvme"]
+pub struct OpenNvme {
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
+    writable: bool,
+    in_use: bool,
+    shard: Option<usize>,
+}
+
+impl OpenNvme {
+    /// To read.
+    pub fn read() -> OpenNvme {
+        OpenNvme { writable: false, in_use: false, shard: None }
+    }
+
+    /// To read and write.
+    pub fn write() -> OpenNvme {
+        OpenNvme { writable: true, ..OpenNvme::read() }
+    }
+
+    /// Also when the namespace or a partition of it is mounted, swapped to, or part of another device. What is read may
+    /// then be older than what the file system holds in memory, and what is written may destroy it.
+    pub fn even_in_use(mut self) -> OpenNvme {
+        self.in_use = true;
+        self
+    }
+
+    /// As [`Open::shard`](crate::Open::shard).
+    pub fn shard(mut self, shard: usize) -> OpenNvme {
+        self.shard = Some(shard);
+        self
+    }
+}
+
+pub(crate) fn open(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
+    if let Err(error) = engine.check() {
+        return Pending::ready(Err(error.with_path(path)));
+    }
+    if engine.driver() != "uring" {
+        let error = Error::new(crate::ErrorKind::Unsupported, "open_nvme").with_path(path);
+        return Pending::ready(Err(error.with_note("NVMe commands need io_uring")));
+    }
+    let pool = engine.pool().clone();
+    let engine = engine.clone();
+    pool.run("open_nvme", move || find(&engine, path, open))
+}
+
+#[cfg(target_os = "linux")]
+fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
+    use std::sync::Arc;
+
+    use crate::device::{Alignment, namespace};
+    use crate::driver::meta::Descriptor;
+    use crate::driver::{NvmeTarget, Route};
+    use crate::file::core::{FileCore, Opened};
+    use crate::open::{Mode, may_poll};
+
+    let found = namespace::open(&path, open.writable, open.in_use)?;
+    let shared = engine.shared();
+    let namespace = found.namespace;
+    let alignment = Alignment::of_blocks(1 << namespace.block_shift);
+    let target = NvmeTarget {
+        id: namespace.id,
+        block_shift: namespace.block_shift,
+        writable: open.writable,
+        polled: may_poll(engine, &found.device),
+        bytes_max: namespace.bytes_max,
+        bytes: namespace.bytes,
+    };
+    // Character devices have numbers of their own, which a block device may have too.
+    let (device_index, device) = shared.device_known(found.number | 1 << 63, Arc::new(found.device));
+    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    Ok(File::new(FileCore::new(
+        shared.clone(),
+        Opened {
+            fd: Descriptor::Os(found.fd),
+            path,
+            mode: Mode::Direct,
+            rw_flags: 0,
+            route: Route::Nvme(target),
+            namespace: Some(Arc::new(namespace)),
+            alignment,
+            device,
+            device_index,
+            home,
+        },
+    )))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn find(_: &Engine, path: PathBuf, _: OpenNvme) -> Result<File> {
+    Err(Error::new(crate::ErrorKind::Unsupported, "open_nvme").with_path(path))
+}

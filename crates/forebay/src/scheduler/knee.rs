@@ -1,0 +1,226 @@
+//! How much a device needs in flight: the least that keeps its throughput, found while classes compete for it.
+//!
+//! One window after the other is measured: cost completed in a time. At first the budget doubles as long as that brings a
+//! tenth more; then now and then a window with less shows whether less is enough, and rarely one with more whether more
+//! has become worth it. A window counts only when operations waited for the budget (else the program asked for no more)
+//! and when the device always had something: a shard that comes late finds everything done and the device idle, which
+//! says nothing of the device.
+
+use super::cost::PIECE_COST;
+
+/// The most that a budget may be.
+pub(super) const BUDGET_MAX: u64 = 64 << 20;
+/// Pieces in flight that a budget has room for at least: one that moves and one behind it.
+const PIECES_MIN: u64 = 2;
+/// Windows between two tries with less; doubles, up to the second number, while less is not enough.
+const DOWN_EVERY: (u32, u32) = (16, 256);
+/// Windows between two tries with more: they cost others time, and each is less than 0.2 % of it.
+const UP_EVERY: u32 = 512;
+/// So many windows in which the shard was late, one after the other, double the budget: what is in flight must last until
+/// the shard looks again.
+const LATE_MAX: u32 = 4;
+/// No further than this.
+const LATE_BUDGET_MAX: u64 = 4 << 20;
+
+/// What one window saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    pub(super) cost: u64,
+    pub(super) ns: u64,
+    /// Operations waited for the budget.
+    pub(super) limited: bool,
+    /// The device was found idle although operations waited.
+    pub(super) late: bool,
+    /// Timed operations of classes with a latency goal: within it, and beyond.
+    pub(super) met: u32,
+    pub(super) missed: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// Doubling; the rate before.
+    Growing(u64),
+    Steady,
+    /// One window with less, or with more; what it was before.
+    Less(u64),
+    More(u64),
+}
+
+/// A device's budget and how it is found.
+#[derive(Debug)]
+pub(super) struct Knee {
+    pub(super) budget: u64,
+    phase: Phase,
+    /// Cost a millisecond in windows that counted, smoothed.
+    rate: u64,
+    until_less: u32,
+    less_every: u32,
+    until_more: u32,
+    late: u32,
+}
+
+impl Knee {
+    pub(super) fn new() -> Knee {
+        Knee {
+            budget: LEAST,
+            phase: Phase::Growing(0),
+            rate: 0,
+            until_less: DOWN_EVERY.0,
+            less_every: DOWN_EVERY.0,
+            until_more: UP_EVERY,
+            late: 0,
+        }
+    }
+
+    /// Begins where a calibration found the knee; what is so now is found from there.
+    pub(super) fn at(budget: u64) -> Knee {
+        Knee { budget: budget.clamp(LEAST, BUDGET_MAX), phase: Phase::Steady, ..Knee::new() }
+    }
+
+    /// What costs were `before` is `after` now: the rate is counted so, too.
+    pub(super) fn reweigh(&mut self, before: u64, after: u64) {
+        if before != after {
+            let rate = u128::from(self.rate) * u128::from(after) / u128::from(before.max(1));
+            self.rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        }
+    }
+
+    fn set(&mut self, budget: u64) {
+        self.budget = budget.clamp(LEAST, BUDGET_MAX);
+    }
+
+    /// Takes a window's figures; the budget for the next one is in `budget`. True when the device had what it needs all
+    /// the time, so that the window tells what it can do.
+    pub(super) fn end_window(&mut self, window: &Window) -> bool {
+        let rate = window.cost.saturating_mul(1_000_000) / window.ns.max(1);
+        if window.missed > window.met / 8 {
+            // Late for somebody who said so: less, whatever it costs.
+            self.phase = Phase::Steady;
+            self.set(self.budget - self.budget / 4);
+            return false;
+        }
+        if window.late {
+            self.late += 1;
+            if self.late >= LATE_MAX {
+                self.late = 0;
+                self.set((self.budget * 2).min(LATE_BUDGET_MAX.max(self.budget)));
+            }
+            return false;
+        }
+        self.late = 0;
+        if !window.limited {
+            return false;
+        }
+        let steady = self.phase == Phase::Steady;
+        match self.phase {
+            Phase::Growing(before) if rate > before + before / 10 => {
+                self.phase = Phase::Growing(rate);
+                self.set(self.budget * 2);
+            }
+            Phase::Growing(before) => {
+                (self.phase, self.rate) = (Phase::Steady, before.max(rate));
+                self.set(self.budget / 2);
+            }
+            Phase::Less(before) => {
+                self.phase = Phase::Steady;
+                if rate >= self.rate - self.rate / 32 {
+                    self.less_every = DOWN_EVERY.0;
+                } else {
+                    self.less_every = (self.less_every * 2).min(DOWN_EVERY.1);
+                    self.set(before);
+                }
+                self.until_less = self.less_every;
+            }
+            Phase::More(before) => {
+                self.phase = Phase::Steady;
+                if rate > self.rate + self.rate / 10 {
+                    (self.phase, self.rate) = (Phase::Growing(rate), rate);
+                    self.set(self.budget * 2);
+                } else {
+                    self.set(before);
+                }
+            }
+            Phase::Steady => self.steady(rate),
+        }
+        steady
+    }
+
+    fn steady(&mut self, rate: u64) {
+        self.rate = if self.rate == 0 { rate } else { self.rate - self.rate / 8 + rate / 8 };
+        self.until_less = self.until_less.saturating_sub(1);
+        self.until_more = self.until_more.saturating_sub(1);
+        if self.until_more == 0 {
+            self.until_more = UP_EVERY;
+            self.phase = Phase::More(self.budget);
+            self.set(self.budget + self.budget / 2);
+        } else if self.until_less == 0 {
+            self.until_less = self.less_every;
+            if self.budget > LEAST {
+                self.phase = Phase::Less(self.budget);
+                self.set(self.budget - self.budget / 4);
+            }
+        }
+    }
+}
+
+/// What a budget is at least.
+const LEAST: u64 = PIECES_MIN * PIECE_COST;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that moves `rate` a millisecond once `needs` is in flight, and less in proportion below it.
+    fn device(rate: u64, needs: u64, knee: &mut Knee, windows: usize) {
+        for _ in 0..windows {
+            let cost = rate * knee.budget.min(needs) / needs;
+            let window = Window { cost, ns: 1_000_000, limited: true, ..Window::default() };
+            knee.end_window(&window);
+        }
+    }
+
+    #[test]
+    fn finds_what_a_device_needs_and_little_more() {
+        for needs in [50 << 10, 400 << 10, 3 << 20] {
+            let mut knee = Knee::new();
+            device(1 << 20, needs, &mut knee, 300);
+            let least = LEAST;
+            assert!(knee.budget >= needs * 9 / 10, "{needs}: {}", knee.budget);
+            assert!(knee.budget <= (needs * 3 / 2).max(least), "{needs}: {}", knee.budget);
+        }
+    }
+
+    #[test]
+    fn follows_a_device_that_changes() {
+        let mut knee = Knee::new();
+        device(1 << 20, 300 << 10, &mut knee, 300);
+        device(8 << 20, 3 << 20, &mut knee, 3_000);
+        assert!(knee.budget >= 5 << 19, "{}", knee.budget);
+        device(1 << 20, 300 << 10, &mut knee, 3_000);
+        assert!(knee.budget <= 600 << 10, "{}", knee.budget);
+    }
+
+    #[test]
+    fn a_slow_shard_is_not_a_slow_disk() {
+        // What a late shard sees: everything done at once, and half of the rate.
+        let mut knee = Knee::new();
+        device(1 << 20, 1 << 20, &mut knee, 300);
+        let before = knee.budget;
+        for _ in 0..100 {
+            let late =
+                Window { cost: 1 << 19, ns: 1_000_000, limited: true, late: true, ..Window::default() };
+            knee.end_window(&late);
+        }
+        assert!(knee.budget >= before, "{} of {before}", knee.budget);
+    }
+
+    #[test]
+    fn a_missed_goal_takes_from_the_budget() {
+        let mut knee = Knee::new();
+        device(1 << 20, 3 << 20, &mut knee, 300);
+        let before = knee.budget;
+        let late = Window { cost: 1 << 20, ns: 1_000_000, limited: true, missed: 1, ..Window::default() };
+        knee.end_window(&late);
+        assert!(knee.budget < before);
+    }
+}

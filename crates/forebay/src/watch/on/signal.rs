@@ -1,0 +1,131 @@
+//! The signal that asks a shard's thread for a sample, and its handler.
+//!
+//! SIGURG is ignored by default and means something only to programs that ask for it (urgent data of a socket with an
+//! owner), so it is taken where nobody else has it. The handler stays when the last engine is gone: it does nothing unless
+//! a shard's thread was asked, and taking it away could take away what the program has put there meanwhile.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use super::Pulse;
+use super::sample::Registers;
+
+const SIGNAL: libc::c_int = libc::SIGURG;
+
+thread_local! {
+    /// The shard whose thread this is. Without a destructor and initialised by the linker: a handler may look at it.
+    static SEAT: Cell<*const Pulse> = const { Cell::new(ptr::null()) };
+}
+
+/// Says which shard's thread this is; null: none any more. What it points to stays until it says otherwise.
+pub(super) fn set_seat(pulse: *const Pulse) {
+    SEAT.set(pulse);
+}
+
+pub(super) fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Is the signal blocked on the calling thread?
+pub(super) fn is_blocked() -> bool {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: with no new mask the call only fills the set, which is read if it did.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), set.as_mut_ptr()) == 0
+            && libc::sigismember(set.as_ptr(), SIGNAL) == 1
+    }
+}
+
+/// Asks the thread by its signal. The caller knows that the thread is not over.
+pub(super) fn ask(thread: i32) {
+    // SAFETY: tgkill(2) takes plain numbers. The process is this one, the thread one of its shards, and the handler is
+    // ours as of a moment ago; had the program taken it since, its own handler would run.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+}
+
+/// Takes the signal unless somebody else has it; the sentence says who.
+pub(super) fn claim() -> Result<(), String> {
+    let known = disposition()?;
+    if known == own() {
+        return Ok(());
+    }
+    if known != libc::SIG_DFL {
+        return Err(taken(known));
+    }
+    let mut action = empty();
+    action.sa_sigaction = own();
+    // A call of the program's that was interrupted goes on; a full stack does not matter.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    let mut before = empty();
+    // SAFETY: both are whole; the handler has the signature that SA_SIGINFO asks for and calls nothing that a handler must
+    // not call.
+    if unsafe { libc::sigaction(SIGNAL, &action, &mut before) } != 0 {
+        return Err(format!("sigaction: {}", std::io::Error::last_os_error()));
+    }
+    let before_handler = before.sa_sigaction;
+    if before_handler != libc::SIG_DFL && before_handler != own() {
+        // Somebody came in between.
+        // SAFETY: what was just read is put back.
+        unsafe { libc::sigaction(SIGNAL, &before, ptr::null_mut()) };
+        return Err(taken(before_handler));
+    }
+    Ok(())
+}
+
+/// Is the signal still ours?
+pub(super) fn is_ours() -> bool {
+    disposition() == Ok(own())
+}
+
+fn own() -> libc::sighandler_t {
+    on_signal as *const () as libc::sighandler_t
+}
+
+fn taken(by: libc::sighandler_t) -> String {
+    let by =
+        if by == libc::SIG_IGN { "the program ignores SIGURG" } else { "the program handles SIGURG itself" };
+    by.to_owned()
+}
+
+fn empty() -> libc::sigaction {
+    // SAFETY: plain numbers, a set and an optional function: all zero is a value of it, an empty set with this kernel.
+    unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() }
+}
+
+fn disposition() -> Result<libc::sighandler_t, String> {
+    let mut known = empty();
+    // SAFETY: without a new action the call only fills the old one.
+    match unsafe { libc::sigaction(SIGNAL, ptr::null(), &mut known) } {
+        0 => Ok(known.sa_sigaction),
+        _ => Err(format!("sigaction: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// The handler. Async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes into memory that
+/// waits for it; it allocates nothing, takes no lock, makes no system call (so errno stays) and cannot panic. It may come
+/// when nothing was asked, late, or from another process: then it does nothing.
+extern "C" fn on_signal(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Ok(seat) = SEAT.try_with(Cell::get) else { return };
+    if seat.is_null() || context.is_null() {
+        return;
+    }
+    // SAFETY: with SA_SIGINFO the context is a ucontext_t that lives until the handler returns. The seat's pointer is
+    // this thread's own; the thread keeps what it points to until it has set it to null, and does neither while its
+    // handler runs. It is the thread whose registers these are.
+    unsafe { (*seat).take(registers(&*context.cast())) };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let [sp, fp, pc] = [libc::REG_RSP, libc::REG_RBP, libc::REG_RIP]
+        .map(|register| context.uc_mcontext.gregs.get(register as usize).copied().unwrap_or(0) as u64);
+    Registers { pc, sp, fp }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let context = &context.uc_mcontext;
+    let [fp, lr] = [29, 30].map(|register| context.regs.get(register).copied().unwrap_or(0));
+    Registers { pc: context.pc, sp: context.sp, fp, lr }
+}
