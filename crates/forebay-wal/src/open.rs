@@ -134,27 +134,36 @@ async fn open(engine: Engine, dir: PathBuf, options: Options) -> Result<(Wal, Re
         shard: options.shard,
         bytes: options.segment_bytes,
     };
-    let mut scene = Scene { engine, dir, options, lock, maker, generations: Vec::new() };
-    let strangers = scene.list().await?;
-    let scans = scene.read().await?;
-    let (wal, mut recovery) = match recover(scans, scene.options.salvage)? {
-        Some(outcome) => {
-            if scene.options.salvage {
-                scene.keep_copies(&outcome).await?;
-            }
-            scene.go_on(outcome).await?
-        }
-        None if scene.options.create => scene.create().await?,
-        None => {
-            let text = "there is no log in this directory, and none was to be made";
-            return Err(Error::at(ErrorKind::InvalidInput, &scene.dir, text));
-        }
-    };
-    recovery.strangers = strangers;
-    Ok((wal, recovery))
+    let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new() };
+    let opened = scene.open().await;
+    if opened.is_err() {
+        let _ = lock.unlock().await;
+    }
+    opened
 }
 
 impl Scene {
+    /// Recovers what is there, or begins.
+    async fn open(mut self) -> Result<(Wal, Recovery)> {
+        let strangers = self.list().await?;
+        let scans = self.read().await?;
+        let (wal, mut recovery) = match recover(scans, self.options.salvage)? {
+            Some(outcome) => {
+                if self.options.salvage {
+                    self.keep_copies(&outcome).await?;
+                }
+                self.go_on(outcome).await?
+            }
+            None if self.options.create => self.create().await?,
+            None => {
+                let text = "there is no log in this directory, and none was to be made";
+                return Err(Error::at(ErrorKind::InvalidInput, &self.dir, text));
+            }
+        };
+        recovery.strangers = strangers;
+        Ok((wal, recovery))
+    }
+
     /// Finds the segments; answers what is none of the log's business.
     async fn list(&mut self) -> Result<Vec<PathBuf>> {
         let mut strangers = Vec::new();

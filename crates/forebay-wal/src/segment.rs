@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use forebay::{Durability, Engine, File, Open};
+use forebay::{Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::segment_name;
@@ -155,22 +156,30 @@ impl Maker {
     }
 }
 
-/// Tries so often, 5 ms apart, to lock a segment.
+/// Tries so often, and so far apart, to lock a segment.
 const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+async fn lock(file: &File) -> Result<()> {
+    match locked_in_time(file, Lock::Exclusive).await? {
+        true => Ok(()),
+        false => Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open")),
+    }
+}
 
 /// A write that a dead process left to the kernel holds its file, and so the file's lock, until it is over:
 /// whoever has the lock is alone with the file, although the process that had it before may have ended in the
-/// middle of a write.
-async fn lock(file: &File) -> Result<()> {
+/// middle of a write. False when somebody has it who does not give it back within a second.
+pub(crate) async fn locked_in_time(file: &File, lock: Lock) -> Result<bool> {
     for _ in 0..LOCK_TRIES {
-        match file.try_lock(forebay::Lock::Exclusive).await {
+        match file.try_lock(lock).await {
             Err(error) if error.kind() == forebay::ErrorKind::Locked => {
-                forebay::shard::sleep(std::time::Duration::from_millis(5)).await?;
+                forebay::shard::sleep(LOCK_PAUSE).await?;
             }
-            other => return other.map_err(Error::from),
+            other => return other.map(|()| true).map_err(Error::from),
         }
     }
-    Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open"))
+    Ok(false)
 }
 
 /// Removes files that the log does not need; what cannot be removed is left for the next time.

@@ -1,20 +1,20 @@
 //! The log's task: takes groups from the queue and makes them durable, one after the other.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
-use forebay::{Block, BlockMut, Durability, File, Flush, shard};
+use forebay::{Block, BlockMut, Durability, File, Flush, Pending};
 
 use crate::error::Result;
 use crate::format::{Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
 use crate::queue::{Group, Shared, State, Work};
 use crate::segment::{Done, Maker, Segment};
 
+mod idle;
 mod next;
 
+use idle::Idle;
 pub(crate) use next::Next;
 
 /// Where a log goes on: what the next group says about the ones before it.
@@ -46,6 +46,8 @@ pub(crate) struct Writer {
     /// Where the next group goes.
     pub(crate) offset: u64,
     pub(crate) next: Next,
+    /// The segment before gives its lock back.
+    pub(crate) unlocking: Option<Pending<()>>,
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
     pub(crate) mark_after: Duration,
@@ -83,7 +85,11 @@ impl Writer {
         // them.
         self.shared.stop.store(true, std::sync::atomic::Ordering::Release);
         self.next.end().await;
-        // With the last handle of the file the lock goes as well.
+        // Given back by name, for with the files they would go later: a ring holds its files until the system has
+        // taken it down, which may be after its process has ended.
+        if let Some(unlocking) = self.unlocking.take() {
+            let _ = unlocking.await;
+        }
         let _ = self.segment.file.unlock().await;
         let _ = self.lock.unlock().await;
         self.shared.end(true);
@@ -238,8 +244,10 @@ impl Writer {
         }
         let (segment, recycled) = self.next.take(&self.maker, &self.shared).await?;
         let old = std::mem::replace(&mut self.segment, segment);
-        // Nothing of ours is in flight to it; readers go on.
-        drop(old.file.unlock());
+        // Nothing of ours is in flight to it; readers go on. The one before has been over for a whole segment.
+        if let Some(before) = self.unlocking.replace(old.file.unlock()) {
+            let _ = before.await;
+        }
         self.offset = 0;
         self.chain.base_lsn = self.chain.next_lsn;
         let mut state = self.shared.lock();
@@ -255,57 +263,6 @@ impl Writer {
     fn prepare_ahead(&mut self) {
         if self.offset >= self.segment.bytes / 4 {
             self.next.begin(&self.maker, &self.shared);
-        }
-    }
-}
-
-/// Waits for work, and for the time when there was none for long.
-#[derive(Default)]
-struct Idle {
-    tick: Option<shard::Sleep>,
-    ticks: u32,
-}
-
-/// The time without a group is counted in halves, so that a busy log arms a timer now and then and not once a
-/// group.
-const QUIET_TICKS: u32 = 3;
-
-impl Idle {
-    /// The next group; `None` after a while without one, if the last one had records.
-    async fn next(&mut self, writer: &Writer) -> Result<Option<Work>> {
-        let (marked, half) = (writer.chain.marked, writer.mark_after / 2);
-        let work = poll_fn(|context| self.poll(&writer.shared, marked, half, context)).await;
-        self.ticks = 0;
-        work
-    }
-
-    fn poll(
-        &mut self,
-        shared: &Shared,
-        marked: bool,
-        half: Duration,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Option<Work>>> {
-        if let Poll::Ready(work) = shared.poll_work(context.waker()) {
-            return Poll::Ready(Ok(Some(work)));
-        }
-        if marked {
-            self.tick = None;
-            return Poll::Pending;
-        }
-        loop {
-            let tick = self.tick.get_or_insert_with(|| shard::sleep(half));
-            match Pin::new(tick).poll(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Ready(Ok(())) => {
-                    self.tick = None;
-                    self.ticks += 1;
-                    if self.ticks >= QUIET_TICKS {
-                        return Poll::Ready(Ok(None));
-                    }
-                }
-            }
         }
     }
 }

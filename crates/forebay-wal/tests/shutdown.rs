@@ -3,12 +3,14 @@
 mod common;
 
 use std::future::{Future, IntoFuture};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use common::{dir, engine, options, record, records_wait};
+use common::{dir, engine, open, options, record, records_wait};
 use forebay::{Config, Engine, Open};
 use forebay_wal::{ErrorKind, Lsn, Wal};
 
@@ -25,7 +27,7 @@ fn panics() -> Waker {
 }
 
 /// A shard dies of a waker that panics outside of any task: of a read that goes past the page cache.
-fn kill_the_shard(engine: &Engine, path: &std::path::Path) {
+fn kill_the_shard(engine: &Engine, path: &Path) {
     let waker = panics();
     let file = engine.open(path, Open::read()).wait().unwrap();
     loop {
@@ -154,4 +156,58 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     // And again when the engine is gone as well.
     engine.close().wait().unwrap();
     wal.sync().wait().unwrap();
+}
+
+/// Whether nobody has a lock on the file: taken by flock(2) on a descriptor of its own, as another process would.
+fn is_free(path: &Path) -> bool {
+    let file = std::fs::File::open(path).unwrap();
+    // SAFETY: the descriptor is open for as long as the call lasts, and the call has no other argument.
+    let got = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    got == 0
+}
+
+fn locked(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| !is_free(path)).collect()
+}
+
+/// `forebay kv verify` said now and then that somebody had a store open, right after the process that had it had closed
+/// it and ended: a segment prepared ahead, and the one that recovery had synced, still had their locks. These went with
+/// the files, and the files with the process's ring, which the system takes down later than the process.
+#[test]
+fn a_closed_log_has_no_lock_left_on_any_file() {
+    let engine = engine();
+    for round in 0..40 {
+        let (dir, copy) = (dir(), dir());
+        let (wal, _) = open(&engine, &dir);
+        // Until a segment is being made ahead.
+        let mut lsn = 0;
+        while std::fs::read_dir(dir.path()).unwrap().count() < 4 {
+            lsn += 1;
+            wal.append(&record(lsn)).wait().unwrap();
+        }
+        assert!(!locked(dir.path()).is_empty(), "an open log has locks");
+        // A log that was not closed is gone on with in a new segment.
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+        wal.close().wait().unwrap();
+        assert_eq!(locked(dir.path()), Vec::<PathBuf>::new(), "round {round}");
+        let (wal, recovery) = open(&engine, &copy);
+        assert!(!recovery.created);
+        wal.close().wait().unwrap();
+        assert_eq!(locked(copy.path()), Vec::<PathBuf>::new(), "round {round}, after a recovery");
+    }
+}
+
+/// As above, when the log could not be opened: who asks next is not told that somebody else has it.
+#[test]
+fn a_log_that_does_not_open_has_no_lock_left() {
+    let (engine, dir) = (engine(), dir());
+    for _ in 0..20 {
+        let error = Wal::open(&engine, dir.path(), options().create(false)).wait().unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(locked(dir.path()), Vec::<PathBuf>::new());
+    }
 }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use forebay::{Engine, File, FileKind, Lock, Open};
+use forebay::{Class, Engine, File, FileKind, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
 use crate::recover::{Needed, Scan, Scanner};
+use crate::segment::locked_in_time;
 
 /// Read at once.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -65,7 +66,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
             Err(error) => return Err(error.into()),
         };
         if !in_use {
-            in_use = is_being_written(&file).await?;
+            in_use = is_being_written(engine, &file).await?;
         }
         let mut scanner = Scanner::new(path, generation, file.len().await?);
         let unreadable = each_piece(&file, |piece| scanner.push(piece)).await?;
@@ -94,16 +95,18 @@ async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool
     }
 }
 
-/// A write that a dead process left to the kernel holds its segment's lock until it is over.
-async fn is_being_written(file: &File) -> Result<bool> {
-    match file.try_lock(Lock::Shared).await {
-        Ok(()) => {
-            file.unlock().await?;
-            Ok(false)
-        }
-        Err(error) if error.kind() == forebay::ErrorKind::Locked => Ok(true),
-        Err(error) => Err(error.into()),
+/// Whether somebody has a segment although nobody has the log open. A process that died gives its own back late, so
+/// they are waited for.
+async fn is_being_written(engine: &Engine, file: &File) -> Result<bool> {
+    let own = file.clone();
+    // On a shard, because the caller may be anywhere, and waiting needs a timer.
+    let locked = engine
+        .spawn_on_shard(0, Class::DEFAULT, move || async move { locked_in_time(&own, Lock::Shared).await })
+        .await??;
+    if locked {
+        file.unlock().await?;
     }
+    Ok(!locked)
 }
 
 /// A whole file, and what of it could not be read.

@@ -47,6 +47,7 @@ impl Scene {
             segment,
             offset,
             next,
+            unlocking: None,
             durability: options.durability,
             flush: options.flush,
             mark_after: options.mark_after,

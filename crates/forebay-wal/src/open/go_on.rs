@@ -112,7 +112,9 @@ impl Scene {
         let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
         if kept > 0 {
             // Whatever stays is as durable as what is proven: a salvage leaves an unproven tail where it is.
-            self.maker.open(cut.generation, true).await?.file.sync(Durability::All).await?;
+            let last = self.maker.open(cut.generation, true).await?;
+            last.file.sync(Durability::All).await?;
+            last.file.unlock().await?;
         }
         let framed = framed_bytes(&copied);
         let (generation, bytes) = (outcome.max_generation + 1, self.maker.bytes);

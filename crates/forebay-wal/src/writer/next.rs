@@ -120,10 +120,11 @@ impl Next {
         }
     }
 
-    /// Waits until nothing is being made any more.
+    /// Waits until nothing is being made any more, and gives the lock of what was made back.
     pub(crate) async fn end(&mut self) {
-        if let Some(making) = self.making.take() {
-            let _ = making.await;
+        let Some(making) = self.making.take() else { return };
+        if let Ok(Ok(segment)) = making.await {
+            let _ = segment.file.unlock().await;
         }
     }
 }

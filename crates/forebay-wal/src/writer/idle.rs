@@ -1,0 +1,63 @@
+//! Waiting for work.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use forebay::shard;
+
+use super::Writer;
+use crate::error::Result;
+use crate::queue::{Shared, Work};
+
+/// Waits for work, and for the time when there was none for long.
+#[derive(Default)]
+pub(super) struct Idle {
+    tick: Option<shard::Sleep>,
+    ticks: u32,
+}
+
+/// The time without a group is counted in halves, so that a busy log arms a timer now and then and not once a
+/// group.
+const QUIET_TICKS: u32 = 3;
+
+impl Idle {
+    /// The next group; `None` after a while without one, if the last one had records.
+    pub(super) async fn next(&mut self, writer: &Writer) -> Result<Option<Work>> {
+        let (marked, half) = (writer.chain.marked, writer.mark_after / 2);
+        let work = poll_fn(|context| self.poll(&writer.shared, marked, half, context)).await;
+        self.ticks = 0;
+        work
+    }
+
+    fn poll(
+        &mut self,
+        shared: &Shared,
+        marked: bool,
+        half: Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Work>>> {
+        if let Poll::Ready(work) = shared.poll_work(context.waker()) {
+            return Poll::Ready(Ok(Some(work)));
+        }
+        if marked {
+            self.tick = None;
+            return Poll::Pending;
+        }
+        loop {
+            let tick = self.tick.get_or_insert_with(|| shard::sleep(half));
+            match Pin::new(tick).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(Ok(())) => {
+                    self.tick = None;
+                    self.ticks += 1;
+                    if self.ticks >= QUIET_TICKS {
+                        return Poll::Ready(Ok(None));
+                    }
+                }
+            }
+        }
+    }
+}
