@@ -1,0 +1,176 @@
+//! Lookups in a tree, six pages deep, in several ways, each answer verified: walks in the module, in io_uring's own loop and in the
+//! reactor, a bare ring that resubmits where it reaps, waiting for interrupts or polling, and threads with pread.
+//!
+//!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE [SECONDS [REPEATS]]
+//!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS threads
+//!
+//! The second form asks what more threads than processors cost: four times as many, with 32 lookups at once as before, and with as
+//! many for each thread as before. Beside the others stands a ring whose thread never sleeps, as SPDK's do.
+//!
+//! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows take turns; figures are medians.
+
+mod planted;
+mod rows;
+mod samples;
+
+use std::fs;
+use std::num::NonZero;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use forebay::{Config, Engine, Open};
+use forebay_kernel::{EngineKind, KernelWalk};
+use planted::{Answer, plant};
+use rows::{PROGRAM, Wait, direct, local, options, pread, reactor, ring, shared};
+use samples::{Start, Taken, by_threads, median};
+
+/// At once, by all threads together.
+const LOOKUPS: u32 = 32;
+
+fn main() -> Answer<()> {
+    let mut args = std::env::args().skip(1);
+    let Some(path) = args.next() else { return Err("give a file that may be written and removed".into()) };
+    let path = Path::new(&path);
+    let seconds: f64 = args.next().map_or(Ok(0.5), |word| word.parse())?;
+    let repeats: usize = args.next().map_or(Ok(5), |word| word.parse())?;
+    let threads = match args.next().as_deref() {
+        None => false,
+        Some("threads") => true,
+        Some(other) => return Err(format!("{other} is nothing that can be measured").into()),
+    };
+    plant(path)?;
+    let time = Duration::from_secs_f64(seconds);
+    let done = match threads {
+        true => more_threads(path, time, repeats),
+        false => measure(path, time, repeats),
+    };
+    fs::remove_file(path)?;
+    done
+}
+
+/// A row: what it is called, and a sample of it at a depth. Who takes it is told when everything is set up.
+type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<Taken> + Sync + 'r>);
+
+/// The rows that one thread makes by itself, and that are possible here.
+fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, time: Duration) -> Vec<Row<'r>> {
+    let mut rows: Vec<Row<'_>> = vec![(
+        "io_uring",
+        Box::new(move |depth, start: &mut Start<'_>| ring(direct, depth, time, Wait::Interrupt, start)),
+    )];
+    if ring(direct, 1, Duration::ZERO, Wait::Polled, &mut Start::alone()).is_ok() {
+        for (name, wait) in [("io_uring, polled", Wait::Polled), ("io_uring, never asleep", Wait::Busy)] {
+            rows.push((name, Box::new(move |depth, start| ring(direct, depth, time, wait, start))));
+        }
+    }
+    if forebay_kernel::probe(EngineKind::BpfLoop).is_ok() {
+        let of = |depth| options(EngineKind::BpfLoop, depth, false);
+        rows.push(("BPF loop", Box::new(move |depth, start| local(path, of(depth), time, start))));
+    }
+    match local(path, options(EngineKind::Module, 1, false), Duration::ZERO, &mut Start::alone()) {
+        Err(why) => println!("{why}"),
+        Ok(_) => {
+            for (name, polled) in [("module", false), ("module, polled", true)] {
+                let of = move |depth| options(EngineKind::Module, depth, polled);
+                rows.push((name, Box::new(move |depth, start| local(path, of(depth), time, start))));
+            }
+        }
+    }
+    rows
+}
+
+fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
+    let engine = Engine::start(Config::default().shards(1))?;
+    let file = engine.open(path, Open::read()).wait()?;
+    let walk = KernelWalk::open(&engine, &file, PROGRAM)?;
+    println!("{}", walk.why());
+    walk.close();
+    let direct = direct(path)?;
+    let mut rows: Vec<Row<'_>> = vec![
+        ("pread", Box::new(|depth, start| pread(&direct, depth, time, start))),
+        ("reactor walk", Box::new(|depth, start| reactor(&engine, &file, depth, time, start))),
+    ];
+    rows.extend(of_one_thread(path, &direct, time));
+    let has = |name: &str| rows.iter().any(|(each, _)| *each == name);
+    let mut own_thread = Vec::new();
+    for (row, name, kind, polled) in [
+        ("BPF loop", "BPF loop, own thread", EngineKind::BpfLoop, false),
+        ("module", "module, own thread", EngineKind::Module, false),
+        ("module, polled", "module, polled thread", EngineKind::Module, true),
+    ] {
+        if has(row) {
+            own_thread.push((name, kind, polled));
+        }
+    }
+    for (name, kind, polled) in own_thread {
+        let (engine, file) = (&engine, &file);
+        let of = move |depth| options(kind, depth, polled);
+        rows.push((name, Box::new(move |depth, start| shared(engine, file, of(depth), time, start))));
+    }
+    println!("{:<22} {:>5} {:>12} {:>9} {:>16}", "row", "depth", "lookups/s", "spread", "calls per lookup");
+    for depth in [1, LOOKUPS] {
+        let mut taken = vec![Vec::new(); rows.len()];
+        let mut calls = vec![0.0; rows.len()];
+        for _ in 0..repeats {
+            for (place, (_, row)) in rows.iter().enumerate() {
+                let sample = row(depth, &mut Start::alone())?;
+                taken[place].push(sample.rate());
+                calls[place] = sample.calls as f64 / sample.lookups as f64;
+            }
+        }
+        for (place, (name, _)) in rows.iter().enumerate() {
+            let (median, spread) = median(&mut taken[place]);
+            let called = if calls[place] > 0.0 { format!("{:.2}", calls[place]) } else { "-".to_owned() };
+            let percent = spread * 100.0;
+            println!("{name:<22} {depth:>5} {median:>12.0} {percent:>8.1}% {called:>16}");
+        }
+    }
+    Ok(())
+}
+
+/// As many threads as there are processors, and four times as many: with the same number of lookups at once, so that each thread has
+/// fewer, and with as many for each thread. In turn.
+fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get) as u32;
+    let each = (LOOKUPS / processors).max(1);
+    let sides = [(processors, each), (processors * 4, (each / 4).max(1)), (processors * 4, each)];
+    let direct = direct(path)?;
+    let rows = of_one_thread(path, &direct, time);
+    let mut engines = Vec::new();
+    for (threads, _) in sides {
+        let engine = Engine::start(Config::default().shards(threads as usize))?;
+        let file = engine.open(path, Open::read()).wait()?;
+        engines.push((engine, file));
+    }
+    // Rates of the three, and the ratios of the second and the third to the first.
+    let mut taken: Vec<[Vec<f64>; 5]> = vec![Default::default(); rows.len() + 1];
+    for _ in 0..repeats {
+        for (place, taken) in taken.iter_mut().enumerate() {
+            let mut rates = [0.0; 3];
+            for (side, &(threads, depth)) in sides.iter().enumerate() {
+                rates[side] = match rows.get(place) {
+                    Some((_, row)) => by_threads(threads, |start| row(depth, start))?,
+                    None => {
+                        let (engine, file) = &engines[side];
+                        reactor(engine, file, threads * depth, time, &mut Start::alone())?.rate()
+                    }
+                };
+            }
+            let all = rates.into_iter().chain([rates[1] / rates[0], rates[2] / rates[0]]);
+            all.zip(taken).for_each(|(value, values)| values.push(value));
+        }
+    }
+    println!("{processors} processors, {repeats} repeats; threads x lookups at once of each");
+    let [one, two, three] = sides.map(|(threads, depth)| format!("{threads} x {depth}"));
+    println!("{:<22} {one:>10} {two:>10} {three:>10} {:>7} {:>7} {:>9}", "row", "second", "third", "spread");
+    let names = rows.iter().map(|(name, _)| *name).chain(["reactor walk"]);
+    for (name, values) in names.zip(&mut taken) {
+        let [one, two, three, second, third] = values.each_mut().map(|values| median(values));
+        let spread = second.1.max(third.1) * 100.0;
+        let (one, two, three, second, third) = (one.0, two.0, three.0, second.0, third.0);
+        println!(
+            "{name:<22} {one:>10.0} {two:>10.0} {three:>10.0} {second:>7.3} {third:>7.3} {spread:>8.1}%"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Which engine runs the walks of a [`KernelWalk`](crate::KernelWalk), and why.
+
+use std::sync::Arc;
+
+use forebay::{Engine, File};
+
+use crate::error::{Error, Result};
+use crate::inside::Inside;
+use crate::layout;
+use crate::options::{EngineKind, Options};
+use crate::program::Program;
+use crate::worker::Worker;
+
+/// Starts the best engine inside the kernel, and says why it is that one; none where the reactor is the best.
+///
+/// # Errors
+/// The engine that was asked for does not work here.
+pub(crate) fn start<P: Program>(
+    engine: &Engine,
+    program: &Arc<P>,
+    file: &File,
+    options: &Options,
+) -> Result<(Option<Worker<P::Output>>, String)> {
+    if options.only == Some(EngineKind::Reactor) {
+        return Ok((None, "the reactor was asked for".to_owned()));
+    }
+    let mut refused = Vec::new();
+    for kind in Inside::wanted(options) {
+        match try_one(engine, program, file, *kind, options) {
+            Ok(worker) => return Ok((Some(worker), chosen(*kind, &refused))),
+            Err(why) if options.only.is_some() => return Err(Error::Unavailable(why)),
+            Err(why) => refused.push((*kind, why)),
+        }
+    }
+    // The last one is what came closest.
+    let last: Vec<_> = refused.pop().into_iter().collect();
+    let why = format!("the reactor{}{}", impossible(&last, ", because"), impossible(&refused, ";"));
+    Ok((None, why))
+}
+
+/// Why this engine, and why not a better one.
+fn chosen(kind: EngineKind, refused: &[(EngineKind, String)]) -> String {
+    let why = match kind {
+        EngineKind::Module => "it is loaded, and took this file and this program",
+        _ => "this kernel runs BPF programs in io_uring's loop, and took this one",
+    };
+    format!("{kind}: {why}{}", impossible(refused, ";"))
+}
+
+fn impossible(refused: &[(EngineKind, String)], before: &str) -> String {
+    refused.iter().map(|(kind, why)| format!("{before} {kind} is not possible: {why}")).collect()
+}
+
+fn try_one<P: Program>(
+    engine: &Engine,
+    program: &Arc<P>,
+    file: &File,
+    kind: EngineKind,
+    options: &Options,
+) -> std::result::Result<Worker<P::Output>, String> {
+    if engine.driver() == "sim" {
+        return Err("a simulated world has no kernel".to_owned());
+    }
+    Worker::start(program, file, kind, options)
+}
+
+/// Whether the program's pages can be, and the file's reads can get them.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check<P: Program>(program: &P, file: &File) -> Result<()> {
+    let bytes = program.page_bytes();
+    let known = (layout::PAGE_BYTES_MIN as u32..=layout::PAGE_BYTES_MAX as u32).contains(&bytes);
+    let reads = 1..=layout::READS_MAX as u32;
+    let needed = file.alignment().read_offset;
+    let wrong = if !known || !bytes.is_power_of_two() {
+        format!(
+            "the program {} has pages of {bytes} bytes; they are a power of two from 512 to 65,536",
+            program.name()
+        )
+    } else if !reads.contains(&program.fan_out()) {
+        format!("the program {} asks for {} pages at once; 1 to 16 can be", program.name(), program.fan_out())
+    } else if !bytes.is_multiple_of(needed) {
+        format!(
+            "the program {} has pages of {bytes} bytes, and a direct read of this file takes multiples of {needed}",
+            program.name()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unavailable(wrong))
+}

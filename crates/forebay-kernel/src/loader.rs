@@ -1,0 +1,159 @@
+//! Loads a BPF object for a ring or a session of the module, and attaches it.
+
+use std::cell::RefCell;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{Link, MapCore, MapType, Object, ObjectBuilder, PrintLevel};
+
+/// The section that the program's settings lie in (`struct loop_settings` of `kernel/bpf/loop.bpf.h`, `struct module_settings`
+/// of `kernel/bpf/module.bpf.h`).
+const SETTINGS: &str = ".rodata.settings";
+/// Where in what is attached the descriptor stands that it is attached to.
+const FD_AT: usize = 8;
+
+/// A program in the kernel, attached. Dropping it detaches it.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    // Detached before its program goes.
+    _link: Link,
+    _object: Object,
+}
+
+/// Loads `object` with its settings, and attaches it to what `fd` is: a ring, or a session of the module.
+///
+/// # Errors
+/// Why not, as a sentence without its full stop, with what the kernel's verifier said last.
+pub(crate) fn load(object: &[u8], settings: &[u8], fd: &impl AsRawFd) -> Result<Loaded, String> {
+    listen(|| load_quietly(object, settings, fd.as_raw_fd()))
+}
+
+fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, String> {
+    let failed = |what: &str, error: libbpf_rs::Error| format!("{what} ({error:#})");
+    // The reader of ELF files wants eight bytes' alignment, which a copy on the heap has in practice and not by promise.
+    let mut words = vec![0_u64; object.len().div_ceil(8)];
+    for (word, bytes) in words.iter_mut().zip(object.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_ne_bytes(whole);
+    }
+    // SAFETY: the words are initialised, and there are at least as many bytes of them.
+    let aligned = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), object.len()) };
+    let mut open = ObjectBuilder::default()
+        .open_memory(aligned)
+        .map_err(|error| failed("the BPF object cannot be read", error))?;
+    let mut told = (false, false);
+    for mut map in open.maps_mut() {
+        let is_settings = map.name().to_string_lossy() == SETTINGS;
+        let is_attached = map.map_type() == MapType::StructOps;
+        let Some(value) = map.initial_value_mut() else { continue };
+        if is_settings && let Some(place) = value.get_mut(..settings.len()) {
+            place.copy_from_slice(settings);
+            told.0 = true;
+        }
+        if is_attached && let Some(place) = value.get_mut(FD_AT..FD_AT + 4) {
+            place.copy_from_slice(&fd.to_ne_bytes());
+            told.1 = true;
+        }
+    }
+    if told != (true, true) {
+        return Err("the BPF object is not one of a walk: it has no settings or no step".to_owned());
+    }
+    let mut object = open.load().map_err(|error| {
+        let said = failed("the kernel refused the program", error);
+        // The number of EPERM, in the loader's words; what the verifier refuses has another one.
+        if said.contains("os error 1)") {
+            format!(
+                "{said}; loading takes CAP_BPF and CAP_PERFMON (root has them), and no lockdown of the kernel"
+            )
+        } else {
+            said
+        }
+    })?;
+    let mut link = None;
+    for mut map in object.maps_mut() {
+        if map.map_type() == MapType::StructOps {
+            let attached = map.attach_struct_ops();
+            link = Some(attached.map_err(|error| failed("the program cannot be attached", error))?);
+        }
+    }
+    match link {
+        Some(link) => Ok(Loaded { _link: link, _object: object }),
+        None => Err("the BPF object is not one of a walk".to_owned()),
+    }
+}
+
+/// Lines of the loader's that are kept, from the end.
+const LINES: usize = 6;
+
+thread_local! {
+    static HEARD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+static LOADING: Mutex<()> = Mutex::new(());
+
+/// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader has one place
+/// for who is told, for the whole process; another thread's messages of this time are lost.
+fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    HEARD.with_borrow_mut(Vec::clear);
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
+        HEARD.with_borrow_mut(|heard| heard.extend(line.lines().map(str::to_owned)));
+    })));
+    let result = load();
+    libbpf_rs::set_print(before);
+    let heard = HEARD.take();
+    result.map_err(|error| match verdict(&heard) {
+        verdict if verdict.is_empty() => error,
+        verdict => format!("{error}; the verifier says: {verdict}"),
+    })
+}
+
+/// The end of what the verifier said, without the instructions that it had looked at.
+fn verdict(heard: &[String]) -> String {
+    let end = heard.iter().position(|line| line.starts_with("processed ")).unwrap_or(heard.len());
+    let begin = heard.iter().position(|line| line.contains("BEGIN PROG LOAD LOG")).map_or(end, |at| at + 1);
+    let said: Vec<&str> = heard[begin.min(end)..end]
+        .iter()
+        .map(|line| line.trim())
+        .filter(|line| {
+            !line.is_empty() && !line.starts_with(|first: char| first.is_ascii_digit() || first == ';')
+        })
+        .filter(|line| {
+            !line.starts_with("from ") && !line.starts_with("func '") && !line.contains(" state: R")
+        })
+        // The registers' state: R1=ctx() R10=fp0.
+        .filter(|line| {
+            !line.split(' ').next().is_some_and(|word| word.starts_with('R') && word.contains('='))
+        })
+        .collect();
+    let tail: Vec<&str> = said.iter().rev().take(LINES).rev().copied().collect();
+    tail.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_is_what_stands_last_without_instructions() {
+        let heard = [
+            "libbpf: prog 'x': BPF program load failed: -13",
+            "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --",
+            "func 'loop_step' arg0 has btf_id 92013 type STRUCT 'iou_ctx'",
+            "R1=ctx() R10=fp0",
+            "; int x(u64 *arguments) @ y.c:1",
+            "0: (79) r6 = *(u64 *)(r1 +0)",
+            "invalid access to memory, mem_size=512 off=512 size=8",
+            "R0 min value is outside of the allowed memory range",
+            "processed 12 insns (limit 1000000)",
+            "-- END PROG LOAD LOG --",
+        ];
+        let heard = heard.map(str::to_owned);
+        assert_eq!(
+            verdict(&heard),
+            "invalid access to memory, mem_size=512 off=512 size=8; R0 min value is outside of the allowed memory range"
+        );
+        assert_eq!(verdict(&[]), "");
+        assert_eq!(verdict(&["libbpf: failed to find BTF".to_owned()]), "");
+    }
+}

@@ -1,0 +1,127 @@
+//! Memory that the kernel's program and user space share.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A mapping of its own, zero at first. The kernel's side changes it while a system call runs, so that everything is read
+/// and written through atomics and copies, and no reference into it lives across a call.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and what is in it is plain numbers.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// # Errors
+    /// mmap failed.
+    pub(crate) fn new(bytes: usize) -> io::Result<Memory> {
+        Memory::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1)
+    }
+
+    /// The memory that the module has for a session.
+    ///
+    /// # Errors
+    /// mmap failed.
+    pub(crate) fn of_device(device: &impl AsRawFd, bytes: usize) -> io::Result<Memory> {
+        Memory::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, device.as_raw_fd())
+    }
+
+    fn map(bytes: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Memory> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
+        let memory = Memory { base, bytes };
+        // A forked child has no use for it, and must not copy pages that the kernel writes to.
+        // SAFETY: advice for the mapping made above.
+        unsafe { libc::madvise(memory.base.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
+        Ok(memory)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The word at `at`; 0 where there is none.
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        self.word(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_u32(&self, at: usize, value: u32) {
+        if let Some(word) = self.word(at) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        self.double_word(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_u64(&self, at: usize, value: u64) {
+        if let Some(word) = self.double_word(at) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies from `at` on; what the mapping does not have stays as it is.
+    pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        if at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes) {
+            // SAFETY: the range lies in the mapping, and the two do not overlap. Nobody else writes to it now: the
+            // steps run inside of this thread's system calls, and reads of slots that are over have landed.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
+            }
+        }
+    }
+
+    /// Copies to `at`; what does not fit is left out as a whole.
+    pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
+        if at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes) {
+            // SAFETY: as above, the other way round.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
+        }
+    }
+
+    /// Bytes of a page that no read is writing to.
+    pub(crate) fn page(&mut self, at: usize, bytes: usize) -> &[u8] {
+        if at.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return &[];
+        }
+        // SAFETY: the range lies in the mapping; the exclusive borrow keeps this thread out of the kernel, where alone
+        // reads begin, and the page's own read is over.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
+    }
+
+    fn word(&self, at: usize) -> Option<&AtomicU32> {
+        let fits = at.is_multiple_of(4) && at.checked_add(4)? <= self.bytes;
+        // SAFETY: the word lies in the mapping and is aligned; it is only ever used as an atomic or copied over.
+        fits.then(|| unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) })
+    }
+
+    fn double_word(&self, at: usize) -> Option<&AtomicU64> {
+        let fits = at.is_multiple_of(8) && at.checked_add(8)? <= self.bytes;
+        // SAFETY: as above, with eight bytes.
+        fits.then(|| unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // What the kernel still reads into it after this lands in pages that it holds itself: they are registered, or the
+        // module's.
+        // SAFETY: the mapping is this value's own, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,219 @@
+//! A session of the module engine: its device, its ring, the program in the kernel, and the slots of walks.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use io_uring::{IoUring, opcode, types};
+
+use crate::device::{Device, Shape};
+use crate::layout as at;
+use crate::loader::{self, Loaded};
+use crate::memory::Memory;
+use crate::program::{Program, Scratch};
+use crate::session::{empty, event, page};
+use crate::slot::{self, Ended};
+
+/// What the completion of the watched descriptor calls itself; walks have their slots' numbers.
+const POKE: u64 = u64::MAX;
+
+/// Walks that the module runs, for one thread.
+pub(crate) struct ModuleSession {
+    /// Only the thread that made the ring may enter it.
+    _this_thread: PhantomData<*const ()>,
+    // In the order in which they must go: the program, the file, the memory, the ring.
+    _loaded: Loaded,
+    _device: Device,
+    memory: Memory,
+    ring: IoUring,
+    poke: OwnedFd,
+    /// Completions that were taken off the ring: a slot, and what became of its command.
+    taken: Vec<(u32, i32)>,
+    is_poked: bool,
+    is_polled: bool,
+    free: Vec<u32>,
+    under_way: u32,
+    shape: Shape,
+    /// Calls into the kernel.
+    pub(crate) enters: u64,
+}
+
+impl ModuleSession {
+    /// # Errors
+    /// Why this engine is not possible here, as a sentence without its full stop.
+    pub(crate) fn open<P: Program>(
+        program: &P,
+        file: &impl AsFd,
+        depth: u32,
+        polled: bool,
+    ) -> Result<ModuleSession, String> {
+        let device = Device::open()?;
+        let shape = Shape {
+            page_bytes: program.page_bytes() as usize,
+            slots: (depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two(),
+            reads_each: (program.fan_out() as usize).clamp(1, at::READS_MAX),
+        };
+        let is_polled = device.bind(file, shape)? && polled;
+        let pages = shape.slots * shape.reads_each * shape.page_bytes;
+        let bytes = (at::PAGES_AT + pages + at::PAGES_PAD).next_multiple_of(page());
+        let memory = Memory::of_device(&device, bytes)
+            .map_err(|error| format!("the module's memory cannot be mapped ({error})"))?;
+        // A command for each slot, and the watch.
+        let ring = ring(shape.slots as u32 + 1, is_polled, &device)
+            .map_err(|error| format!("there is no ring for the module ({error})"))?;
+        let poke =
+            event().map_err(|error| format!("there is no descriptor to wake the ring up with ({error})"))?;
+        let loaded = load(program, &device)?;
+        Ok(ModuleSession {
+            _this_thread: PhantomData,
+            _loaded: loaded,
+            _device: device,
+            memory,
+            ring,
+            poke,
+            taken: Vec::with_capacity(shape.slots),
+            is_poked: false,
+            is_polled,
+            free: (0..shape.slots as u32).rev().collect(),
+            under_way: 0,
+            shape,
+            enters: 0,
+        })
+    }
+
+    /// A copy of the descriptor that ends a [`run`](Self::run) of a session that watches it, when 1 is written to it.
+    ///
+    /// # Errors
+    /// Too many descriptors.
+    pub(crate) fn poker(&self) -> io::Result<OwnedFd> {
+        self.poke.try_clone()
+    }
+
+    /// From the next run on the descriptor is watched. A ring that polls cannot wait for it; it comes back by itself, as soon as
+    /// a walk is over.
+    pub(crate) fn watch(&mut self) {
+        if !self.is_polled {
+            let fd = types::Fd(self.poke.as_raw_fd());
+            let watch = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(POKE);
+            // SAFETY: the operation touches no memory. There is room: as many entries as slots, and one.
+            let _ = unsafe { self.ring.submission().push(&watch) };
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.shape.slots
+    }
+
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). `None`: there is none.
+    pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
+        let number = *self.free.last()?;
+        slot::fill(&self.memory, number, root, scratch, hops_max);
+        let mut command = [0; 16];
+        command[..4].copy_from_slice(&number.to_ne_bytes());
+        let walk = opcode::UringCmd16::new(types::Fixed(0), at::MODULE_WALK as u32)
+            .cmd(command)
+            .build()
+            .user_data(number.into());
+        // SAFETY: the command works on the session's memory, which belongs to the module.
+        unsafe { self.ring.submission().push(&walk) }.ok()?;
+        self.free.pop();
+        self.under_way += 1;
+        Some(number)
+    }
+
+    /// Runs walks until `stop_after` of them are over, or the descriptor was written to.
+    ///
+    /// # Errors
+    /// Why the session is of no use any more.
+    pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
+        let wanted = stop_after.clamp(1, self.under_way.max(1)) as usize;
+        while self.taken.len() < wanted && !self.is_poked {
+            self.enters += 1;
+            match self.ring.submit_and_wait(wanted - self.taken.len()) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("the module's ring has ended ({error})")),
+            }
+            for entry in self.ring.completion() {
+                match entry.user_data() {
+                    POKE => self.is_poked = true,
+                    number => self.taken.push((number as u32, entry.result())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the descriptor was written to; it is emptied, and watched again from the next run on.
+    pub(crate) fn take_poke(&mut self) -> bool {
+        if !self.is_poked {
+            return false;
+        }
+        empty(&self.poke);
+        self.is_poked = false;
+        self.watch();
+        true
+    }
+
+    /// Gives each walk that is over to `each`, with the page that its step saw last.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
+        for (number, result) in self.taken.drain(..) {
+            let ended = match result {
+                0 => slot::ended(&self.memory, number),
+                refused => slot::refused(&self.memory, number, -refused),
+            };
+            let seen = self.memory.u32(slot::place(number) + at::SLOT_PLACE) as usize % self.shape.reads_each;
+            let page =
+                at::PAGES_AT + (number as usize * self.shape.reads_each + seen) * self.shape.page_bytes;
+            each(ended, self.memory.page(page, self.shape.page_bytes));
+            self.free.push(number);
+            self.under_way -= 1;
+        }
+    }
+}
+
+impl std::fmt::Debug for ModuleSession {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("ModuleSession")
+            .field("shape", &self.shape)
+            .field("under_way", &self.under_way)
+            .finish_non_exhaustive()
+    }
+}
+
+fn ring(entries: u32, is_polled: bool, device: &Device) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun();
+    if is_polled {
+        builder.setup_iopoll();
+    }
+    let ring = builder.build(entries)?;
+    ring.submitter().register_files(&[device.as_raw_fd()])?;
+    Ok(ring)
+}
+
+/// Whether the module is there and takes programs: tries both, which takes some milliseconds.
+///
+/// # Errors
+/// What is missing, as a sentence without its full stop.
+pub(crate) fn probe(program: &impl Program) -> Result<(), String> {
+    load(program, &Device::open()?).map(|_| ())
+}
+
+/// Loads the program, and gives it to the session.
+fn load(program: &impl Program, device: &Device) -> Result<Loaded, String> {
+    let Some(object) = program.module_object() else {
+        return Err(format!("the program {} has no form for the module", program.name()));
+    };
+    let settings = [program.page_bytes() + at::PAGES_PAD as u32, program.page_bytes()];
+    loader::load(object, &settings.map(u32::to_ne_bytes).concat(), device)
+}

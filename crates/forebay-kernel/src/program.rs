@@ -1,0 +1,156 @@
+//! What a walk inside the kernel runs.
+
+use std::fmt;
+
+use crate::layout;
+
+/// A step function in every form in which an engine can run it, and what goes into a walk and comes out of it.
+///
+/// The kernel runs the [`object`](Program::object), compiled from C; the reactor runs [`step`](Program::step). Both must
+/// give the same answers: the crate's conformance suite is what its own programs are held against.
+///
+/// # Rules
+/// - Pages have one size, a power of two from 512 to 65,536 bytes, and lie at positions that direct reads of the file
+///   allow ([`File::alignment`](forebay::File::alignment)).
+/// - All that a walk knows lies in 256 bytes of [`Scratch`]: its arguments, what it keeps, its result.
+/// - A step believes nothing: the page may be damaged, and the file may have been written to.
+pub trait Program: Send + Sync + 'static {
+    /// What one walk is given.
+    type Args: Send;
+    /// What it gives.
+    type Output: Send + 'static;
+
+    /// The program's name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// Bytes of a page.
+    fn page_bytes(&self) -> u32;
+
+    /// Pages that one step may ask for at most, 1 to 16.
+    fn fan_out(&self) -> u32 {
+        1
+    }
+
+    /// The BPF object for io_uring's own loop, if there is one: the ELF file that `kernel/bpf/walk.bpf.h` makes of a step.
+    fn object(&self) -> Option<&[u8]>;
+
+    /// The BPF object for the module, if there is one: the same, with `FBW_MODULE` defined.
+    fn module_object(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Writes the arguments of a walk into its scratch, which is zero, and answers the position of its first page.
+    fn begin(&self, args: &Self::Args, scratch: &mut Scratch) -> u64;
+
+    /// Looks at the page at `at`, and says what is next: what the object's step does, for the reactor.
+    fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next;
+
+    /// The result of a walk that is over; `page` is the one that its last step saw.
+    fn end(&self, scratch: &Scratch, page: &[u8]) -> Self::Output;
+}
+
+/// What a step answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Read these pages, 1 to [`fan_out`](Program::fan_out) of them; the step comes again with each, in any order.
+    Read(Positions),
+    /// The next of the pages that are coming already.
+    Wait,
+    /// The walk is over; its result is in the scratch.
+    Over,
+    /// The walk has failed; the number is the program's own.
+    Fail(u32),
+}
+
+impl Next {
+    /// One page.
+    pub fn read(position: u64) -> Next {
+        Next::Read([position].into_iter().collect())
+    }
+}
+
+/// Up to 16 positions, in bytes from the file's beginning. One that was given more remembers that it was, and fails the
+/// walk.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Positions {
+    places: [u64; layout::READS_MAX],
+    len: usize,
+}
+
+impl Positions {
+    /// Those that there are, at most 16.
+    pub fn as_slice(&self) -> &[u64] {
+        &self.places[..self.len.min(layout::READS_MAX)]
+    }
+
+    /// How many were given; may be above 16.
+    pub(crate) fn given(&self) -> usize {
+        self.len
+    }
+}
+
+impl FromIterator<u64> for Positions {
+    fn from_iter<I: IntoIterator<Item = u64>>(positions: I) -> Positions {
+        let mut all = Positions::default();
+        for position in positions.into_iter().take(layout::READS_MAX + 1) {
+            if let Some(place) = all.places.get_mut(all.len) {
+                *place = position;
+            }
+            all.len += 1;
+        }
+        all
+    }
+}
+
+impl fmt::Debug for Positions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+/// 256 bytes of a walk, which every step of it sees and may change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct Scratch([u8; layout::SCRATCH_BYTES]);
+
+impl Scratch {
+    /// All zero.
+    pub const fn new() -> Scratch {
+        Scratch([0; layout::SCRATCH_BYTES])
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &[u8; 256] {
+        &self.0
+    }
+
+    /// All of it, to write to.
+    pub fn bytes_mut(&mut self) -> &mut [u8; 256] {
+        &mut self.0
+    }
+
+    /// The number in the eight bytes from `at` on; 0 where the scratch has none.
+    pub fn u64(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    /// Puts a number into the eight bytes from `at` on; nothing happens where the scratch has none.
+    pub fn set_u64(&mut self, at: usize, word: u64) {
+        if let Some(place) = self.0.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+            *place = word.to_le_bytes();
+        }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch::new()
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        formatter.debug_tuple("Scratch").field(&&self.0[..used]).finish()
+    }
+}

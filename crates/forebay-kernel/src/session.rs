@@ -1,0 +1,246 @@
+//! A session of the loop engine: its memory, its ring, the program in the kernel, and the slots of walks.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use crate::layout as at;
+use crate::loader::{self, Loaded};
+use crate::memory::Memory;
+use crate::program::{Program, Scratch};
+use crate::ring::Ring;
+use crate::slot::{self, Ended};
+
+/// Walks that io_uring's own loop runs, for one thread.
+#[derive(Debug)]
+pub(crate) struct Session {
+    // In the order in which they must go: the program, the ring, what the ring looks at.
+    _loaded: Loaded,
+    ring: Ring,
+    memory: Memory,
+    poke: OwnedFd,
+    free: Vec<u32>,
+    under_way: u32,
+    page_bytes: usize,
+    reads_each: usize,
+    slots: usize,
+    /// Calls into the kernel.
+    pub(crate) enters: u64,
+}
+
+/// What the program is told when it is loaded.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    memory_bytes: u32,
+    page_bytes: u32,
+    reads_each: u32,
+    reads: u32,
+    poke_fd: u32,
+    pages_address: u64,
+}
+
+impl Settings {
+    fn bytes(&self, ring: &Ring) -> Vec<u8> {
+        let words = [
+            self.memory_bytes,
+            self.page_bytes,
+            self.reads_each,
+            self.reads_each.trailing_zeros(),
+            self.reads,
+            ring.sq_entries,
+            ring.cq_entries,
+            ring.cq_bytes(),
+            ring.cq_head_at,
+            ring.cq_tail_at,
+            ring.cqes_at,
+            self.poke_fd,
+        ];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend(self.pages_address.to_ne_bytes());
+        bytes
+    }
+}
+
+impl Session {
+    /// # Errors
+    /// Why this engine is not possible here, as a sentence without its full stop.
+    pub(crate) fn open<P: Program>(program: &P, file: &impl AsFd, depth: u32) -> Result<Session, String> {
+        let Some(object) = program.object() else {
+            return Err(format!("the program {} has no form for io_uring's loop", program.name()));
+        };
+        let page_bytes = program.page_bytes() as usize;
+        let reads_each = (program.fan_out() as usize).clamp(1, at::READS_MAX).next_power_of_two();
+        let slots = (depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two();
+        let reads = slots * reads_each;
+        let memory =
+            Memory::new((at::PAGES_AT + reads * page_bytes + at::PAGES_PAD).next_multiple_of(page()))
+                .map_err(|error| format!("there is no memory for the pages ({error})"))?;
+        // As many submissions as pages, the watch, and room for one walk's reads beside.
+        let entries = (reads + at::READS_MAX + 1).next_power_of_two();
+        let mut ring = Ring::new(entries as u32).map_err(|error| {
+            format!("this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later")
+        })?;
+        ring.register(&memory, file).map_err(|error| {
+            format!("the ring does not take the shared memory ({error}); `ulimit -l` may be too small")
+        })?;
+        let poke =
+            event().map_err(|error| format!("there is no descriptor to wake the loop up with ({error})"))?;
+        let settings = Settings {
+            memory_bytes: memory.len() as u32,
+            page_bytes: page_bytes as u32,
+            reads_each: reads_each as u32,
+            reads: reads as u32,
+            poke_fd: poke.as_raw_fd() as u32,
+            pages_address: memory.address() + at::PAGES_AT as u64,
+        };
+        let loaded = loader::load(object, &settings.bytes(&ring), &ring)?;
+        Ok(Session {
+            _loaded: loaded,
+            ring,
+            memory,
+            poke,
+            free: (0..slots as u32).rev().collect(),
+            under_way: 0,
+            page_bytes,
+            reads_each,
+            slots,
+            enters: 0,
+        })
+    }
+
+    /// A copy of the descriptor that ends a [`run`](Self::run) of a session that watches it, when 1 is written to it.
+    ///
+    /// # Errors
+    /// Too many descriptors.
+    pub(crate) fn poker(&self) -> io::Result<OwnedFd> {
+        self.poke.try_clone()
+    }
+
+    /// From the next run on the descriptor is watched.
+    pub(crate) fn watch(&mut self) {
+        self.memory.set_u32(at::CONTROL_ARM_POKE, 1);
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Times that the program ran, and walks begun: for tests and figures.
+    pub(crate) fn steps(&self) -> u64 {
+        self.memory.u64(at::CONTROL_STEPS)
+    }
+
+    /// From now on walks are on this file, or on none. `false`: some are under way, or the kernel refuses.
+    pub(crate) fn turn_to(&mut self, file: Option<&impl AsFd>) -> bool {
+        let fd = file.map(|file| file.as_fd().as_raw_fd());
+        self.under_way == 0 && self.ring.set_file(fd).is_ok()
+    }
+
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). `None`: there is none.
+    pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
+        let number = self.free.pop()?;
+        slot::fill(&self.memory, number, root, scratch, hops_max);
+        let slot = slot::place(number);
+        self.memory.set_u32(slot + at::SLOT_STATE, at::STATE_WALKING as u32);
+        self.memory.set_u32(slot + at::SLOT_HOPS, 1);
+        self.memory.set_u32(slot + at::SLOT_COMING, 1);
+        self.memory.set_u32(slot + at::SLOT_CODE, 0);
+        self.memory.set_u32(slot + at::SLOT_PLACE, 0);
+        let fresh = self.memory.u32(at::CONTROL_NEW_COUNT);
+        self.memory.set_u32(at::CONTROL_NEW + fresh as usize * 4, number);
+        self.memory.set_u32(at::CONTROL_NEW_COUNT, fresh + 1);
+        self.under_way += 1;
+        Some(number)
+    }
+
+    /// Runs walks until `stop_after` of them are over, or the descriptor was written to.
+    ///
+    /// # Errors
+    /// Why the session is of no use any more.
+    pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
+        self.memory.set_u32(at::CONTROL_STOP_AFTER, stop_after.max(1));
+        let steps = self.steps();
+        loop {
+            self.enters += 1;
+            match self.ring.run() {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(format!("io_uring's loop has ended ({error})")),
+            }
+        }
+        match self.memory.u32(at::CONTROL_BROKEN) as usize {
+            // A ring without its program returns at once, and says nothing against it.
+            0 if self.steps() == steps => Err("the program was detached from its ring".to_owned()),
+            0 => Ok(()),
+            at::BROKEN_MEMORY => Err("the ring's memory is smaller than it was said to be".to_owned()),
+            at::BROKEN_SUBMIT => Err("the kernel did not take a walk's reads".to_owned()),
+            _ => Err("a completion came that belongs to no walk".to_owned()),
+        }
+    }
+
+    /// Whether the descriptor was written to; it is emptied, and watched again from the next run on.
+    pub(crate) fn take_poke(&mut self) -> bool {
+        if self.memory.u32(at::CONTROL_POKED) == 0 {
+            return false;
+        }
+        empty(&self.poke);
+        self.memory.set_u32(at::CONTROL_POKED, 0);
+        self.watch();
+        true
+    }
+
+    /// Gives each walk that is over to `each`, with the page that its step saw last.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
+        let over = self.memory.u32(at::CONTROL_DONE_COUNT).min(at::SLOTS_MAX as u32);
+        for index in 0..over as usize {
+            let number = self.memory.u32(at::CONTROL_DONE + index * 4);
+            if number as usize >= self.slots || self.free.contains(&number) {
+                continue;
+            }
+            let ended = slot::ended(&self.memory, number);
+            let seen = self.memory.u32(slot::place(number) + at::SLOT_PLACE) as usize % self.reads_each;
+            let page = at::PAGES_AT + (number as usize * self.reads_each + seen) * self.page_bytes;
+            each(ended, self.memory.page(page, self.page_bytes));
+            self.memory.set_u32(slot::place(number) + at::SLOT_STATE, at::STATE_FREE as u32);
+            self.free.push(number);
+            self.under_way -= 1;
+        }
+        self.memory.set_u32(at::CONTROL_DONE_COUNT, 0);
+    }
+}
+
+pub(crate) fn page() -> usize {
+    // SAFETY: sysconf only looks a number up.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(4096)
+}
+
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: the call makes a new descriptor and touches no memory.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Ends the run of a session that watches the descriptor.
+pub(crate) fn poke(fd: &impl AsFd) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: the kernel reads eight bytes of a buffer of eight. A full counter (2^64 - 1 writes) would be readable anyway.
+    unsafe { libc::write(fd.as_fd().as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Reads what was written to a descriptor that is readable.
+pub(crate) fn empty(fd: &OwnedFd) {
+    let mut count = [0_u8; 8];
+    // SAFETY: the kernel writes eight bytes to a buffer of eight. It was told to be readable, so this does not wait.
+    unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+}

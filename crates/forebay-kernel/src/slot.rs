@@ -1,0 +1,59 @@
+//! A walk's slot in the shared memory, which all engines inside the kernel lay out alike.
+
+use std::io;
+
+use crate::error::Error;
+use crate::layout as at;
+use crate::memory::Memory;
+use crate::program::Scratch;
+
+/// How a walk ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) slot: u32,
+    /// What its step left, or why there is nothing.
+    pub(crate) outcome: Result<Scratch, Error>,
+}
+
+/// Where the slot begins.
+pub(crate) fn place(slot: u32) -> usize {
+    at::SLOTS_AT + slot as usize * at::SLOT_BYTES
+}
+
+/// Puts a walk's arguments in.
+pub(crate) fn fill(memory: &Memory, number: u32, root: u64, scratch: &Scratch, hops_max: u32) {
+    let slot = place(number);
+    memory.set_u32(slot + at::SLOT_HOPS_MAX, hops_max);
+    memory.set_u64(slot + at::SLOT_AT, root);
+    memory.copy_in(slot + at::SLOT_SCRATCH, scratch.bytes());
+}
+
+/// Takes its result out, or why there is none.
+pub(crate) fn ended(memory: &Memory, number: u32) -> Ended {
+    let slot = place(number);
+    let code = memory.u32(slot + at::SLOT_CODE);
+    let offset = memory.u64(slot + at::SLOT_FAILED_AT);
+    let hop = memory.u32(slot + at::SLOT_HOPS);
+    let source = || io::Error::from_raw_os_error(code as i32);
+    let outcome = match memory.u32(slot + at::SLOT_STATE) as usize {
+        at::STATE_DONE => {
+            let mut scratch = Scratch::new();
+            memory.copy_out(slot + at::SLOT_SCRATCH, scratch.bytes_mut());
+            Ok(scratch)
+        }
+        at::STATE_FAILED => Err(Error::Failed { offset, code }),
+        at::STATE_IO => Err(Error::Io { offset, hop, source: source() }),
+        at::STATE_SHORT => Err(Error::UnexpectedEof { offset, got: code.into() }),
+        at::STATE_HOPS => Err(Error::TooManyHops { limit: code }),
+        at::STATE_ELSEWHERE => Err(Error::Elsewhere { offset, source: source() }),
+        _ => Err(Error::BadAnswer { offset }),
+    };
+    Ended { slot: number, outcome }
+}
+
+/// The end of a walk that the module did not begin, or did not go on with.
+pub(crate) fn refused(memory: &Memory, number: u32, errno: i32) -> Ended {
+    let offset = memory.u64(place(number) + at::SLOT_AT);
+    let source = io::Error::from_raw_os_error(errno);
+    Ended { slot: number, outcome: Err(Error::Elsewhere { offset, source }) }
+}

@@ -1,0 +1,294 @@
+//! What programs hold: walks on a file, on the best engine that works here.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use forebay::{Engine, File};
+
+use crate::choice;
+use crate::error::{Error, Result};
+use crate::layout;
+use crate::options::{EngineKind, KernelStats, Options};
+use crate::program::{Program, Scratch};
+use crate::reactor::{self, Start};
+use crate::worker::{Lost, Outcome, Worker};
+
+/// Walks of one program on one file, inside the kernel where that is possible.
+///
+/// The engine is chosen once, when this is opened; [`engine`](Self::engine) tells which, [`why`](Self::why) why. Results are the
+/// same on all of them. When an engine breaks, walks go on in the reactor, those under way from their beginning, and
+/// [`stats`](Self::stats) counts them.
+pub struct KernelWalk<P: Program> {
+    program: Arc<P>,
+    file: File,
+    worker: Option<Worker<P::Output>>,
+    why: String,
+    hops_max: u32,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    walks: AtomicU64,
+    fell_back: AtomicU64,
+}
+
+impl<P: Program> KernelWalk<P> {
+    /// Chooses the best engine that works for this file and program here. Takes some milliseconds: engines are tried.
+    ///
+    /// # Errors
+    /// The program's pages cannot be right.
+    pub fn open(engine: &Engine, file: &File, program: P) -> Result<KernelWalk<P>> {
+        KernelWalk::open_with(engine, file, program, Options::default())
+    }
+
+    /// The same with choices.
+    ///
+    /// # Errors
+    /// The program's pages cannot be right, or the engine that was asked for does not work here
+    /// ([`Error::Unavailable`]).
+    pub fn open_with(engine: &Engine, file: &File, program: P, options: Options) -> Result<KernelWalk<P>> {
+        choice::check(&program, file)?;
+        let program = Arc::new(program);
+        let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
+        let (worker, why) = choice::start(engine, &program, file, &options)?;
+        Ok(KernelWalk { program, file: file.clone(), worker, why, hops_max, counts: Arc::default() })
+    }
+
+    /// Where walks run.
+    pub fn engine(&self) -> EngineKind {
+        match &self.worker {
+            Some(worker) if !worker.is_broken() => worker.kind,
+            _ => EngineKind::Reactor,
+        }
+    }
+
+    /// Why they run there: a sentence without its full stop, about the time of opening.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// What became of the walks so far.
+    pub fn stats(&self) -> KernelStats {
+        let (enters, steps) = self.worker.as_ref().map_or((0, 0), Worker::counts);
+        KernelStats {
+            walks: self.counts.walks.load(Ordering::Relaxed),
+            fell_back: self.counts.fell_back.load(Ordering::Relaxed),
+            enters,
+            steps,
+        }
+    }
+
+    /// One walk, which begins at once. Dropping the future leaves it to end unseen.
+    pub fn walk(&self, args: &P::Args) -> Walking<P> {
+        let start = self.start(args);
+        self.counts.walks.fetch_add(1, Ordering::Relaxed);
+        match &self.worker {
+            Some(worker) => self.walking(start, Some(worker.send(start))),
+            None => self.walking(start, None),
+        }
+    }
+
+    /// Many walks with one message; answers their results in order.
+    pub fn walk_many(&self, args: &[P::Args]) -> WalkingMany<P> {
+        let starts: Vec<Start> = args.iter().map(|args| self.start(args)).collect();
+        self.counts.walks.fetch_add(starts.len() as u64, Ordering::Relaxed);
+        let walks: Vec<Walking<P>> = match &self.worker {
+            Some(worker) => {
+                let outcomes = worker.send_many(&starts);
+                starts
+                    .iter()
+                    .zip(outcomes)
+                    .map(|(start, outcome)| self.walking(*start, Some(outcome)))
+                    .collect()
+            }
+            None => starts.iter().map(|start| self.walking(*start, None)).collect(),
+        };
+        WalkingMany {
+            results: Vec::with_capacity(walks.len()),
+            early: walks.iter().map(|_| None).collect(),
+            walks,
+        }
+    }
+
+    /// Ends it, and waits until the kernel has let the file go: the module keeps it as it is until then. Walks that are not
+    /// over answer [`Error::Closed`]. Dropping does the same without waiting.
+    pub fn close(mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.close();
+        }
+    }
+
+    fn start(&self, args: &P::Args) -> Start {
+        let mut scratch = Scratch::new();
+        let root = self.program.begin(args, &mut scratch);
+        Start { root, scratch, hops_max: self.hops_max }
+    }
+
+    fn walking(&self, start: Start, outcome: Option<Outcome<P::Output>>) -> Walking<P> {
+        let (file, program) = (self.file.clone(), Arc::clone(&self.program));
+        let stage = match outcome {
+            Some(outcome) => Stage::Kernel(outcome),
+            None => Stage::Reactor(Box::pin(reactor::walk(file.clone(), Arc::clone(&program), start))),
+        };
+        Walking { stage, file, program, start, counts: Arc::clone(&self.counts) }
+    }
+}
+
+impl<P: Program> fmt::Debug for KernelWalk<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("KernelWalk")
+            .field("program", &self.program.name())
+            .field("engine", &self.engine())
+            .field("why", &self.why)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A walk under way; see [`KernelWalk::walk`].
+#[must_use = "the result is in the future"]
+pub struct Walking<P: Program> {
+    stage: Stage<P::Output>,
+    file: File,
+    program: Arc<P>,
+    start: Start,
+    counts: Arc<Counts>,
+}
+
+enum Stage<T> {
+    Kernel(Outcome<T>),
+    Reactor(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
+}
+
+impl<P: Program> Walking<P> {
+    /// Blocks the calling thread until the walk is over.
+    ///
+    /// # Errors
+    /// As when awaited; [`Error::WaitOnShard`] on a shard's thread.
+    pub fn wait(self) -> Result<P::Output> {
+        refuse_on_shard()?;
+        block_on(self)
+    }
+}
+
+impl<P: Program> Future for Walking<P> {
+    type Output = Result<P::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<P::Output>> {
+        // Nothing here is pinned in place: the reactor's walk has its box.
+        let walking = Pin::into_inner(self);
+        loop {
+            match &mut walking.stage {
+                Stage::Reactor(walk) => return walk.as_mut().poll(context),
+                Stage::Kernel(outcome) => match Pin::new(outcome).poll(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(output)) => return Poll::Ready(Ok(output)),
+                    Poll::Ready(Err(Lost::Failed(error))) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Err(Lost::Broken)) => {
+                        walking.counts.fell_back.fetch_add(1, Ordering::Relaxed);
+                        let (file, program) = (walking.file.clone(), Arc::clone(&walking.program));
+                        walking.stage = Stage::Reactor(Box::pin(reactor::walk(file, program, walking.start)));
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl<P: Program> Unpin for Walking<P> {}
+
+impl<P: Program> fmt::Debug for Walking<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_kernel = matches!(self.stage, Stage::Kernel(_));
+        formatter.debug_struct("Walking").field("in_kernel", &is_in_kernel).finish_non_exhaustive()
+    }
+}
+
+/// Many walks under way; see [`KernelWalk::walk_many`].
+#[must_use = "the results are in the future"]
+pub struct WalkingMany<P: Program> {
+    walks: Vec<Walking<P>>,
+    /// In order; as many as are known without a gap.
+    results: Vec<Result<P::Output>>,
+    /// Those that were over when they were looked at first.
+    early: Vec<Option<Result<P::Output>>>,
+}
+
+impl<P: Program> WalkingMany<P> {
+    /// Blocks the calling thread until all walks are over.
+    ///
+    /// # Errors
+    /// [`Error::WaitOnShard`] on a shard's thread; all else is in the single results.
+    pub fn wait(self) -> Result<Vec<Result<P::Output>>> {
+        refuse_on_shard()?;
+        Ok(block_on(self))
+    }
+}
+
+impl<P: Program> Future for WalkingMany<P> {
+    type Output = Vec<Result<P::Output>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Result<P::Output>>> {
+        let many = Pin::into_inner(self);
+        if many.results.is_empty() {
+            // All of them begin, at the latest here.
+            for (walk, early) in many.walks.iter_mut().zip(&mut many.early) {
+                if early.is_none()
+                    && let Poll::Ready(output) = Pin::new(walk).poll(context)
+                {
+                    *early = Some(output);
+                }
+            }
+        }
+        // Then one after the other: each wake looks at one walk, not at all.
+        while let Some(walk) = many.walks.get_mut(many.results.len()) {
+            let early = many.early.get_mut(many.results.len()).and_then(Option::take);
+            match early.map_or_else(|| Pin::new(walk).poll(context), Poll::Ready) {
+                Poll::Ready(output) => many.results.push(output),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(std::mem::take(&mut many.results))
+    }
+}
+
+impl<P: Program> Unpin for WalkingMany<P> {}
+
+impl<P: Program> fmt::Debug for WalkingMany<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("WalkingMany").field("walks", &self.walks.len()).finish_non_exhaustive()
+    }
+}
+
+fn refuse_on_shard() -> Result<()> {
+    match forebay::shard::current() {
+        Some(_) => Err(Error::WaitOnShard),
+        None => Ok(()),
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Parker(Thread);
+
+    impl Wake for Parker {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Parker(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match Pin::new(&mut future).poll(&mut context) {
+            Poll::Ready(output) => return output,
+            // A wake between the poll and here leaves a token, so this returns at once.
+            Poll::Pending => thread::park(),
+        }
+    }
+}

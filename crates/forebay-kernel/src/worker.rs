@@ -1,0 +1,342 @@
+//! The thread that owns a session inside the kernel, and how walks get there and back.
+//!
+//! A ring of this kind belongs to one thread. Whoever has a walk puts it into the inbox; the thread takes what is there,
+//! begins as many as there are slots, and enters the kernel, which runs them. While it is in there a new walk wakes it
+//! through a descriptor that the loop watches; while it has nothing to do it is parked.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+
+use forebay::File;
+
+use crate::error::Error;
+use crate::inside::Inside;
+use crate::options::{EngineKind, Options};
+use crate::program::Program;
+use crate::reactor::Start;
+use crate::session;
+
+/// What the thread is doing.
+const AWAKE: u8 = 0;
+const IN_KERNEL: u8 = 1;
+const PARKED: u8 = 2;
+
+/// From so many walks under way on the thread waits for a quarter of them.
+const MANY: u32 = 16;
+
+/// The thread, from outside. Dropping it ends the thread: walks that are not over answer [`Error::Closed`].
+#[derive(Debug)]
+pub(crate) struct Worker<T> {
+    pub(crate) kind: EngineKind,
+    shared: Arc<Shared<T>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    inbox: Mutex<VecDeque<Ticket<T>>>,
+    state: AtomicU8,
+    is_closed: AtomicBool,
+    /// The session is of no use any more.
+    is_broken: AtomicBool,
+    poke: OwnedFd,
+    enters: AtomicU64,
+    steps: AtomicU64,
+}
+
+/// A walk on its way.
+#[derive(Debug)]
+struct Ticket<T> {
+    start: Start,
+    promise: Arc<Promise<T>>,
+}
+
+/// Where the end of a walk is put, and who is told.
+#[derive(Debug)]
+struct Promise<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+enum State<T> {
+    Waiting(Option<Waker>),
+    Over(Result<T, Lost>),
+    Taken,
+}
+
+/// Why a walk has no result.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// It failed.
+    Failed(Error),
+    /// The session broke, or cannot go on with this walk: it may be run again elsewhere.
+    Broken,
+}
+
+impl From<Error> for Lost {
+    fn from(error: Error) -> Lost {
+        match error {
+            Error::Elsewhere { .. } => Lost::Broken,
+            other => Lost::Failed(other),
+        }
+    }
+}
+
+/// The end of one walk.
+#[derive(Debug)]
+pub(crate) struct Outcome<T>(Arc<Promise<T>>);
+
+impl<T: Send + 'static> Worker<T> {
+    /// Starts the thread, and waits until its session is open.
+    ///
+    /// # Errors
+    /// Why there is none, as a sentence without its full stop.
+    pub(crate) fn start<P: Program<Output = T>>(
+        program: &Arc<P>,
+        file: &File,
+        kind: EngineKind,
+        options: &Options,
+    ) -> Result<Worker<T>, String> {
+        let (tell, told) = mpsc::channel();
+        let (program, file, options) = (Arc::clone(program), file.clone(), *options);
+        let thread = thread::Builder::new()
+            .name("forebay-kwalk".to_owned())
+            .spawn(move || {
+                let opened = Inside::open(kind, program.as_ref(), &file, &options).and_then(|mut session| {
+                    session.watch();
+                    let poke = session.poker().map_err(|error| error.to_string())?;
+                    Ok((session, Arc::new(Shared::new(poke))))
+                });
+                match opened {
+                    Ok((session, shared)) => {
+                        if tell.send(Ok(Arc::clone(&shared))).is_ok() {
+                            Thread { session, shared, program, slots: Vec::new() }.run();
+                        }
+                    }
+                    Err(why) => drop(tell.send(Err(why))),
+                }
+            })
+            .map_err(|error| format!("there is no thread for the loop ({error})"))?;
+        match told.recv() {
+            Ok(Ok(shared)) => Ok(Worker { kind, shared, thread: Some(thread) }),
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("the loop's thread died".to_owned()),
+        }
+    }
+
+    /// Sends a walk there.
+    pub(crate) fn send(&self, start: Start) -> Outcome<T> {
+        let promise = Promise::new();
+        self.put(std::iter::once((start, Arc::clone(&promise))));
+        Outcome(promise)
+    }
+
+    /// Sends many walks with one message.
+    pub(crate) fn send_many(&self, starts: &[Start]) -> Vec<Outcome<T>> {
+        let promises: Vec<_> = starts.iter().map(|_| Promise::new()).collect();
+        self.put(starts.iter().copied().zip(promises.iter().map(Arc::clone)));
+        promises.into_iter().map(Outcome).collect()
+    }
+
+    fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<T>>)>) {
+        let mut inbox = self.shared.inbox();
+        if self.shared.is_broken.load(Ordering::SeqCst) {
+            drop(inbox);
+            walks.for_each(|(_, promise)| promise.keep(Err(Lost::Broken)));
+            return;
+        }
+        inbox.extend(walks.map(|(start, promise)| Ticket { start, promise }));
+        drop(inbox);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // The inbox was filled before: whoever goes to sleep after this load looks at it first.
+        match self.shared.state.load(Ordering::SeqCst) {
+            IN_KERNEL => session::poke(&self.shared.poke),
+            PARKED => {
+                if let Some(thread) = &self.thread {
+                    thread.thread().unpark();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the thread, and waits until it is gone with its session.
+    pub(crate) fn close(mut self) {
+        let thread = self.thread.take();
+        self.end();
+        if let Some(thread) = thread {
+            thread.thread().unpark();
+            // A panic in there was one of the program's own step: its walks have their end.
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.shared.is_broken.load(Ordering::SeqCst)
+    }
+
+    /// Calls into the kernel, and runs of the program in there.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.shared.enters.load(Ordering::Relaxed), self.shared.steps.load(Ordering::Relaxed))
+    }
+}
+
+impl<T> Worker<T> {
+    /// Says so, in both of the thread's sleeps; the second one needs an unpark besides.
+    fn end(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        session::poke(&self.shared.poke);
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            // Not joined: a destructor waits for nobody. The thread owns all that it touches.
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn new(poke: OwnedFd) -> Shared<T> {
+        Shared {
+            inbox: Mutex::new(VecDeque::new()),
+            state: AtomicU8::new(AWAKE),
+            is_closed: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+            poke,
+            enters: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+        }
+    }
+
+    fn inbox(&self) -> std::sync::MutexGuard<'_, VecDeque<Ticket<T>>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the thread sleeps now, unless there is something to do.
+    fn may_sleep(&self, state: u8) -> bool {
+        self.state.store(state, Ordering::SeqCst);
+        let may = self.inbox().is_empty() && !self.is_closed.load(Ordering::SeqCst);
+        if !may {
+            self.state.store(AWAKE, Ordering::SeqCst);
+        }
+        may
+    }
+}
+
+/// The thread's own side.
+struct Thread<P: Program> {
+    session: Inside,
+    shared: Arc<Shared<P::Output>>,
+    program: Arc<P>,
+    /// Who waits for the walk in each slot.
+    slots: Vec<Option<Arc<Promise<P::Output>>>>,
+}
+
+impl<P: Program> Thread<P> {
+    fn run(mut self) {
+        self.slots.resize_with(self.session.slots(), || None);
+        while !self.shared.is_closed.load(Ordering::SeqCst) {
+            self.begin();
+            if self.session.under_way() == 0 {
+                if self.shared.may_sleep(PARKED) {
+                    thread::park();
+                    self.shared.state.store(AWAKE, Ordering::SeqCst);
+                }
+                continue;
+            }
+            // With all slots taken the inbox can wait for one; it may hold walks then.
+            let may_enter = !self.session.has_room() || self.shared.may_sleep(IN_KERNEL);
+            if may_enter && self.enter().is_err() {
+                self.shared.is_broken.store(true, Ordering::SeqCst);
+                return self.give_up(|| Lost::Broken);
+            }
+        }
+        self.give_up(|| Lost::Failed(Error::Closed));
+    }
+
+    /// Fills free slots from the inbox.
+    fn begin(&mut self) {
+        while self.session.has_room() {
+            let Some(ticket) = self.shared.inbox().pop_front() else { return };
+            let start = ticket.start;
+            if let Some(slot) = self.session.begin(start.root, &start.scratch, start.hops_max)
+                && let Some(place) = self.slots.get_mut(slot as usize)
+            {
+                *place = Some(ticket.promise);
+            }
+        }
+    }
+
+    fn enter(&mut self) -> Result<(), String> {
+        let under_way = self.session.under_way();
+        let ran = self.session.run(if under_way < MANY { 1 } else { under_way / 4 });
+        self.shared.state.store(AWAKE, Ordering::SeqCst);
+        self.session.take_poke();
+        let (program, slots) = (&self.program, &mut self.slots);
+        self.session.drain(|ended, page| {
+            let result = ended.outcome.map(|scratch| program.end(&scratch, page)).map_err(Lost::from);
+            if let Some(promise) = slots.get_mut(ended.slot as usize).and_then(Option::take) {
+                promise.keep(result);
+            }
+        });
+        let (enters, steps) = self.session.counts();
+        self.shared.enters.store(enters, Ordering::Relaxed);
+        self.shared.steps.store(steps, Ordering::Relaxed);
+        ran
+    }
+
+    fn give_up(mut self, why: impl Fn() -> Lost) {
+        for promise in self.slots.drain(..).flatten() {
+            promise.keep(Err(why()));
+        }
+        let left: Vec<_> = self.shared.inbox().drain(..).collect();
+        for ticket in left {
+            ticket.promise.keep(Err(why()));
+        }
+    }
+}
+
+impl<T> Promise<T> {
+    fn new() -> Arc<Promise<T>> {
+        Arc::new(Promise(Mutex::new(State::Waiting(None))))
+    }
+
+    fn keep(&self, result: Result<T, Lost>) {
+        let before = {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *state, State::Over(result))
+        };
+        if let State::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Future for Outcome<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Lost>> {
+        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Over(result) => Poll::Ready(result),
+            State::Waiting(_) => {
+                *state = State::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            // Polled after its end.
+            State::Taken => Poll::Ready(Err(Lost::Failed(Error::Closed))),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Walks that nobody waits for, sessions that end with walks in them, many threads on one session.
+
+mod common;
+
+use common::{Tree, engine, engines};
+use forebay::{Class, Config, DriverChoice, Engine};
+use forebay_kernel::{EngineKind, Error, KernelWalk, Lookup, Options, TreeLookup};
+
+const PROGRAM: fn() -> TreeLookup = || TreeLookup { node_bytes: 4096 };
+
+#[test]
+fn many_threads_share_a_session() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 5, 40);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    let mut options = Options::default();
+    options.depth = 4;
+    for (kind, walk) in engines(&engine, &file, PROGRAM, options) {
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (walk, tree) = (&walk, &tree);
+                scope.spawn(move || {
+                    for key in (0..200).map(|key| key * 8 + thread) {
+                        let lookup = Lookup { root: tree.root(5, key), key };
+                        assert_eq!(
+                            walk.walk(&lookup).wait().ok(),
+                            Some(tree.lookup(lookup.root, key)),
+                            "{kind}"
+                        );
+                    }
+                });
+            }
+        });
+        assert_eq!(walk.stats().walks, 1600);
+    }
+}
+
+#[test]
+fn walks_that_were_dropped_leave_room_for_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 5, 40);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    let mut options = Options::default();
+    options.depth = 2;
+    for (kind, walk) in engines(&engine, &file, PROGRAM, options) {
+        for key in 0..300 {
+            let lookup = Lookup { root: tree.root(5, key), key };
+            drop(walk.walk(&lookup));
+            if key % 50 == 0 {
+                assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)), "{kind}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_ends_with_walks_in_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 6, 40);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    for round in 0..20 {
+        for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
+            let lookups: Vec<Lookup> =
+                (0..100 + round).map(|key| Lookup { root: tree.root(6, key), key }).collect();
+            let walks = walk.walk_many(&lookups);
+            drop(walk);
+            for (lookup, found) in lookups.iter().zip(walks.wait().expect("not on a shard")) {
+                match found {
+                    Ok(value) => assert_eq!(value, tree.lookup(lookup.root, lookup.key), "{kind}"),
+                    Err(Error::Closed) => assert_ne!(kind, EngineKind::Reactor),
+                    Err(other) => panic!("{kind}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shard_awaits_walks_and_must_not_wait_for_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 4, 40);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
+        let lookup = Lookup { root: tree.root(4, 9), key: 9 };
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            let refused = walk.walk(&lookup).wait();
+            assert!(matches!(refused, Err(Error::WaitOnShard)), "{kind}");
+            let one = walk.walk(&lookup).await;
+            let many = walk.walk_many(&[lookup, lookup]).await;
+            (one.ok(), many.into_iter().map(Result::ok).collect::<Vec<_>>())
+        });
+        let expected = Some(tree.lookup(lookup.root, 9));
+        assert_eq!(task.wait().expect("the task ends"), (expected, vec![expected, expected]), "{kind}");
+    }
+}
+
+/// The threads driver has no ring; walks have their own, and the choice is told.
+#[test]
+fn the_choice_is_told_whatever_the_driver() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = Engine::start(Config::default().driver(DriverChoice::Threads)).expect("an engine");
+    let tree = Tree::new(4096, 60, 2, 10);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    let walk = KernelWalk::open(&engine, &file, PROGRAM()).expect("the reactor at least");
+    match walk.engine() {
+        EngineKind::Reactor => assert!(walk.why().contains("not possible: "), "{}", walk.why()),
+        kind => assert!(walk.why().starts_with(&kind.to_string()), "{}", walk.why()),
+    }
+    let lookup = Lookup { root: tree.root(2, 9), key: 9 };
+    assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, 9)));
+}
+
+#[test]
+fn pages_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let file = Tree::new(4096, 60, 1, 1).plant(&engine, &dir.path().join("tree"));
+    for node_bytes in [0, 256, 1000, 5000, 131_072] {
+        let refused = KernelWalk::open(&engine, &file, TreeLookup { node_bytes });
+        assert!(matches!(refused, Err(Error::Unavailable(_))), "{node_bytes}");
+    }
+}

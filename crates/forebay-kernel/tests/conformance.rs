@@ -1,0 +1,204 @@
+//! The same trees and the same keys on every engine that there is: identical results, errors included.
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::{Tree, counted, engine, engines, mix, told};
+use forebay::Open;
+use forebay_kernel::{Count, EngineKind, Error, Lookup, Options, TreeCount, TreeLookup};
+
+#[test]
+fn lookups_of_every_depth_find_what_a_search_in_memory_finds() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    for (node_bytes, fan_out) in [(512, 2), (512, 30), (4096, 17), (4096, 254)] {
+        let tree = Tree::new(node_bytes, fan_out, 6, 40);
+        let file = tree.plant(&engine, &dir.path().join(format!("tree-{node_bytes}-{fan_out}")));
+        let program = || TreeLookup { node_bytes: node_bytes as u32 };
+        if file.alignment().read_offset as usize > node_bytes {
+            eprintln!("nodes of {node_bytes} bytes are smaller than a read of this file system");
+            continue;
+        }
+        for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+            for depth in 1..=6 {
+                let lookups: Vec<Lookup> =
+                    (0..300).map(|key| Lookup { root: tree.root(depth, key), key }).collect();
+                let found = walk.walk_many(&lookups).wait().expect("not on a shard");
+                for (lookup, found) in lookups.iter().zip(found) {
+                    let expected = tree.lookup(lookup.root, lookup.key);
+                    assert_eq!(found.ok(), Some(expected), "{kind}, depth {depth}, {lookup:?}");
+                }
+            }
+            let one = Lookup { root: tree.root(6, 5), key: 5 };
+            assert_eq!(walk.walk(&one).wait().ok(), Some(tree.lookup(one.root, 5)));
+            assert_eq!((walk.stats().walks, walk.stats().fell_back), (6 * 300 + 1, 0));
+        }
+    }
+}
+
+#[test]
+fn ranges_are_counted_over_up_to_sixteen_leaves_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 4, 50);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    let mut most = 0;
+    for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::default()) {
+        for key in 0..400 {
+            let (one, other) = (mix(key), mix(key + 1000));
+            let width = [u64::MAX, u64::MAX / 5, u64::MAX / 60, 10][key as usize / 4 % 4];
+            let low = one.min(other);
+            let high = low.saturating_add(width);
+            let count = Count { root: tree.root(key % 4 + 1, key), key, low, high };
+            let found = walk.walk(&count).wait().map(counted);
+            assert_eq!(found.ok(), Some(tree.count(&count)), "{kind}, {count:?}");
+            most = most.max(tree.count(&count).1);
+        }
+        let empty = Count { root: tree.root(2, 1), key: 1, low: 9, high: 8 };
+        assert_eq!(walk.walk(&empty).wait().map(counted).ok(), Some(tree.count(&empty)), "{kind}");
+    }
+    assert_eq!(most, 16);
+}
+
+/// Whatever goes wrong is told in the same words by every engine.
+#[test]
+fn failures_are_the_same_everywhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let mut tree = Tree::new(4096, 100, 3, 20);
+    let far = 1 << 40;
+    // Nodes of level 2 with one record each, to lead where a case wants it.
+    let lead = |tree: &mut Tree, node: u64, to: u64| {
+        let at = tree.position(2, node) as usize;
+        let head = tree.word(at) & 0xffff_ffff_ffff | 1 << 48;
+        tree.put(at, head);
+        tree.put(at + 32, to);
+        tree.position(2, node)
+    };
+    let end = tree.bytes.len() as u64;
+    let to_itself = tree.position(2, 0);
+    let broken = tree.position(1, 3);
+    tree.put(broken as usize, 17);
+    let misplaced = tree.position(1, 4);
+    tree.put(misplaced as usize + 8, misplaced + 1);
+    let greedy = tree.position(2, 9);
+    let head = tree.word(greedy as usize) & 0xffff_ffff_ffff | 300 << 48;
+    tree.put(greedy as usize, head);
+    let cases = [
+        ("a circle", lead(&mut tree, 0, to_itself)),
+        ("a damaged node", lead(&mut tree, 1, broken)),
+        ("a node that belongs elsewhere", lead(&mut tree, 2, misplaced)),
+        ("a page behind the end", lead(&mut tree, 3, end + 8192)),
+        ("a page that the end cuts", lead(&mut tree, 4, end)),
+        ("a page far behind the end", lead(&mut tree, 5, far)),
+        ("a page at no aligned place", lead(&mut tree, 6, 4096 + 100)),
+        ("a place that no file has", lead(&mut tree, 7, u64::MAX - 4095)),
+        ("a negative place", lead(&mut tree, 8, 1 << 63)),
+        ("more records than a node has room for", greedy),
+        ("a root behind the end", far),
+        ("an unaligned root", 512 * 3 + 1),
+    ];
+    // The file ends in the middle of a page.
+    tree.bytes.extend([7; 1000]);
+    let path = dir.path().join("tree");
+    let file = tree.plant(&engine, &path);
+    for (case, root) in cases {
+        let lookup = Lookup { root, key: 1 };
+        let program = || TreeLookup { node_bytes: 4096 };
+        let answers: Vec<(String, String)> = engines(&engine, &file, program, Options::default())
+            .into_iter()
+            .map(|(kind, walk)| (kind.to_string(), told(walk.walk(&lookup).wait())))
+            .collect();
+        let (_, first) = &answers[0];
+        eprintln!("{case}: {first}");
+        assert!(answers.iter().all(|(_, answer)| answer == first), "{case}: {answers:?}");
+        let number = first.parse::<u64>();
+        assert!(number.is_err(), "{case} has a result: {first}");
+    }
+}
+
+#[test]
+fn the_hops_are_limited_as_was_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 20, 6, 10);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    for hops_max in 1..=6 {
+        let mut options = Options::default();
+        options.hops_max = hops_max;
+        for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, options) {
+            for depth in 1..=6 {
+                let answer = walk.walk(&Lookup { root: tree.root(depth, 3), key: 3 }).wait();
+                match answer {
+                    Ok(_) => assert!(depth <= u64::from(hops_max), "{kind}"),
+                    Err(Error::TooManyHops { limit, .. }) => {
+                        assert!(depth > u64::from(hops_max) && limit == hops_max, "{kind}");
+                    }
+                    Err(other) => panic!("{kind}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+/// The page cache answers as the device does, and a file that is open twice has walks on both.
+#[test]
+fn a_buffered_file_and_a_second_session_answer_the_same() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(512, 30, 4, 64);
+    let path = dir.path().join("tree");
+    tree.plant(&engine, &path);
+    let buffered = engine.open(&path, Open::read().buffered()).wait().expect("the same file");
+    let program = || TreeLookup { node_bytes: 512 };
+    let one = engines(&engine, &buffered, program, Options::default());
+    let other = engines(&engine, &buffered, program, Options::default());
+    for key in 0..200 {
+        let lookup = Lookup { root: tree.root(4, key), key };
+        for (kind, walk) in one.iter().chain(&other) {
+            assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)), "{kind}");
+        }
+    }
+}
+
+/// A file is cut short, and written to, while walks are on it: they find the new bytes or fail, and go on afterwards.
+#[test]
+fn a_file_that_changes_gives_errors_and_no_nonsense() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 50, 3, 60);
+    let path = dir.path().join("tree");
+    let file = tree.plant(&engine, &path);
+    let lookups: Vec<Lookup> = (0..500).map(|key| Lookup { root: tree.root(3, key), key }).collect();
+    let writer = std::fs::OpenOptions::new().write(true).open(&path).expect("the same file");
+    // The module keeps writers away instead: tests/module.rs.
+    let all = engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()).into_iter();
+    let (pinning, changing): (Vec<_>, Vec<_>) = all.partition(|(kind, _)| *kind == EngineKind::Module);
+    pinning.into_iter().for_each(|(_, walk)| walk.close());
+    for (kind, walk) in changing {
+        let walks = walk.walk_many(&lookups);
+        writer.set_len(tree.bytes.len() as u64 / 2 + 100).expect("a file can be cut");
+        for (lookup, found) in lookups.iter().zip(walks.wait().expect("not on a shard")) {
+            match found {
+                Ok(value) => assert_eq!(value, tree.lookup(lookup.root, lookup.key), "{kind}"),
+                Err(Error::UnexpectedEof { .. } | Error::Failed { .. }) => {}
+                Err(other) => panic!("{kind}: {other}"),
+            }
+        }
+        let walks = walk.walk_many(&lookups);
+        writer.write_all_at(&tree.bytes, 0).expect("and written again");
+        writer.sync_all().expect("to the device");
+        drop(walks);
+        let found = walk.walk_many(&lookups).wait().expect("not on a shard");
+        for (lookup, found) in lookups.iter().zip(found) {
+            assert_eq!(found.ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
+        }
+    }
+    // Its name may go: the descriptor holds the file.
+    std::fs::remove_file(&path).expect("the name goes");
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+        let lookup = &lookups[3];
+        assert_eq!(walk.walk(lookup).wait().ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
+    }
+}

@@ -1,0 +1,184 @@
+//! A program is detached under its walks, as root can do from outside (`bpftool link detach`): they end, with
+//! the right results where the reactor can take them over, and nothing is left in the kernel. Where no engine
+//! inside the kernel is possible these tests try nothing.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use common::{Tree, engine, engines, told};
+use forebay_kernel::{
+    EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Program, Scratch, TreeLookup,
+};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+
+const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
+const INSIDE: [EngineKind; 2] = [EngineKind::BpfLoop, EngineKind::Module];
+
+fn links() -> BTreeSet<u32> {
+    LinkInfoIter::default().map(|link| link.id).collect()
+}
+
+/// Everything of BPF that the kernel holds: links, programs, maps.
+fn held() -> [usize; 3] {
+    [LinkInfoIter::default().count(), ProgInfoIter::default().count(), MapInfoIter::default().count()]
+}
+
+/// What was attached since `before`, and nothing else, is detached.
+fn detach_all_but(before: &BTreeSet<u32>) {
+    let new: Vec<u32> = links().difference(before).copied().collect();
+    assert!(!new.is_empty(), "a program is attached by a link");
+    for id in new {
+        // SAFETY: these calls take numbers; the descriptor is closed once.
+        unsafe {
+            let fd = libbpf_sys::bpf_link_get_fd_by_id(id);
+            assert!(fd >= 0, "link {id}: {}", std::io::Error::last_os_error());
+            let detached = libbpf_sys::bpf_link_detach(fd);
+            assert_eq!(detached, 0, "link {id}: {}", std::io::Error::last_os_error());
+            libc::close(fd);
+        }
+    }
+}
+
+/// No more than that. The kernel frees what was closed a little later.
+fn wait_until_held(most: [usize; 3]) {
+    let begun = Instant::now();
+    while held().iter().zip(most).any(|(held, most)| *held > most) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?} are held, and {most:?} were", held());
+        std::thread::yield_now();
+    }
+}
+
+/// Its walks go in a circle until their hops are over: there is time to detach it.
+#[derive(Clone, Copy)]
+struct NeverEnds;
+
+impl Program for NeverEnds {
+    type Args = ();
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "never_ends"
+    }
+
+    fn page_bytes(&self) -> u32 {
+        4096
+    }
+
+    fn object(&self) -> Option<&[u8]> {
+        Some(include_bytes!("objects/never_ends.loop.bpf.o"))
+    }
+
+    fn module_object(&self) -> Option<&[u8]> {
+        Some(include_bytes!("objects/never_ends.module.bpf.o"))
+    }
+
+    fn begin(&self, _: &(), _: &mut Scratch) -> u64 {
+        0
+    }
+
+    fn step(&self, _: &[u8], at: u64, _: &mut Scratch) -> Next {
+        Next::read(at)
+    }
+
+    fn end(&self, _: &Scratch, _: &[u8]) {}
+}
+
+/// The engines of `engines` that are inside the kernel; their own walks are closed again.
+fn inside() -> Vec<EngineKind> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let file = Tree::new(4096, 9, 1, 8).plant(&engine, &dir.path().join("tree"));
+    let mut kinds = Vec::new();
+    for (kind, walk) in engines(&engine, &file, || PROGRAM, Options::default()) {
+        if INSIDE.contains(&kind) && !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+        walk.close();
+    }
+    kinds
+}
+
+#[test]
+fn walks_under_way_go_on_in_the_reactor() {
+    let kinds = inside();
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let file = Tree::new(4096, 9, 1, 8).plant(&engine, &dir.path().join("tree"));
+    for kind in kinds {
+        let (before, attached) = (held(), links());
+        for _ in 0..2 {
+            let mut only = Options::default();
+            only.only = Some(kind);
+            let walk = KernelWalk::open_with(&engine, &file, NeverEnds, only).expect("it is possible here");
+            let walks = walk.walk_many(&[(); 60]);
+            detach_all_but(&attached);
+            for ended in walks.wait().expect("not on a shard") {
+                assert_eq!(told(ended), "TooManyHops { limit: 64 }", "{kind}");
+            }
+            assert!(
+                walk.stats().fell_back > 0,
+                "{kind}: the walks were over before the program was detached"
+            );
+            assert_eq!(told(walk.walk(&()).wait()), "TooManyHops { limit: 64 }", "{kind}");
+            walk.close();
+        }
+        wait_until_held(before);
+    }
+}
+
+/// Between two calls into the kernel, with reads in flight: no step can run any more.
+#[test]
+fn walks_of_a_thread_of_its_own_end() {
+    let kinds = inside();
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 50, 6, 60);
+    let path = dir.path().join("tree");
+    tree.plant(&engine, &path);
+    let file = File::open(&path).expect("the same file");
+    for (kind, polled) in kinds.iter().flat_map(|kind| [(*kind, false), (*kind, true)]) {
+        let (before, attached) = (held(), links());
+        let mut options = Options::default();
+        options.only = Some(kind);
+        options.polled = polled;
+        let mut walk = LocalWalk::open_with(&file, PROGRAM, options).expect("it is possible here");
+        for key in 0..32 {
+            walk.begin(&Lookup { root: tree.root(6, key), key }).expect("there is room");
+        }
+        walk.run(1, |finished| assert!(finished.result.is_ok(), "{kind}")).expect("the session works");
+        // Some that the kernel has not seen, in the places of those that are over.
+        for key in walk.under_way()..32 {
+            walk.begin(&Lookup { root: tree.root(6, key.into()), key: key.into() }).expect("there is room");
+        }
+        let left = walk.under_way();
+        detach_all_but(&attached);
+        match kind {
+            EngineKind::Module => {
+                let mut ended = 0;
+                while walk.under_way() > 0 {
+                    walk.run(left, |finished| {
+                        ended += 1;
+                        match finished.result {
+                            Err(Error::Elsewhere { source, .. }) => {
+                                assert_eq!(source.raw_os_error(), Some(libc::ENODEV));
+                            }
+                            other => panic!("a step ran without its program: {other:?}"),
+                        }
+                    })
+                    .expect("the session works");
+                }
+                assert_eq!(ended, left);
+            }
+            _ => {
+                let error = walk.run(left, |_| {}).expect_err("there is no loop any more");
+                assert!(error.to_string().contains("detached"), "{error}");
+            }
+        }
+        drop(walk);
+        wait_until_held(before);
+    }
+}

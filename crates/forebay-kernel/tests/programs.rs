@@ -1,0 +1,311 @@
+//! Programs that do what they must not: the verifier refuses them and walks run in the reactor, or the loop ends them.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{Tree, drop_capabilities, engine, engines, has_module, told};
+use forebay::{Engine, File, Open};
+use forebay_kernel::{
+    EngineKind, Error, KernelWalk, Lookup, Next, Options, Positions, Program, Scratch, TreeLookup,
+};
+
+/// A program's objects, for the loop and for the module.
+type Objects = [&'static [u8]; 2];
+
+/// A program whose objects are of tests/objects, and what its step does in Rust.
+#[derive(Clone, Copy)]
+struct Odd {
+    objects: Objects,
+    step: fn(&[u8], u64, &Scratch) -> Next,
+}
+
+impl Program for Odd {
+    type Args = (u64, u64);
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn page_bytes(&self) -> u32 {
+        4096
+    }
+
+    fn object(&self) -> Option<&[u8]> {
+        Some(self.objects[0])
+    }
+
+    fn module_object(&self) -> Option<&[u8]> {
+        Some(self.objects[1])
+    }
+
+    fn begin(&self, (root, what): &(u64, u64), scratch: &mut Scratch) -> u64 {
+        scratch.set_u64(0, *what);
+        *root
+    }
+
+    fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next {
+        (self.step)(page, at, scratch)
+    }
+
+    fn end(&self, _scratch: &Scratch, _page: &[u8]) {}
+}
+
+macro_rules! objects {
+    ($name:literal) => {
+        [
+            include_bytes!(concat!("objects/", $name, ".loop.bpf.o")) as &'static [u8],
+            include_bytes!(concat!("objects/", $name, ".module.bpf.o")) as &'static [u8],
+        ]
+    };
+}
+
+const NEVER_ENDS: Odd = Odd { objects: objects!("never_ends"), step: |_, at, _| Next::read(at) };
+
+fn planted(engine: &Engine) -> (tempfile::TempDir, File) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = Tree::new(4096, 9, 1, 8).plant(engine, &dir.path().join("tree"));
+    (dir, file)
+}
+
+/// The engines inside the kernel that are here: without one nothing is loaded, and nothing refused for its own sake.
+fn inside(engine: &Engine, file: &File) -> Vec<EngineKind> {
+    let all = engines(engine, file, || TreeLookup { node_bytes: 4096 }, Options::default());
+    all.into_iter().map(|(kind, _)| kind).filter(|kind| *kind != EngineKind::Reactor).collect()
+}
+
+#[test]
+fn what_reads_or_writes_outside_or_never_returns_is_refused_and_the_reactor_takes_over() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let inside = inside(&engine, &file);
+    let programs: [(&str, Objects, &[&str]); 4] = [
+        ("reads_outside", objects!("reads_outside"), &["invalid access", "memory"]),
+        ("reads_unchecked", objects!("reads_unchecked"), &["unbounded memory access", "memory"]),
+        ("writes_outside", objects!("writes_outside"), &["invalid access", "memory", "value"]),
+        ("never_returns", objects!("never_returns"), &["infinite loop", "too large", "too complex"]),
+    ];
+    for (name, objects, reasons) in programs {
+        let program = Odd { objects, step: |_, _, _| Next::Over };
+        let walk = KernelWalk::open(&engine, &file, program).expect("the reactor at least");
+        eprintln!("{name}: {}", walk.why());
+        assert_eq!(walk.engine(), EngineKind::Reactor, "{name}");
+        walk.walk(&(0, 0)).wait().expect("the reactor's step is harmless");
+        for kind in [EngineKind::BpfLoop, EngineKind::Module] {
+            let mut only = Options::default();
+            only.only = Some(kind);
+            let demanded = KernelWalk::open_with(&engine, &file, program, only);
+            let Err(Error::Unavailable(why)) = demanded else { panic!("{name} on {kind}: {demanded:?}") };
+            if inside.contains(&kind) {
+                assert!(why.contains("the kernel refused the program"), "{name} on {kind}: {why}");
+                assert!(reasons.iter().any(|reason| why.contains(reason)), "{name} on {kind}: {why}");
+            }
+        }
+    }
+}
+
+/// The module's pages are for reading, and its places for what is next are sixteen.
+#[test]
+fn what_writes_where_the_module_lets_nobody_write_is_refused() {
+    if !has_module() {
+        return;
+    }
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    for (name, objects, reason) in [
+        ("writes_the_page", objects!("writes_the_page"), "cannot write into"),
+        ("writes_behind_the_places", objects!("writes_behind_the_places"), "invalid access"),
+    ] {
+        let mut only = Options::default();
+        only.only = Some(EngineKind::Module);
+        let program = Odd { objects, step: |_, _, _| Next::Over };
+        match KernelWalk::open_with(&engine, &file, program, only) {
+            Err(Error::Unavailable(why)) => assert!(why.contains(reason), "{name}: {why}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_program_is_refused_with_words() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let whole: [&[u8]; 2] = objects!("never_ends");
+    for objects in [[&[][..]; 2], [&[1, 2, 3][..]; 2], whole.map(|object| &object[..1000])] {
+        let program = Odd { objects, step: |_, _, _| Next::Over };
+        let walk = KernelWalk::open(&engine, &file, program).expect("the reactor at least");
+        assert_eq!(walk.engine(), EngineKind::Reactor);
+        assert!(walk.why().contains("not possible: "), "{}", walk.why());
+    }
+}
+
+#[test]
+fn a_walk_that_goes_in_a_circle_ends_after_its_hops() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    for (kind, walk) in engines(&engine, &file, || NEVER_ENDS, Options::default()) {
+        for _ in 0..3 {
+            let answers = walk.walk_many(&[(0, 0); 100]).wait().expect("not on a shard");
+            for answer in answers {
+                assert!(matches!(answer, Err(Error::TooManyHops { limit: 64, .. })), "{kind}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nonsense_is_an_answer_that_fails_the_walk() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let program = || Odd {
+        objects: objects!("answers_nonsense"),
+        step: |_, at, scratch| match scratch.u64(0) {
+            1 => Next::Wait,
+            3 => Next::Read(Positions::default()),
+            _ => Next::Read([at; 17].into_iter().collect()),
+        },
+    };
+    for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+        for what in 1..=4 {
+            let answer = walk.walk(&(4096, what)).wait();
+            assert!(matches!(answer, Err(Error::BadAnswer { offset: 4096, .. })), "{kind}: {answer:?}");
+        }
+    }
+}
+
+/// To io_uring the place -1 is the descriptor's own position: a page that led there made the loop read the file's beginning,
+/// and go on from it, where the reactor said that there is no such place.
+#[test]
+fn a_page_that_leads_anywhere_gives_the_same_error_everywhere() {
+    let engine = engine();
+    let dir = tempfile::tempdir().expect("a directory");
+    let places: [u64; 8] =
+        [4096 * 100, 1, 4095, 511, 1 << 63, u64::MAX, u64::MAX - 4095, i64::MAX as u64 - 4095];
+    let mut bytes = vec![0; 4096 * places.len()];
+    for (page, place) in bytes.chunks_mut(4096).zip(places) {
+        page[..8].copy_from_slice(&place.to_le_bytes());
+    }
+    let path = dir.path().join("places");
+    std::fs::write(&path, &bytes).expect("the directory takes files");
+    let file = engine.open(&path, Open::read()).wait().expect("a file that was just written");
+    let program = || Odd {
+        objects: objects!("follows_the_page"),
+        step: |page, _, _| Next::read(page.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))),
+    };
+    let all = engines(&engine, &file, program, Options::default());
+    for (index, place) in places.iter().enumerate() {
+        let answers: Vec<String> =
+            all.iter().map(|(_, walk)| told(walk.walk(&(index as u64 * 4096, 0)).wait())).collect();
+        eprintln!("{place:#x}: {}", answers[0]);
+        assert!(answers[0] != "()" && answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+    }
+}
+
+/// Whoever may not load programs gets the reactor and hears what is missing.
+#[test]
+fn a_user_without_rights_walks_in_the_reactor() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let has_any = !inside(&engine, &file).is_empty();
+    std::thread::spawn(move || {
+        drop_capabilities();
+        let walk = KernelWalk::open(&engine, &file, NEVER_ENDS).expect("the reactor at least");
+        assert_eq!(walk.engine(), EngineKind::Reactor);
+        if has_any {
+            assert!(walk.why().contains("CAP_BPF"), "{}", walk.why());
+        }
+        let answer = walk.walk(&(0, 0)).wait();
+        assert!(matches!(answer, Err(Error::TooManyHops { .. })), "{answer:?}");
+    })
+    .join()
+    .expect("the thread has seen what it should");
+}
+
+/// A process is killed with walks in the kernel. What it leaves behind is the kernel's to clear away: the log is looked at by
+/// whoever runs this in a virtual machine, and the file system can be used and the program loaded as before.
+#[test]
+fn a_process_that_is_killed_leaves_nothing_behind() {
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let myself = std::env::current_exe().expect("this test has a file");
+    for _ in 0..5 {
+        let mut child = Command::new(&myself)
+            .args(["--exact", "walks_until_it_is_killed", "--ignored", "--nocapture"])
+            .env("FOREBAY_KERNEL_FILE", file.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("another process");
+        let out = child.stdout.take().expect("its output");
+        let told = std::io::BufRead::lines(std::io::BufReader::new(out))
+            .any(|line| line.is_ok_and(|line| line.contains("walking")));
+        assert!(told, "the other process never walked");
+        child.kill().expect("it runs");
+        child.wait().expect("and is gone");
+    }
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+        assert!(walk.walk(&Lookup { root: 0, key: 1 }).wait().is_ok(), "{kind}");
+    }
+}
+
+#[test]
+#[ignore = "the other process of a_process_that_is_killed_leaves_nothing_behind"]
+fn walks_until_it_is_killed() {
+    let Ok(path) = std::env::var("FOREBAY_KERNEL_FILE") else { return };
+    let engine = engine();
+    let file = engine.open(path, Open::read()).wait().expect("the file of the other test");
+    let walk = KernelWalk::open(&engine, &file, NEVER_ENDS).expect("the reactor at least");
+    for round in 0_u64.. {
+        let walks = walk.walk_many(&[(0, 0); 200]);
+        if round == 3 {
+            println!("walking");
+        }
+        drop(walks.wait());
+    }
+}
+
+/// A device fails one page: the walk that comes by it fails, the others do not. FOREBAY_KERNEL_BAD_DEVICES names block devices,
+/// with commas between, of which bytes 40,960 to 45,055 cannot be read.
+#[test]
+fn an_error_of_the_device_in_the_middle_of_a_walk_is_that_walks() {
+    let Ok(devices) = std::env::var("FOREBAY_KERNEL_BAD_DEVICES") else {
+        eprintln!("FOREBAY_KERNEL_BAD_DEVICES names no device");
+        return;
+    };
+    devices.split(',').for_each(walks_on_bad_device);
+}
+
+fn walks_on_bad_device(device: &str) {
+    let engine = engine();
+    let mut pages = vec![0_u8; 20 * 4096];
+    for (index, page) in pages.chunks_mut(4096).enumerate() {
+        // Pages lead to the tenth, but for the tenth and a few that lead to themselves.
+        let next = if index < 5 { 40_960 } else { index as u64 * 4096 };
+        page[..8].copy_from_slice(&next.to_le_bytes());
+    }
+    let writer = std::fs::OpenOptions::new().write(true).open(device).expect("the device is there");
+    for index in (0..20).filter(|index| *index != 10) {
+        let at = index * 4096;
+        std::os::unix::fs::FileExt::write_all_at(&writer, &pages[at..at + 4096], at as u64)
+            .expect("pages are written");
+    }
+    writer.sync_all().expect("to the device");
+    let file = engine.open(device, Open::read()).wait().expect("a block device is a file");
+    let program = || Odd {
+        objects: objects!("follows_the_page"),
+        step: |page, _, _| Next::read(page.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))),
+    };
+    for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+        let roots: Vec<(u64, u64)> = (0..100).map(|index| (index % 8 * 4096, 0)).collect();
+        for ((root, _), answer) in roots.iter().zip(walk.walk_many(&roots).wait().expect("not on a shard")) {
+            match answer {
+                Err(Error::Io { offset: 40_960, hop: 2, source, .. }) => {
+                    assert!(*root < 5 * 4096, "{kind}");
+                    assert_eq!(source.raw_os_error(), Some(libc::EIO), "{kind}");
+                }
+                Err(Error::TooManyHops { .. }) => assert!(*root >= 5 * 4096, "{kind}"),
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0-only) */
+/* The count over a range of the tree of `forebay measure walk`. */
+#include "walk.bpf.h"
+#include "tree_count.step.h"
+
+static __always_inline u32 fbw_step(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count)
+{
+	return tree_count(page, at, scratch, next, count, settings.page_bytes);
+}
