@@ -151,8 +151,9 @@ impl Budget {
     }
 
     /// Bytes of the cache that may be pinned.
-    pub(crate) fn pinned_max(&self) -> u64 {
-        self.cache / 16 * 15
+    pub(crate) fn pinned_max(&self, options: &Options) -> u64 {
+        let most = self.cache / 16 * 15;
+        options.pinned_bytes.map_or(most, |bytes| bytes.min(most))
     }
 
     /// Bytes of the log's records that may wait, and of one of its groups. Groups grow by doubling, and two
@@ -251,7 +252,7 @@ mod tests {
         let leaves = 4_000_000 / 4_u64;
         let (lowest, filters) = (leaves.div_ceil(260) * 4096, 4_000_000 / 8 * 10);
         let upper = (leaves.div_ceil(260)).div_ceil(260) * 4096 + 125 * 4096;
-        assert!(lowest + upper + filters <= budget.pinned_max(), "{budget:?}");
+        assert!(lowest + upper + filters <= budget.pinned_max(&Options::new()), "{budget:?}");
     }
 
     #[test]

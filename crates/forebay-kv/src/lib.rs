@@ -12,6 +12,8 @@ mod cache;
 mod checkpoint;
 mod compact;
 mod error;
+#[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "kernel/absent.rs")]
+mod kernel;
 mod keyspace;
 mod load;
 mod manifest;

@@ -16,6 +16,11 @@ pub struct Options {
     pub(crate) create: bool,
     pub(crate) store_id: Option<u64>,
     pub(crate) clock: fn() -> u64,
+    pub(crate) pinned_bytes: Option<u64>,
+    #[cfg(feature = "kernel")]
+    pub(crate) kernel_walk: bool,
+    #[cfg(feature = "kernel")]
+    pub(crate) kernel_walk_again: bool,
 }
 
 impl Options {
@@ -32,6 +37,11 @@ impl Options {
             create: true,
             store_id: None,
             clock: seconds_since_1970,
+            pinned_bytes: None,
+            #[cfg(feature = "kernel")]
+            kernel_walk: false,
+            #[cfg(feature = "kernel")]
+            kernel_walk_again: false,
         }
     }
 
@@ -44,6 +54,36 @@ impl Options {
 
     /// The smallest budget that a store works with: 16 MiB.
     pub const MEMORY_MIN: u64 = 16 << 20;
+
+    /// The most bytes of the cache for what stays there: inner levels of tables and filters. What is known of open
+    /// tables stays in any case. With less there is more for blocks that come and go, which is better where few
+    /// keys are asked for often. Default, and the most: fifteen sixteenths of the cache.
+    pub fn pinned_bytes(mut self, bytes: u64) -> Options {
+        self.pinned_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether threads that wait for a get ([`Get::wait`](crate::Get::wait)) walk down tables inside the kernel, from
+    /// the first inner node that is not in memory to the leaf: one system call, no other thread, no wake-up. Off
+    /// Linux, before Linux 7.1 and without CAP_BPF and CAP_PERFMON gets go the ordinary way instead, with the same
+    /// answers, and [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts them. Default: no.
+    ///
+    /// Each such thread has a session with the kernel from its first walk until it ends: some milliseconds to open,
+    /// and 64 KiB, which count within the budget of each store that the thread walks in. What these walks read has
+    /// no class and goes past the engine's scheduler and its statistics.
+    #[cfg(feature = "kernel")]
+    pub fn kernel_walk(mut self, kernel_walk: bool) -> Options {
+        self.kernel_walk = kernel_walk;
+        self
+    }
+
+    /// For this crate's own tests: walks in the kernel as well where the cache is worth filling.
+    #[cfg(all(feature = "kernel", feature = "_breakage"))]
+    #[doc(hidden)]
+    pub fn kernel_walk_again(mut self) -> Options {
+        self.kernel_walk_again = true;
+        self
+    }
 
     /// Bytes after which the memory of recent writes is sealed and written to tables, from 16 KiB up to a
     /// third of its share of the budget, which bounds the longest record as well. Default: that third.

@@ -32,6 +32,8 @@ pub(crate) use far::Far;
 use footer::Footer;
 pub(crate) use footer::{HeaderFound, read_header};
 pub(crate) use lookup::Lookup;
+#[cfg(all(feature = "kernel", target_os = "linux"))]
+pub(crate) use lookup::descent::AtLeaf;
 pub(crate) use open::OpenHow;
 use pinned::Pinned;
 pub(crate) use walk::walk_all;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use forebay::Block;
 
 /// A value that the store gave out: its bytes where they lie, in the page that was read, in the cache or in a
-/// memtable. Nothing is copied.
+/// memtable. Nothing is copied, but for what a walk inside the kernel found.
 ///
 /// A `Value` keeps the memory that it lies in, which may be a page of several kilobytes, and that counts as
 /// held by the program ([`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget)) until the value is

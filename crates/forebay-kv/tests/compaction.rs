@@ -126,6 +126,42 @@ fn what_overlaps_nothing_is_not_written_again() {
     open(&engine, &dir).close().wait().unwrap();
 }
 
+/// Compaction is in its class with all that it reads and writes, the log and the flush in theirs, so that a class that gets are
+/// made in stays what gets are.
+#[test]
+fn each_part_of_a_store_keeps_to_its_class() {
+    let (engine, dir) = (engine(), dir());
+    let background = engine.class("merging", 50).unwrap();
+    let log = engine.class("logging", 500).unwrap();
+    let options = options().class(log).background(background);
+    let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    for round in 0..3 {
+        write(&store, &keyspace, 0..3000, round, 500);
+        store.flush().wait().unwrap();
+    }
+    store.compact().wait().unwrap();
+    let compacted = store.stats().compaction_written_bytes;
+    assert!(compacted > 1_000_000, "{compacted}");
+    let of = |class: &str| {
+        let flows = engine.stats().wait().unwrap().flows;
+        let of_class = flows.into_iter().filter(|flow| flow.class == class && flow.device != "-");
+        of_class.fold((0, 0), |sum, flow| (sum.0 + flow.read_bytes, sum.1 + flow.write_bytes))
+    };
+    let (read, written) = of("merging");
+    assert!(written >= compacted && read >= compacted, "{read} and {written} of {compacted} bytes compacted");
+    // Three times 1.5 MB into the log, and what was flushed.
+    let (_, logged) = of("logging");
+    assert!(logged >= 4_500_000, "{logged}");
+    assert_eq!(of("default"), (0, 0), "nobody has asked for anything yet");
+    for number in (0..3000).step_by(100) {
+        assert!(keyspace.get(&key(number)).wait().unwrap().is_some());
+    }
+    let (_, written) = of("default");
+    assert_eq!(written, 0, "gets write nothing");
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn compacting_a_range_leaves_others_and_drops_what_has_expired() {
     static NOW: AtomicU64 = AtomicU64::new(1000);

@@ -88,8 +88,8 @@ impl Shared {
         Ok(Looked::Known(None))
     }
 
-    /// Answers from memory, or begins to read.
-    fn begin<'a>(self: &'a Arc<Self>, wanted: Wanted<'a>) -> Result<Begun<'a>> {
+    /// Answers from memory, or begins to read; `may_block`: what is begun is polled by a thread that waits for it.
+    fn begin<'a>(self: &'a Arc<Self>, wanted: Wanted<'a>, may_block: bool) -> Result<Begun<'a>> {
         self.check_open()?;
         let Wanted { keyspace, key, pinned } = wanted;
         let (looked, view) = match pinned {
@@ -106,7 +106,11 @@ impl Shared {
         };
         Ok(match looked {
             Looked::Known(answer) => Begun::Known(answer),
-            looked => Begun::Reads(Box::pin(async move { self.read(&view, keyspace, key, looked).await })),
+            looked => {
+                Begun::Reads(Box::pin(
+                    async move { self.read(&view, keyspace, key, looked, may_block).await },
+                ))
+            }
         })
     }
 
@@ -123,7 +127,7 @@ impl Shared {
         key: &[u8],
     ) -> Result<Option<Value>> {
         let looked = self.look_in_tables(view, keyspace, key, 0)?;
-        self.read(view, keyspace, key, looked).await
+        self.read(view, keyspace, key, looked, false).await
     }
 
     /// Reads tables, from where memory got to.
@@ -133,16 +137,21 @@ impl Shared {
         keyspace: u32,
         key: &[u8],
         mut looked: Looked,
+        may_block: bool,
     ) -> Result<Option<Value>> {
         loop {
-            let (lookup, next) = match looked {
+            let (mut lookup, next) = match looked {
                 Looked::Known(answer) => return Ok(answer),
                 Looked::Far(far) => return self.read_far(far).await.map(Some),
                 Looked::Reads(lookup, next) => (lookup, next),
             };
             self.check_held()?;
             let under_way = self.budget.begin_get(self.get_bytes()).await;
-            let found = lookup.walk(forebay::shard::class()).await?;
+            let descended = if may_block { self.kernel.descend(self, &mut lookup) } else { None };
+            let found = match descended {
+                Some(found) => found,
+                None => lookup.walk(forebay::shard::class()).await?,
+            };
             drop(under_way);
             looked = self.go_on(found, view, keyspace, key, next)?;
         }
@@ -226,6 +235,8 @@ impl Shared {
 pub struct Get<'a> {
     shared: &'a Arc<Shared>,
     stage: Stage<'a>,
+    /// A thread waits for it, and may be kept in the kernel.
+    may_block: bool,
 }
 
 enum Stage<'a> {
@@ -237,11 +248,11 @@ enum Stage<'a> {
 
 impl<'a> Get<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared>, wanted: Wanted<'a>) -> Get<'a> {
-        Get { shared, stage: Stage::Begun(wanted) }
+        Get { shared, stage: Stage::Begun(wanted), may_block: false }
     }
 
     pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> Get<'a> {
-        Get { shared, stage: Stage::Failed(error) }
+        Get { shared, stage: Stage::Failed(error), may_block: false }
     }
 
     /// Blocks the calling thread until the answer is there.
@@ -250,7 +261,8 @@ impl<'a> Get<'a> {
     /// Those of the operation; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread
     /// and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is
     /// the way.
-    pub fn wait(self) -> Result<Option<Value>> {
+    pub fn wait(mut self) -> Result<Option<Value>> {
+        self.may_block = true;
         block_on(&self.shared.engine, self)
     }
 }
@@ -261,7 +273,7 @@ impl Future for Get<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Begun(wanted) => match self.shared.begin(wanted)? {
+                Stage::Begun(wanted) => match self.shared.begin(wanted, self.may_block)? {
                     Begun::Known(answer) => return Poll::Ready(Ok(answer)),
                     Begun::Reads(read) => self.stage = Stage::Reading(read),
                 },

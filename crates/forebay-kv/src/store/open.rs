@@ -270,7 +270,7 @@ impl Scene {
         let state = manifest.state();
         // Tables have numbers from 1 on; 0 says that the log was not there yet.
         let is_begun = state.next_table > 0;
-        let cache = Cache::new(budget.cache, budget.pinned_max());
+        let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
         let mut version = Version::default();
         for (id, name) in &state.keyspaces {
             version = version.with_keyspace(*id, name);

@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::cache::{Cache, Pin, Pinning};
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, Result};
+use crate::kernel::KernelWalks;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     /// Memtables with newer records are not flushed for now.
     pub(crate) flush_limit: AtomicU64,
     pub(crate) counters: Counters,
+    /// Descents inside the kernel.
+    pub(crate) kernel: KernelWalks,
     /// There is something to flush, or the store closes.
     pub(crate) work: Signal,
     /// A flush has ended, or the store failed.
@@ -126,6 +129,7 @@ impl Shared {
             loads: 0,
         };
         Shared {
+            kernel: KernelWalks::new(&options, budget.cache),
             engine,
             dir,
             options,

@@ -47,6 +47,13 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Blocks that gets did not find in memory.
     pub cache_misses: u64,
+    /// Descents in tables that were walked inside the kernel, to an answer; see `Options::kernel_walk`.
+    pub kernel_walks: u64,
+    /// Descents that were to be walked there and went, or went again, the ordinary way: there is no engine for them, or the
+    /// leaf did not decide, as when an absent key lies between two leaves.
+    pub kernel_fell_back: u64,
+    /// Why the kernel walks none, if it was to and cannot; known from the first attempt on.
+    pub kernel_refused: Option<String>,
     /// The failure that made the store read-only.
     pub failed: Option<crate::Error>,
 }
@@ -178,6 +185,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         };
         KeyspaceStats { name: levels.name.to_string(), levels: (0..LEVELS).map(level).collect() }
     });
+    let (kernel_walks, kernel_fell_back, kernel_refused) = shared.kernel.stats();
     let (log, cache, budget) = (shared.wal.stats(), shared.cache.stats(), &shared.budget);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &shared.counters;
@@ -222,6 +230,9 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         sealed,
         cache_hits: cache.hits,
         cache_misses: cache.misses,
+        kernel_walks,
+        kernel_fell_back,
+        kernel_refused,
         failed: shared.has_failed(),
     }
 }

@@ -13,6 +13,9 @@ use crate::node::filter::{self, Hash};
 use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
 use crate::value::Value;
 
+#[cfg(all(feature = "kernel", target_os = "linux"))]
+pub(super) mod descent;
+
 /// A lookup that needs a read: what [`range`](Lookup::range) says is to be read and given to
 /// [`step`](Lookup::step), until that answers.
 pub(crate) struct Lookup {

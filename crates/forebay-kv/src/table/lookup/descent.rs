@@ -1,0 +1,86 @@
+//! A lookup whose way down to the leaf was walked elsewhere, without a look at any checksum.
+
+use bytes::Bytes;
+use forebay::File;
+
+use super::super::{Found, Table};
+use super::{At, Far, Lookup, Progress};
+use crate::node::read::u32_at;
+use crate::node::{Child, LEAF, Node, Payload, UNIT, check};
+use crate::value::Value;
+
+/// What a leaf made of a lookup; see [`Lookup::take_leaf`].
+pub(crate) enum AtLeaf {
+    Answer(Option<Found>),
+    /// The value is elsewhere: the lookup goes on there.
+    GoesOn,
+    /// Nothing can be concluded, and nothing has changed.
+    Undecided,
+}
+
+impl Table {
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Lookup {
+    /// The inner node of one unit that is to be read next, with its level and the key, if that is what is next and
+    /// leaves are of one unit as well.
+    pub(crate) fn descent(&self) -> Option<(Child, u8, &[u8])> {
+        match self.at {
+            At::Node(child, level)
+                if level != LEAF && child.units == 1 && self.table.leaf_bytes() as usize == UNIT =>
+            {
+                Some((child, level, self.key.bytes()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Goes on from a leaf to which a walk came that checked no sums on its way. It is believed if its own sum is right
+    /// and the key lies between its first and its last; keys beside it may be in another leaf. A value is copied, as
+    /// nothing but the key's own is wanted of a leaf below an inner node that is not in memory. Costs a checksum over the
+    /// leaf, and a search.
+    pub(crate) fn take_leaf(&mut self, leaf: &[u8]) -> AtLeaf {
+        // The ordinary walk says what is wrong.
+        self.look_into(leaf).unwrap_or(AtLeaf::Undecided)
+    }
+
+    fn look_into(&mut self, leaf: &[u8]) -> Option<AtLeaf> {
+        let (table, key) = (&self.table, self.key.bytes());
+        let child = Child { position: u32_at(leaf, 8), units: 1 };
+        table.check_place(child, LEAF).ok()?;
+        check(leaf, table.identity(child, LEAF)).ok()?;
+        let node = Node::of(leaf).ok()?;
+        let index = match node.search(key).ok()? {
+            Ok(index) => index,
+            Err(behind) if (1..node.count()).contains(&behind) => return Some(AtLeaf::Answer(None)),
+            Err(_) => return None,
+        };
+        let entry = node.entry(index).ok()?;
+        if entry.expires_s.is_some_and(|time| time <= self.now_s) {
+            return Some(AtLeaf::Answer(Some(Found::Deleted)));
+        }
+        let found = match entry.payload {
+            Payload::Deleted => Found::Deleted,
+            Payload::Inline(range) => {
+                let bytes = leaf.get(range)?;
+                let held = table.cache.held();
+                Found::Value(Value::of_bytes(Bytes::copy_from_slice(bytes), bytes.len() as u64, held))
+            }
+            Payload::Blob(blob) => {
+                table.check_blob_place(blob).ok()?;
+                match table.advance(key, self.now_s, At::Blob(blob)).ok()? {
+                    Progress::Done(found) => return Some(AtLeaf::Answer(found)),
+                    Progress::Far(blob) => Found::Far(Far { table: table.clone(), blob }),
+                    Progress::Needs(at) => {
+                        self.at = at;
+                        return Some(AtLeaf::GoesOn);
+                    }
+                }
+            }
+        };
+        Some(AtLeaf::Answer(Some(found)))
+    }
+}

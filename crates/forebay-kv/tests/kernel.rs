@@ -1,0 +1,275 @@
+//! Gets that walk inside the kernel answer what the others do. On machines whose kernel cannot, all of this falls back and must
+//! hold as well; `FOREBAY_KERNEL_ENGINES=bpf-loop` demands that it can (`scripts/checks/kernel-walks`).
+#![cfg(all(feature = "kernel", feature = "_breakage", target_os = "linux"))]
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{dir, engine, random, value};
+use forebay::Engine;
+use forebay_kv::{Batch, ErrorKind, Keyspace, Snapshot, Stats, Store};
+use futures::executor::block_on;
+
+fn open(engine: &Engine, dir: &Path, kernel_walk: bool) -> Store {
+    // Nothing is pinned, so that there are inner nodes to read.
+    let options = common::options().pinned_bytes(0).kernel_walk(kernel_walk).kernel_walk_again();
+    Store::open(engine, dir, options).wait().expect("the store opens")
+}
+
+/// Whether the kernel must be able to.
+fn is_demanded() -> bool {
+    std::env::var("FOREBAY_KERNEL_ENGINES").is_ok_and(|engines| engines.contains("bpf-loop"))
+}
+
+/// Looks whether walks went where this machine lets them go.
+fn check_engine(stats: &Stats) {
+    assert!(stats.kernel_walks + stats.kernel_fell_back > 0, "{stats:?}");
+    match &stats.kernel_refused {
+        Some(why) => {
+            assert!(!is_demanded(), "{why}");
+            assert_eq!(stats.kernel_walks, 0);
+            eprintln!("gets fall back here: {why}");
+        }
+        None => assert!(stats.kernel_walks > stats.kernel_fell_back, "{stats:?}"),
+    }
+}
+
+/// Keys of many lengths with much in common, and some that are longer than the kernel's walks take.
+fn key(number: u64) -> Vec<u8> {
+    let mut key = format!("{:02}/{:08}", number % 17, number / 17).into_bytes();
+    key.extend((0..random(number) % 60).map(|at| (random(number + at) % 5) as u8));
+    if number.is_multiple_of(50) {
+        key.resize(150, b'~');
+    }
+    key
+}
+
+#[test]
+fn present_and_absent_keys_are_answered_alike() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, dir.path(), true);
+    let keyspace = store.default_keyspace();
+    let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..3_000).map(|number| (key(number), value(number))).collect();
+    all.sort();
+    keyspace.bulk_load(all).wait().unwrap();
+    // A newer level with deletions, values that have expired, and long values beside their leaves.
+    for numbers in (0..3_000).step_by(9).collect::<Vec<u64>>().chunks(10) {
+        let mut batch = Batch::new();
+        for number in numbers.iter().copied() {
+            match number % 4 {
+                0 => batch.delete(&keyspace, key(number)),
+                1 => batch.put_until(&keyspace, key(number), b"gone", 1),
+                2 => batch.put(&keyspace, key(number), vec![number as u8; 9_000]),
+                _ => batch.put(&keyspace, key(number), value(number + 1)),
+            };
+        }
+        store.write(&batch).wait().unwrap();
+    }
+    store.flush().wait().unwrap();
+    let absent = |number: u64| [&key(number)[..], b"!"].concat();
+    let mut keys: Vec<Vec<u8>> = (0..250).map(|seed| key(random(seed) % 3_300)).collect();
+    keys.extend((0..80).map(|seed| absent(random(seed) % 3_000)));
+    keys.extend([b"\0".to_vec(), b"zzz".to_vec(), key(0), key(17), vec![b'0'; 128], vec![b'0'; 129]]);
+    // Copied, as each value keeps its whole leaf in memory.
+    let bytes =
+        |answer: forebay_kv::Result<Option<forebay_kv::Value>>| answer.unwrap().map(|value| value.to_vec());
+    let answers: Vec<_> = keys.iter().map(|key| bytes(keyspace.get(key).wait())).collect();
+    check_engine(&store.stats());
+    for (key, answer) in keys.iter().zip(answers) {
+        assert_eq!(answer, bytes(block_on(keyspace.get(key))), "{key:?}");
+    }
+    store.close().wait().unwrap();
+    assert_eq!(*keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// What a value of a key's version looks like.
+fn versioned(number: u64, version: u64) -> Vec<u8> {
+    let mut bytes = [number.to_le_bytes(), version.to_le_bytes()].concat();
+    bytes.resize(200 + (number % 300) as usize, version as u8);
+    bytes
+}
+
+fn version_of(number: u64, bytes: &[u8]) -> u64 {
+    let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    assert_eq!(bytes, versioned(number, version));
+    version
+}
+
+/// Reads keys at one moment in both ways, and newer ones; a key's version never goes back.
+fn read(keyspace: &Keyspace, snapshot: &Snapshot, seen: &mut [u64], seed: u64) {
+    let number = random(seed) % seen.len() as u64;
+    let bytes = snapshot.get(keyspace, &key(number)).wait().unwrap().expect("no key is ever absent");
+    assert_eq!(Some(&bytes), block_on(snapshot.get(keyspace, &key(number))).unwrap().as_ref());
+    let then = version_of(number, &bytes);
+    let now = version_of(number, &keyspace.get(&key(number)).wait().unwrap().expect("as above"));
+    assert!(now >= then && now >= seen[number as usize], "{number}: {then}, {now}");
+    seen[number as usize] = now;
+}
+
+/// Tells readers to end, also when their writer fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tables_come_and_go_under_walks() {
+    const KEYS: u64 = 700;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, dir.path(), true);
+    let keyspace = store.default_keyspace();
+    let mut all: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..KEYS).map(|number| (key(number), versioned(number, 0))).collect();
+    all.sort();
+    keyspace.bulk_load(all).wait().unwrap();
+    let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (store, keyspace, is_over, reads) = (&store, &keyspace, &is_over, &reads);
+            scope.spawn(move || {
+                let mut seen = vec![0; KEYS as usize];
+                let mut seed = reader << 32;
+                while !is_over.load(Ordering::Relaxed) {
+                    let snapshot = store.snapshot();
+                    for _ in 0..5 {
+                        seed += 1;
+                        read(keyspace, &snapshot, &mut seen, seed);
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let _end = End(&is_over);
+        // Until tables have been rewritten several times, and the readers have been there.
+        let mut version = 0;
+        while version < 8 || reads.load(Ordering::Relaxed) < 24 {
+            version += 1;
+            let mut batch = Batch::new();
+            for number in (version % 7..KEYS).step_by(7 * 4) {
+                batch.put(&keyspace, key(number), versioned(number, version));
+            }
+            store.write(&batch).wait().unwrap();
+            if version.is_multiple_of(4) {
+                store.compact().wait().unwrap();
+            }
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.compactions > 0, "{stats:?}");
+    check_engine(&stats);
+    store.close().wait().unwrap();
+}
+
+/// The table files of a store.
+fn tables(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir.join("tables")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_damaged_table_never_gives_a_wrong_answer() {
+    const KEYS: u64 = 1_500;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, dir.path(), false);
+    let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..KEYS).map(|number| (key(number), value(number))).collect();
+    all.sort();
+    store.default_keyspace().bulk_load(all).wait().unwrap();
+    store.close().wait().unwrap();
+    // Inner nodes keep their places and lose a few bytes; so do some leaves.
+    for path in tables(dir.path()) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (unit, node) in bytes.chunks_mut(4096).enumerate().skip(1) {
+            let luck = random(unit as u64);
+            let is_tree = node[12] < 0xF0 && node[13] == 1;
+            if is_tree && (node[12] > 0 || luck.is_multiple_of(8)) {
+                node[30 + (luck >> 8) as usize % 4_000] ^= 1 << (luck >> 40 & 7);
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let store = open(&engine, dir.path(), true);
+    let keyspace = store.default_keyspace();
+    let (mut right, mut refused) = (0, 0);
+    for seed in 0..150 {
+        let number = random(seed) % (KEYS + KEYS / 4);
+        let wanted = (number < KEYS).then(|| value(number));
+        match keyspace.get(&key(number)).wait() {
+            Ok(found) => {
+                assert_eq!(found.as_deref(), wanted.as_deref(), "{number}");
+                right += 1;
+            }
+            Err(error) => {
+                assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "{right} right, {refused} refused");
+    check_engine_of_damaged(&store.stats());
+    store.close().wait().unwrap();
+}
+
+/// Here most walks may end in what cannot be believed.
+fn check_engine_of_damaged(stats: &Stats) {
+    assert!(stats.kernel_walks + stats.kernel_fell_back > 0);
+    assert!(stats.kernel_refused.is_none() || !is_demanded(), "{stats:?}");
+}
+
+#[test]
+fn nodes_that_are_asked_for_often_come_into_the_cache() {
+    let (engine, dir) = (engine(), dir());
+    let options = common::options().pinned_bytes(0).kernel_walk(true);
+    let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
+    let keyspace = store.default_keyspace();
+    keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
+    for number in (0..300_u64).cycle().take(600) {
+        assert_eq!(keyspace.get(&number.to_be_bytes()).wait().unwrap().as_deref(), Some(&value(number)[..]));
+    }
+    let stats = store.stats();
+    // One inner node: the first descent is the kernel's, the second one puts it into the cache.
+    assert!((1..10).contains(&(stats.kernel_walks + stats.kernel_fell_back)), "{stats:?}");
+    assert!(stats.cache_hits > 600, "{stats:?}");
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn who_does_not_ask_for_it_has_none() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, dir.path(), false);
+    let keyspace = store.default_keyspace();
+    keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
+    for number in 0..300_u64 {
+        assert_eq!(keyspace.get(&number.to_be_bytes()).wait().unwrap().as_deref(), Some(&value(number)[..]));
+    }
+    let stats = store.stats();
+    assert_eq!((stats.kernel_walks, stats.kernel_fell_back, stats.kernel_refused), (0, 0, None));
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn sessions_count_within_the_budget() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, dir.path(), true);
+    let keyspace = store.default_keyspace();
+    keyspace.bulk_load((0..800_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
+    let before = store.stats().memory.open_tables;
+    let walk = |from: u64| {
+        for number in from..from + 30 {
+            assert!(keyspace.get(&number.to_be_bytes()).wait().unwrap().is_some());
+        }
+    };
+    let counted = || store.stats().memory.open_tables - before;
+    std::thread::scope(|scope| scope.spawn(|| walk(0)).join().expect("no panic"));
+    let has_walked = store.stats().kernel_walks > 0;
+    assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
+    // The first session went with its thread; it counts until the next one comes.
+    std::thread::scope(|scope| scope.spawn(|| walk(500)).join().expect("no panic"));
+    assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
+    assert!(has_walked || !is_demanded());
+    store.close().wait().unwrap();
+}
