@@ -7,7 +7,10 @@
 static __always_inline u64 argument(struct pt_regs *registers, int number)
 {
 	if (bpf_core_field_exists(struct pt_regs, di))
-		return number == 0 ? registers->di : number == 2 ? registers->dx : registers->r10;
+		return number == 0   ? registers->di
+		       : number == 2 ? registers->dx
+		       : number == 3 ? registers->r10
+				     : registers->r9;
 	return ((struct pt_regs___arm64 *)registers)->regs[number];
 }
 
@@ -37,6 +40,7 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	thread->call_wait = 0;
 	thread->placed = 0;
 	thread->direct = 0;
+	thread->durable = 0;
 	thread->brought_in = 0;
 	thread->size = 0;
 	thread->ring = 0;
@@ -52,7 +56,10 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 			longest((u64 *)&state->most, ADD(state->now, 1) + 1);
 		if (shape == SHAPE_READ_WRITE || shape == SHAPE_AT)
 			thread->size = argument(registers, 2);
-		if (shape == SHAPE_AT || shape == SHAPE_VECTOR_AT) {
+		if ((entry & 0xff) == CALL_WRITE)
+			thread->durable = is_durable(file) ||
+					  (shape == SHAPE_VECTOR_FLAGS && (argument(registers, 5) & RWF_DURABLE));
+		if (shape == SHAPE_AT || shape == SHAPE_VECTOR_AT || shape == SHAPE_VECTOR_FLAGS) {
 			thread->place = argument(registers, 3);
 			thread->placed = 1;
 		} else if (shape == SHAPE_READ_WRITE || shape == SHAPE_VECTOR) {
@@ -69,7 +76,7 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 static __always_inline void count_call(struct thread *thread, s64 result, u64 now)
 {
 	u64 time = now > thread->call_start ? now - thread->call_start : 0;
-	int moves = thread->shape >= SHAPE_READ_WRITE && thread->shape <= SHAPE_VECTOR_AT;
+	int moves = thread->shape >= SHAPE_READ_WRITE && thread->shape <= SHAPE_VECTOR_FLAGS;
 	int reads = thread->call == CALL_READ;
 	struct file_state *state = 0;
 	struct call_stats *stats;
@@ -101,6 +108,8 @@ static __always_inline void count_call(struct thread *thread, s64 result, u64 no
 	moved = result;
 	ADD(stats->bytes, moved);
 	ADD(stats->sizes[size_class(thread->size ? thread->size : moved)], 1);
+	if (thread->durable)
+		ADD(stats->durable, 1);
 	if (thread->direct) {
 		ADD(stats->direct, 1);
 	} else if (reads) {

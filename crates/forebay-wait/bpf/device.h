@@ -9,18 +9,34 @@
 #define OPERATION_WRITE 1
 #define KERNEL_THREAD 0x00200000 /* PF_KTHREAD */
 
+/* The first page of those that are managed as one. Bit 0 marks a page that is not it; what goes with that bit is the first
+ * one's address or, in newer kernels, the mask that makes it of the page's own: ones, then zeros. */
+static __always_inline struct page *first_page(struct page *page)
+{
+	unsigned long info, rest;
+
+	if (bpf_core_field_exists(struct page, compound_head))
+		info = BPF_CORE_READ(page, compound_head);
+	else if (bpf_core_field_exists(struct page___info, compound_info))
+		info = BPF_CORE_READ((struct page___info *)page, compound_info);
+	else
+		return page;
+	if (!(info & 1))
+		return page;
+	info -= 1;
+	rest = ~info;
+	return (struct page *)(rest & (rest + 1) ? info : (unsigned long)page & info);
+}
+
 /* The file behind the first page of a request that the kernel makes by itself (writeback, a throttled request). */
 static __always_inline int file_of_pages(struct request *request, struct file_key *key)
 {
 	struct page *page = BPF_CORE_READ(request, bio, bi_io_vec, bv_page);
-	unsigned long head, mapping;
+	unsigned long mapping;
 
 	if (!page)
 		return 0;
-	head = BPF_CORE_READ(page, compound_head);
-	if (head & 1)
-		page = (struct page *)(head - 1);
-	mapping = (unsigned long)BPF_CORE_READ(page, mapping);
+	mapping = (unsigned long)BPF_CORE_READ(first_page(page), mapping);
 	/* The low bits mark memory that belongs to no file. */
 	if (!mapping || (mapping & 3))
 		return 0;

@@ -87,6 +87,14 @@ static __always_inline struct file_state *state_of(struct file_key *key, struct 
 	return state ? state : new_state(key, BPF_CORE_READ(file, f_path.dentry), BPF_CORE_READ(file, f_path.mnt));
 }
 
+/* How far into a name its place in the inode's list of them is. */
+static __always_inline u64 alias_offset(void)
+{
+	if (bpf_core_field_exists(struct dentry, d_u))
+		return bpf_core_field_offset(struct dentry, d_u.d_alias);
+	return bpf_core_field_offset(struct dentry___unnamed, d_alias);
+}
+
 /* The same for a file that is only known by its inode; its name is the one it has within its file system. */
 static __always_inline struct file_state *state_of_inode(struct file_key *key, struct inode *inode)
 {
@@ -96,7 +104,7 @@ static __always_inline struct file_state *state_of_inode(struct file_key *key, s
 	if (state)
 		return state;
 	alias = BPF_CORE_READ(inode, i_dentry.first);
-	return new_state(key, alias ? (void *)alias - bpf_core_field_offset(struct dentry, d_u.d_alias) : 0, 0);
+	return new_state(key, alias ? (void *)alias - alias_offset() : 0, 0);
 }
 
 /* Fills in `key` when `file` is a regular file, a directory or a block device, which a call may wait for. */
@@ -113,6 +121,15 @@ static __always_inline int is_storage(struct file *file, struct file_key *key)
 static __always_inline int is_direct(struct file *file)
 {
 	return (BPF_CORE_READ(file, f_flags) & settings.o_direct) != 0;
+}
+
+/* Whether each write to it has to be durable before it returns: by its open flags (O_SYNC has the bit of O_DSYNC, too), by
+ * the file's own attribute, or by how its file system is mounted. */
+static __always_inline int is_durable(struct file *file)
+{
+	return (BPF_CORE_READ(file, f_flags) & settings.o_dsync) ||
+	       (BPF_CORE_READ(file, f_inode, i_flags) & S_SYNC) ||
+	       (BPF_CORE_READ(file, f_inode, i_sb, s_flags) & SB_SYNCHRONOUS);
 }
 
 /* The same as `is_storage` for a thread's call, quick when it is about the file of its last one. What the thread opens

@@ -18,6 +18,11 @@ typedef __s64 s64;
 
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 
+#define RWF_DURABLE (0x2 | 0x4) /* RWF_DSYNC, RWF_SYNC */
+
+#define SB_SYNCHRONOUS 0x10
+#define S_SYNC 0x1
+
 #define S_IFMT 0170000
 #define S_IFDIR 0040000
 #define S_IFBLK 0060000
@@ -25,6 +30,7 @@ typedef __s64 s64;
 
 struct super_block {
 	u32 s_dev;
+	unsigned long s_flags;
 } KERNEL_TYPE;
 
 struct hlist_node {
@@ -37,6 +43,7 @@ struct hlist_head {
 
 struct inode {
 	u16 i_mode;
+	unsigned int i_flags;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	struct hlist_head i_dentry;
@@ -56,6 +63,11 @@ struct dentry {
 	union {
 		struct hlist_node d_alias;
 	} d_u;
+} KERNEL_TYPE;
+
+/* Newer kernels (seen in 7.2) have no name for the union. */
+struct dentry___unnamed {
+	struct hlist_node d_alias;
 } KERNEL_TYPE;
 
 struct vfsmount {
@@ -110,7 +122,7 @@ struct task_struct {
 
 /* The arguments of a system call: the registers of x86-64, and those of arm64. */
 struct pt_regs {
-	unsigned long di, si, dx, r10;
+	unsigned long di, si, dx, r10, r9;
 } KERNEL_TYPE;
 
 struct pt_regs___arm64 {
@@ -120,6 +132,11 @@ struct pt_regs___arm64 {
 struct page {
 	unsigned long compound_head;
 	struct address_space *mapping;
+} KERNEL_TYPE;
+
+/* Newer kernels (seen in 7.2). */
+struct page___info {
+	unsigned long compound_info;
 } KERNEL_TYPE;
 
 struct folio {
@@ -167,6 +184,20 @@ struct io_ring_ctx {
 	struct io_file_table file_table;
 } KERNEL_TYPE;
 
+/* Before 6.13 the registered files stand in the table itself. */
+struct io_fixed_file {
+	unsigned long file_ptr;
+} KERNEL_TYPE;
+
+struct io_file_table___before {
+	struct io_fixed_file *files;
+} KERNEL_TYPE;
+
+struct io_ring_ctx___before {
+	struct io_file_table___before file_table;
+	unsigned int nr_user_files;
+} KERNEL_TYPE;
+
 struct io_kiocb {
 	struct file *file;
 	u8 opcode;
@@ -182,6 +213,7 @@ struct kiocb {
 struct io_rw {
 	struct kiocb kiocb;
 	u32 len;
+	u32 flags;
 } KERNEL_TYPE;
 
 struct bpf_iter__task {

@@ -36,22 +36,36 @@ int BPF_PROG(io_uring_cqring_wait, void *ring, int wanted)
 	return 0;
 }
 
+/* A registered file. */
+static __always_inline struct file *file_of_table(struct io_ring_ctx *ring, u32 number)
+{
+	struct io_ring_ctx___before *before = (void *)ring;
+	struct io_rsrc_node **nodes, *node = 0;
+	struct io_fixed_file *files;
+
+	if (bpf_core_field_exists(struct io_file_table, data) && bpf_core_field_exists(struct io_rsrc_data, nodes)) {
+		if (number >= BPF_CORE_READ(ring, file_table.data.nr))
+			return 0;
+		nodes = BPF_CORE_READ(ring, file_table.data.nodes);
+		if (bpf_probe_read_kernel(&node, sizeof(node), nodes + number) || !node)
+			return 0;
+		return (struct file *)(BPF_CORE_READ(node, file_ptr) & ~7UL);
+	}
+	if (!bpf_core_field_exists(struct io_file_table___before, files) ||
+	    number >= BPF_CORE_READ(before, nr_user_files))
+		return 0;
+	files = BPF_CORE_READ(before, file_table.files);
+	return (struct file *)(BPF_CORE_READ(files + number, file_ptr) & ~7UL);
+}
+
 /* The file is bound to the request only when it is issued; here there is the number that names it. */
 static __always_inline struct file *file_of_request(struct io_kiocb *request)
 {
 	u32 number = BPF_CORE_READ(request, cqe.fd);
-	struct io_rsrc_node **nodes, *node = 0;
 
-	if (!(BPF_CORE_READ(request, flags) & FIXED_FILE))
-		return file_of_descriptor(bpf_get_current_task_btf(), number);
-	if (!bpf_core_field_exists(struct io_file_table, data) || !bpf_core_field_exists(struct io_rsrc_data, nodes))
-		return 0;
-	if (number >= BPF_CORE_READ(request, ctx, file_table.data.nr))
-		return 0;
-	nodes = BPF_CORE_READ(request, ctx, file_table.data.nodes);
-	if (bpf_probe_read_kernel(&node, sizeof(node), nodes + number) || !node)
-		return 0;
-	return (struct file *)(BPF_CORE_READ(node, file_ptr) & ~7UL);
+	if (BPF_CORE_READ(request, flags) & FIXED_FILE)
+		return file_of_table(BPF_CORE_READ(request, ctx), number);
+	return file_of_descriptor(bpf_get_current_task_btf(), number);
 }
 
 SEC("tp_btf/io_uring_submit_req")
@@ -99,6 +113,8 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 		op.place = BPF_CORE_READ(rw, kiocb.ki_pos);
 		op.size = BPF_CORE_READ(rw, len);
 		op.placed = 1;
+		op.durable = op.call == CALL_RING_WRITE &&
+			     ((BPF_CORE_READ(rw, flags) & RWF_DURABLE) || (file && is_durable(file)));
 	}
 	op.start = bpf_ktime_get_ns();
 	ADD(ring->in_flight, 1);
@@ -154,6 +170,8 @@ int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *complet
 	if (op->placed) {
 		ADD(stats->bytes, result);
 		ADD(stats->sizes[size_class(op->size ? op->size : result)], 1);
+		if (op->durable)
+			ADD(stats->durable, 1);
 		if (state && result) {
 			ADD(stats->placed, 1);
 			if (goes_on(state, op->place, result))

@@ -12,9 +12,10 @@
 #define SHAPE_AT 3	   /* file: 0, size: 2, place: 3 */
 #define SHAPE_VECTOR 4	   /* file: 0, size: what it returns, place: the file's own position */
 #define SHAPE_VECTOR_AT 5  /* file: 0, size: what it returns, place: 3 */
-#define SHAPE_OPEN 6	   /* file: the descriptor that it returns */
-#define SHAPE_PATH 7	   /* a name; no file of its own */
-#define SHAPE_RING 8	   /* io_uring_enter */
+#define SHAPE_VECTOR_FLAGS 6 /* the same, flags: 5 */
+#define SHAPE_OPEN 7	   /* file: the descriptor that it returns */
+#define SHAPE_PATH 8	   /* a name; no file of its own */
+#define SHAPE_RING 9	   /* io_uring_enter */
 
 #define CALL_FAULT 1 /* rows that are no system call */
 #define CALL_RING_READ 2
@@ -22,6 +23,7 @@
 #define CALL_RING_SYNC 4
 #define CALL_RING_OTHER 5
 #define CALL_READ 6
+#define CALL_WRITE 7
 #define CALL_CLOSE 10
 
 #define CALLS 512     /* system call numbers that are looked at */
@@ -41,7 +43,8 @@ struct settings {
 	u16 call_of[CALLS];	    /* shape << 8 | row, or 0 */
 	u8 ring_call_of[RING_CALLS]; /* a CALL_RING_ number, or 0 */
 	u32 page_shift;
-	u32 o_direct;	   /* the flag, which differs between architectures */
+	u32 o_direct;	   /* the flags, which differ between architectures */
+	u32 o_dsync;
 	u32 begin_at_exec; /* the measurement begins when `root` executes its program */
 };
 
@@ -69,6 +72,7 @@ struct call_stats {
 	u64 hits;	/* buffered reads that neither waited nor brought pages in */
 	u64 buffered;	/* buffered reads */
 	u64 direct;	/* calls on a file opened with O_DIRECT */
+	u64 durable;	/* writes that return only when they are durable */
 	u64 errors;
 	u64 sizes[SIZES];
 };
@@ -113,7 +117,7 @@ struct thread {
 	u8 direct;
 	u8 brought_in;	/* the call added pages to the page cache */
 	u8 named;	/* `file` is set */
-	u8 pad;
+	u8 durable;
 };
 
 struct ring {
@@ -131,7 +135,8 @@ struct ring_op {
 	u32 size;
 	u8 placed;
 	u8 direct;
-	u8 pad[6];
+	u8 durable;
+	u8 pad[5];
 };
 
 struct device_request {

@@ -1,6 +1,10 @@
 //! Sentences computed from the numbers.
 
-use crate::report::{Call, File, Method, Report, share};
+mod gain;
+
+use gain::gain;
+
+use crate::report::{Call, File, Method, Report, Served, share};
 
 /// A wait below this share of the time is not what to work on.
 const LITTLE: f64 = 0.05;
@@ -15,8 +19,8 @@ const RANDOM: f64 = 0.3;
 const PATTERN_CALLS: u64 = 16;
 const KIB: u64 = 1024;
 
-/// What the report says in words, the most important first.
-pub(crate) fn of(report: &Report) -> Vec<String> {
+/// What the report says in words, the most important first; `served` is what was measured of devices before.
+pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
     if report.wall_ns == 0 {
         return vec!["nothing was measured: it ended at once".to_owned()];
     }
@@ -33,7 +37,7 @@ pub(crate) fn of(report: &Report) -> Vec<String> {
         .filter(|(_, call)| call.wait_share >= MUCH)
         .collect();
     rows.sort_by_key(|(_, call)| std::cmp::Reverse(call.wait_ns));
-    sentences.extend(rows.iter().take(SENTENCES).map(|(file, call)| row(*file, call)));
+    sentences.extend(rows.iter().take(SENTENCES).map(|(file, call)| row(*file, call, served)));
     if rows.is_empty() && report.files.len() > 1 {
         sentences.push(format!(
             "no single file stands out: the waiting is spread over {} files, so it is opening and reading \
@@ -83,7 +87,7 @@ fn hidden(report: &Report) -> Option<String> {
     })
 }
 
-fn row(file: Option<&File>, call: &Call) -> String {
+fn row(file: Option<&File>, call: &Call, served: &[Served]) -> String {
     let part = percent(call.wait_share);
     let Some(file) = file else {
         return match call.call.as_str() {
@@ -98,7 +102,7 @@ fn row(file: Option<&File>, call: &Call) -> String {
     let name = file.path.rsplit('/').next().unwrap_or(&file.path);
     let mean = call.time_ns.checked_div(call.count).unwrap_or(0);
     match call.call.as_str() {
-        "read" | "io_uring read" => format!("{part} of the wait is {}", reads(file, call, name)),
+        "read" | "io_uring read" => format!("{part} of the wait is {}", reads(file, call, name, served)),
         "page fault" => format!(
             "{part} of the wait is page faults on {name}, which bring in a page or a little more one after \
              the other in each thread: read what is known beforehand with several reads at once, or ask \
@@ -110,6 +114,14 @@ fn row(file: Option<&File>, call: &Call) -> String {
             call.count,
             time(mean)
         ),
+        "write" | "io_uring write" if call.durable_share.unwrap_or(0.0) > 0.5 => format!(
+            "{part} of the wait is{} writes to {name} that return only when they are durable (O_SYNC, O_DSYNC), {} times {}: \
+             each waits for a flush of its own; write without it and let several share one sync (group commit), see \
+             forebay measure wal",
+            sized(call).trim_end(),
+            call.count,
+            time(mean)
+        ),
         "write" | "io_uring write" if call.direct_share.unwrap_or(0.0) > 0.5 => format!(
             "{part} of the wait is direct writes to {name}{}, {}: keep several in flight, or write more at a \
              time",
@@ -117,9 +129,9 @@ fn row(file: Option<&File>, call: &Call) -> String {
             at_once(file)
         ),
         "write" | "io_uring write" => format!(
-            "{part} of the wait is writes to {name} that the page cache made wait, because the device is \
-             slower than the program writes: what was written must be taken away in time, so only fewer \
-             bytes or a faster device help"
+            "{part} of the wait is writes to {name} through the page cache, {} each, which need not be durable when they \
+             return: the device is slower than the program writes, and only fewer bytes or a faster device help",
+            time(mean)
         ),
         other => {
             format!("{part} of the wait is {other} on {name}, {} calls of {} each", call.count, time(mean))
@@ -127,7 +139,7 @@ fn row(file: Option<&File>, call: &Call) -> String {
     }
 }
 
-fn reads(file: &File, call: &Call, name: &str) -> String {
+fn reads(file: &File, call: &Call, name: &str, served: &[Served]) -> String {
     let order = call.sequential_share.filter(|_| call.count >= PATTERN_CALLS);
     let word = match order {
         Some(share) if share >= SEQUENTIAL => "sequential ",
@@ -138,10 +150,7 @@ fn reads(file: &File, call: &Call, name: &str) -> String {
     let head = head.trim_start();
     let alone = file.concurrency_mean < 1.5;
     match word {
-        "random " if alone => format!(
-            "{head}: ask for several before waiting for the first (threads, io_uring, read_many); forebay \
-             measure random --depth 1,8,32 shows what this device gains by it"
-        ),
+        "random " if alone => format!("{head}: {}", gain(file, call, served)),
         "random " => format!(
             "{head}: forebay measure random shows what the device delivers at this depth; more in flight \
              helps until its knee"
@@ -248,7 +257,7 @@ mod tests {
         report
     }
 
-    fn read(sequential: f64, up_to_bytes: u64) -> Call {
+    pub(super) fn read(sequential: f64, up_to_bytes: u64) -> Call {
         let mut call = Call { call: "read".to_owned(), count: 1000, wait_share: 0.72, ..Call::default() };
         call.sequential_share = Some(sequential);
         call.sizes = vec![SizeClass { up_to_bytes, count: 1000 }];
@@ -256,12 +265,17 @@ mod tests {
     }
 
     fn with(call: Call, concurrency: f64) -> String {
+        knowing(call, concurrency, &[])
+    }
+
+    pub(super) fn knowing(call: Call, concurrency: f64, served: &[Served]) -> String {
         let mut report = report(0.8);
         let mut file = File { path: "/srv/index.db".to_owned(), wait_share: 0.72, ..File::default() };
+        file.device_number = "8:0".to_owned();
         file.concurrency_mean = concurrency;
         file.calls.push(call);
         report.files.push(file);
-        of(&report).join("\n")
+        of(&report, served).join("\n")
     }
 
     #[test]
@@ -281,23 +295,38 @@ mod tests {
         assert!(!with(few, 1.0).contains("random "));
     }
 
+    /// Whether writes had to be durable was left to the reader, though the way the file was opened says it.
+    #[test]
+    fn writes_that_had_to_be_durable_are_told_from_others() {
+        let write = |durable: f64, direct: f64| {
+            let mut call = read(0.5, 4096);
+            call.call = "write".to_owned();
+            (call.durable_share, call.direct_share) = (Some(durable), Some(direct));
+            with(call, 1.0)
+        };
+        let told = "72 % of the wait is 4 KiB writes to index.db that return only when they are durable";
+        assert!(write(1.0, 0.0).contains(told) && write(1.0, 1.0).contains(told), "{}", write(1.0, 0.0));
+        assert!(write(0.1, 0.0).contains("need not be durable"), "{}", write(0.1, 0.0));
+        assert!(write(0.0, 1.0).contains("direct writes to index.db"), "{}", write(0.0, 1.0));
+    }
+
     #[test]
     fn a_program_that_does_not_wait_is_told_so() {
-        let sentences = of(&report(0.002));
+        let sentences = of(&report(0.002), &[]);
         assert_eq!(sentences.len(), 1);
         assert!(sentences[0].contains("less than 1 %"), "{sentences:?}");
     }
 
     #[test]
     fn the_gain_is_bounded_by_the_wait() {
-        assert!(of(&report(0.5))[0].contains("2.0 times as fast"));
+        assert!(of(&report(0.5), &[])[0].contains("2.0 times as fast"));
     }
 
     #[test]
     fn waits_outside_of_the_kernels_account_are_told() {
         let mut hidden = report(0.5);
         hidden.iowait.full_ns = 0;
-        assert!(of(&hidden).iter().any(|sentence| sentence.contains("not iowait")));
-        assert!(!of(&report(0.5)).iter().any(|sentence| sentence.contains("not iowait")));
+        assert!(of(&hidden, &[]).iter().any(|sentence| sentence.contains("not iowait")));
+        assert!(!of(&report(0.5), &[]).iter().any(|sentence| sentence.contains("not iowait")));
     }
 }

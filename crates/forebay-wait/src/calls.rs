@@ -9,12 +9,13 @@ mod shape {
     pub(super) const AT: u16 = 3;
     pub(super) const VECTOR: u16 = 4;
     pub(super) const VECTOR_AT: u16 = 5;
-    pub(super) const OPEN: u16 = 6;
-    pub(super) const PATH: u16 = 7;
-    pub(super) const RING: u16 = 8;
+    pub(super) const VECTOR_FLAGS: u16 = 6;
+    pub(super) const OPEN: u16 = 7;
+    pub(super) const PATH: u16 = 8;
+    pub(super) const RING: u16 = 9;
 }
 
-/// The rows. Those below 7, and `CLOSE`, are known to `bpf/state.h` by number.
+/// The rows. Those below 8, and `CLOSE`, are known to `bpf/state.h` by number.
 pub(crate) mod row {
     pub(crate) const FAULT: u32 = 1;
     pub(crate) const RING_READ: u32 = 2;
@@ -102,7 +103,8 @@ const LIST: &[Entry] = &[
     (&[libc::SYS_write], shape::READ_WRITE, row::WRITE),
     (&[libc::SYS_pwrite64], shape::AT, row::WRITE),
     (&[libc::SYS_writev], shape::VECTOR, row::WRITE),
-    (&[libc::SYS_pwritev, libc::SYS_pwritev2], shape::VECTOR_AT, row::WRITE),
+    (&[libc::SYS_pwritev], shape::VECTOR_AT, row::WRITE),
+    (&[libc::SYS_pwritev2], shape::VECTOR_FLAGS, row::WRITE),
     (
         &[libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range, libc::SYS_syncfs],
         shape::FD,

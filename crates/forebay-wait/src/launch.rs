@@ -38,6 +38,7 @@ impl Held {
         child.args(arguments);
         let writer = go.as_raw_fd();
         let hold = move || {
+            take_signals();
             if let Some(mut door) = door.as_ref() {
                 // 0 is whoever writes.
                 door.write_all(b"0")?;
@@ -68,15 +69,27 @@ impl Held {
     /// Lets it become the program.
     pub(crate) fn release(mut self) -> Result<Child, Error> {
         let not_started = |source| Error::NotStarted { program: self.program, source };
-        if let Err(error) = self.go.write_all(&[1]) {
-            return Err(not_started(error));
-        }
+        // A signal may have ended it meanwhile: then nobody reads this, and its status tells.
+        let _ = self.go.write_all(&[1]);
         match self.spawning.join() {
             Ok(Ok(child)) => Ok(child),
             Ok(Err(error)) => Err(not_started(error)),
             Err(_) => Err(not_started(io::ErrorKind::Other.into())),
         }
     }
+}
+
+/// In the child: signals that this program may have blocked to pass them on are the command's own from here on, with
+/// whatever it was started with as their action.
+fn take_signals() {
+    // SAFETY: a set of signals is plain bits, of which all 0 is a valid one.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: the set lives on this stack, and the numbers are signals.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    // SAFETY: the set lives through the call, and nobody asks for the old one; the call may be made between fork and exec.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
 /// In the child: tells its number, then waits for a byte. The end of the pipe instead of one means that the

@@ -62,13 +62,14 @@ pub(crate) struct CallStats {
     pub(crate) hits: u64,
     pub(crate) buffered: u64,
     pub(crate) direct: u64,
+    pub(crate) durable: u64,
     pub(crate) errors: u64,
     pub(crate) sizes: [u64; SIZES],
 }
 
 impl CallStats {
     #[cfg(test)]
-    pub(crate) const BYTES: usize = (12 + SIZES) * 8;
+    pub(crate) const BYTES: usize = (13 + SIZES) * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let mut words = Words::new(bytes);
@@ -84,6 +85,7 @@ impl CallStats {
             hits: words.u64(),
             buffered: words.u64(),
             direct: words.u64(),
+            durable: words.u64(),
             errors: words.u64(),
             sizes: std::array::from_fn(|_| words.u64()),
         }

@@ -19,11 +19,12 @@ mod launch;
 mod layout;
 mod object;
 mod pressure;
+mod refusal;
 mod report;
 mod session;
 
 pub use error::Error;
-pub use report::{Call, DeviceTime, File, Lost, Method, Pressure, Report, SizeClass};
+pub use report::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
 pub use session::{Ending, run, watch};
 
 /// Whether the BPF programs load here, and if not, why and what to do. Costs as much as a real start: some

@@ -12,6 +12,7 @@ use libbpf_rs::{
 use crate::calls::{CALLS, RING_CALLS, ring_table, table};
 use crate::error::Error;
 use crate::layout::{self, CallStats, Clock, FileKey, FileState};
+use crate::refusal;
 
 /// The reader of ELF files wants eight bytes' alignment.
 #[repr(C, align(8))]
@@ -58,8 +59,7 @@ impl Tracer {
     /// [`follow`](Self::follow) executes its program, otherwise there and then.
     pub(crate) fn load(begin_at_exec: bool) -> Result<Self, Error> {
         may_load()?;
-        // The loader prints by itself otherwise; its errors say the same.
-        libbpf_rs::set_print(None);
+        refusal::listen();
         let mut open =
             ObjectBuilder::default().open_memory(&OBJECT.0).map_err(Error::bpf("the BPF object"))?;
         let known = tracepoints()?;
@@ -179,7 +179,7 @@ impl std::fmt::Debug for Tracer {
 
 /// `struct settings`.
 fn settings(begin_at_exec: bool) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(CALLS * 2 + RING_CALLS + 12);
+    let mut bytes = Vec::with_capacity(CALLS * 2 + RING_CALLS + 16);
     bytes.extend(table().iter().flat_map(|entry| entry.to_ne_bytes()));
     bytes.extend(ring_table());
     // SAFETY: sysconf only looks a number up.
@@ -187,6 +187,7 @@ fn settings(begin_at_exec: bool) -> Vec<u8> {
     let page_shift = u64::try_from(page).unwrap_or(4096).max(1).ilog2();
     bytes.extend(page_shift.to_ne_bytes());
     bytes.extend(libc::O_DIRECT.to_ne_bytes());
+    bytes.extend(libc::O_DSYNC.to_ne_bytes());
     bytes.extend(u32::from(begin_at_exec).to_ne_bytes());
     bytes
 }
@@ -245,7 +246,10 @@ fn effective_capabilities() -> u64 {
 
 fn refused(error: libbpf_rs::Error) -> Error {
     Error::unavailable(
-        format!("the kernel refused the BPF programs ({error:#})"),
+        match refusal::reason() {
+            Some(reason) => format!("the kernel refused the BPF programs ({error:#}: {reason})"),
+            None => format!("the kernel refused the BPF programs ({error:#})"),
+        },
         "a container's seccomp profile, kernel lockdown or a kernel before 5.18 does that; run outside of it",
     )
 }

@@ -28,7 +28,8 @@ impl Group {
         // One process may measure several commands.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = parent.join(format!("forebay-wait-{}-{number}", std::process::id()));
+        remove_left_ones(&parent);
+        let directory = parent.join(format!("{NAME}{}-{number}", std::process::id()));
         fs::create_dir(&directory)?;
         let group = Self { directory };
         // Without pressure figures, or without leave to enter, it is of no use.
@@ -52,8 +53,34 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that the command left behind keeps it; it is empty and harmless.
-        let _ = fs::remove_dir(&self.directory);
+        // Processes that the command left behind go back to where it was started from; one may fork meanwhile.
+        for _ in 0..10 {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            let left = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+            let Some(parent) = self.directory.parent() else { return };
+            for process in left.lines() {
+                // It may have ended.
+                let _ = fs::write(parent.join("cgroup.procs"), process);
+            }
+        }
+    }
+}
+
+/// What the cgroups are called, before the number of the process that made them.
+const NAME: &str = "forebay-wait-";
+
+/// Removes empty ones whose maker was killed before it could. The kernel refuses to remove one that holds a process.
+fn remove_left_ones(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(NAME)?.split('-').next());
+        let is_left = maker
+            .is_some_and(|maker| maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists());
+        if is_left {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 

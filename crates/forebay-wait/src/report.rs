@@ -55,6 +55,23 @@ pub struct Report {
     pub lost: Lost,
 }
 
+/// What a device was measured to serve of reads at random, of one size: the advice tells a gain only where it is known.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Which device, as in [`File::device_number`].
+    pub device_number: String,
+    /// Of a read.
+    pub block_bytes: u64,
+    /// Reads a second, one at a time.
+    pub alone_per_s: f64,
+    /// At a number in flight that gets about all there is.
+    pub in_flight: u64,
+    /// Reads a second then.
+    pub per_s: f64,
+    /// Where that is from, for the sentence.
+    pub source: String,
+}
+
 /// What the figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -171,6 +188,9 @@ pub struct Call {
     pub cache_hit_share: Option<f64>,
     /// Share on descriptors opened with O_DIRECT.
     pub direct_share: Option<f64>,
+    /// Of writes: share that returned only when it was durable, because of how the file was opened (O_SYNC, O_DSYNC), of the
+    /// call's own flags (RWF_SYNC, RWF_DSYNC), of the file's attribute `S` or of the mount option `sync`.
+    pub durable_share: Option<f64>,
 }
 
 /// How many calls asked for up to so many bytes (and for more than half of it).

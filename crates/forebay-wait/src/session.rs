@@ -106,7 +106,9 @@ pub fn watch(
             break;
         }
     }
-    finished(Some(tracer), parts)
+    let report = finished(Some(tracer), parts)?;
+    // It ended while the programs were loaded: nothing was seen of it.
+    if report.threads == 0 { Err(Error::NoProcess(pid)) } else { Ok(report) }
 }
 
 fn finished(tracer: Option<Tracer>, mut parts: Parts) -> Result<Report, Error> {

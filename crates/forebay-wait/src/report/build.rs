@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Call, DeviceTime, File, Lost, Method, Pressure, Report, SizeClass};
+use super::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
 use crate::calls;
 use crate::layout::{CallStats, FileKey, FileState, SIZES};
 use crate::object::Totals;
@@ -27,7 +27,8 @@ impl Report {
     pub(crate) fn new(parts: Parts, totals: Totals) -> Self {
         let clock = &totals.clock;
         let mut report = Self::empty(parts, Method::Tracepoints);
-        let wall = clock.ended.saturating_sub(clock.begun);
+        // A command that was ended before it was its program has not begun.
+        let wall = if clock.begun == 0 { 0 } else { clock.ended.saturating_sub(clock.begun) };
         report.wall_ns = wall;
         report.full_wait_ns = clock.full_ns;
         report.some_wait_ns = clock.some_ns;
@@ -86,8 +87,13 @@ impl Report {
         self.full_wait_share = share(self.full_wait_ns, self.wall_ns);
         self.some_wait_share = share(self.some_wait_ns, self.wall_ns);
         self.pressure = self.pressure.map(|psi| Pressure::of(psi.some_ns, psi.full_ns, self.wall_ns));
-        self.advice = crate::advice::of(&self);
+        self.advice = crate::advice::of(&self, &[]);
         self
+    }
+
+    /// Makes the advice again, with what is known of devices.
+    pub fn advise(&mut self, served: &[Served]) {
+        self.advice = crate::advice::of(self, served);
     }
 
     fn add_calls(&mut self, totals: Totals) {
@@ -175,6 +181,8 @@ impl Call {
             sequential_share: of(stats.sequential, stats.placed),
             cache_hit_share: of(stats.hits, stats.buffered),
             direct_share: of(stats.direct, moved),
+            durable_share: of(stats.durable, moved)
+                .filter(|_| matches!(row, calls::row::WRITE | calls::row::RING_WRITE)),
         }
     }
 

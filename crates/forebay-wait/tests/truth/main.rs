@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 #![allow(unreachable_pub, missing_docs, reason = "a test's own modules")]
 
+mod delayed;
 mod place;
 mod workload;
 
@@ -87,17 +88,56 @@ impl Run {
         file.calls.iter().find(|call| call.call == name).unwrap_or_else(|| panic!("no {name} in {file:#?}"))
     }
 
+    /// Waits for anything but this file: the program's own pages, say, when they are not in memory. How long they are is up to
+    /// whatever else the machine does, and the truth does not have them.
+    fn elsewhere(&self, path: &Path) -> u64 {
+        self.report.wait_sum_ns.saturating_sub(self.file(path).wait_ns)
+    }
+
+    /// A figure of the whole program is what it waited for this file, or that and what it waited for else.
+    #[track_caller]
+    fn whole(&self, measured: u64, path: &Path, what: &str) {
+        within(measured, self.truth.waited_ns, self.truth.waited_ns + self.elsewhere(path), what);
+    }
+
+    /// From entry to return it is at least the wait; in between calls others may have had the processor.
+    #[track_caller]
+    fn in_calls(&self, measured: u64) {
+        within(measured, self.truth.waited_ns, self.truth.passed_ns, "the calls' time");
+    }
+
+    /// Whether next to no requests but those of the program's own files were at the devices. Those of the kernel's threads
+    /// count as well, and a machine that writes much else has them all the time; in the virtual machine there is nothing else.
+    fn alone(&self) -> bool {
+        let device = self.report.device.expect("tracepoints tell");
+        let own: u64 = self.report.files.iter().map(|file| file.device_ns).sum();
+        let alone = device.busy_ns <= own + self.report.wall_ns / 20;
+        assert!(alone || !delayed::expected(), "something else was at the devices: {device:?}");
+        if !alone {
+            eprintln!("NOT CHECKED: requests of others were at the devices for {} ns", device.busy_ns - own);
+        }
+        alone
+    }
+
     fn advice(&self) -> String {
         self.report.advice.join("\n")
     }
 }
 
-/// Within 5 %, and what starting a process may wait for.
+/// Within 5 %, and what the truth is off by itself.
 #[track_caller]
 fn same(measured: u64, truth: u64, what: &str) {
-    const START_NS: u64 = 10_000_000;
-    let off = measured.abs_diff(truth);
-    assert!(off <= truth / 20 + START_NS, "{what}: measured {measured} ns, in truth {truth} ns");
+    within(measured, truth, truth, what);
+}
+
+/// The same of a figure that has two truths, which are one where the machine has nothing else to do.
+#[track_caller]
+fn within(measured: u64, least: u64, most: u64, what: &str) {
+    // The kernel adds up how long a thread ran at the ticks of its clock, of which there are 100 to 1,000 a second.
+    const TICK_NS: u64 = 10_000_000;
+    let told = || format!("{what}: measured {measured} ns, in truth {least} to {most} ns");
+    assert!(measured + least / 20 + TICK_NS >= least, "{}", told());
+    assert!(measured <= most + most / 20 + TICK_NS, "{}", told());
 }
 
 fn throttled() -> Result<(Directory, PathBuf, Throttle), String> {
@@ -120,31 +160,35 @@ fn a_direct_read_waits_as_long_as_the_throttle_says() {
     let run = run("read", &file, Some(&throttle));
     // 1 MiB at 1 MiB a second; the kernel lets the first slice of 0.1 s pass early.
     assert!(run.truth.passed_ns > 850_000_000, "{:?}", run.truth);
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
-    same(run.report.some_wait_ns, run.truth.waited_ns, "some wait");
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    run.whole(run.report.some_wait_ns, &file, "some wait");
     let read = run.call(&file, "read");
     same(read.wait_ns, run.truth.waited_ns, "the file's wait");
-    same(read.time_ns, run.truth.passed_ns, "the calls' time");
+    run.in_calls(read.time_ns);
     assert_eq!((read.count, read.bytes), (17, BYTES as u64));
     assert_eq!(read.sizes.len(), 1);
     assert_eq!(read.sizes[0].up_to_bytes, 64 << 10);
     assert_eq!(read.direct_share, Some(1.0));
     assert!(read.sequential_share.is_some_and(|share| share >= 0.9), "{read:?}");
     assert_eq!(run.file(&file).concurrency_max, 1);
-    let device = run.report.device.expect("tracepoints tell");
-    assert!(
-        device.full_wait_above_ns > run.report.full_wait_ns / 2,
-        "throttling is above the device: {device:?}"
-    );
+    if run.alone() {
+        let device = run.report.device.expect("tracepoints tell");
+        assert!(
+            device.full_wait_above_ns > run.report.full_wait_ns / 2,
+            "throttling is above the device: {device:?}"
+        );
+    }
     assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
 }
 
 /// The kernel's own figure of the same thing, where it has one. On one processor: PSI weighs what it counts on each by how
-/// long that one was used, so a single thread that moves between two of them shows as half of its wait.
+/// long that one was used, so a single thread that moves between two of them shows as half of its wait. A program that went
+/// to one processor only after its start had been in line on another one, for long on a busy machine: so it begins there.
 #[test]
 fn iowait_is_what_io_pressure_says() {
     let (_directory, file, throttle) = need!(throttled());
-    let run = run("pinned", &file, Some(&throttle));
+    workload::stay_here();
+    let run = run("read", &file, Some(&throttle));
     let pressure = need!(run.report.pressure.ok_or_else(|| run.report.notes.join("; ")));
     same(run.report.iowait.full_ns, pressure.full_ns, "full iowait against io.pressure");
     same(run.report.iowait.some_ns, pressure.some_ns, "some iowait against io.pressure");
@@ -154,7 +198,7 @@ fn iowait_is_what_io_pressure_says() {
 fn buffered_reads_wait_and_are_no_cache_hits() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("buffered", &file, Some(&throttle));
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    run.whole(run.report.full_wait_ns, &file, "full wait");
     let read = run.call(&file, "read");
     same(read.wait_ns, run.truth.waited_ns, "the file's wait");
     assert_eq!(read.direct_share, Some(0.0));
@@ -179,7 +223,7 @@ fn what_is_in_memory_is_a_cache_hit_without_a_wait() {
 fn faults_on_a_map_wait() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("mmap", &file, Some(&throttle));
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    run.whole(run.report.full_wait_ns, &file, "full wait");
     let faults = run.call(&file, "page fault");
     same(faults.wait_ns, run.truth.waited_ns, "the faults' wait");
     assert_eq!(faults.count, BYTES as u64 / 4096);
@@ -190,20 +234,74 @@ fn faults_on_a_map_wait() {
 fn writes_and_syncs_are_told_apart() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("write", &file, Some(&throttle));
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    run.whole(run.report.full_wait_ns, &file, "full wait");
     let (write, sync) = (run.call(&file, "write"), run.call(&file, "sync"));
     assert_eq!((write.count, write.bytes, sync.count), (16, BYTES as u64, 16));
-    same(write.time_ns + sync.time_ns, run.truth.passed_ns, "the calls' time");
+    assert_eq!((write.durable_share, sync.durable_share), (Some(0.0), None));
+    run.in_calls(write.time_ns + sync.time_ns);
     same(write.wait_ns + sync.wait_ns, run.truth.waited_ns, "the calls' wait");
     // Throttled requests are let go by a thread of the kernel, and not all can be told to be this file's.
     assert!(run.file(&file).device_written_bytes <= BYTES as u64);
+}
+
+/// What waits is the write itself. Whether it had to was not known, and so both were advised: to let several share a sync,
+/// and a faster device.
+#[test]
+fn writes_that_return_when_they_are_durable_are_told_so() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("dsync", &file, Some(&throttle));
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    let write = run.call(&file, "write");
+    same(write.wait_ns, run.truth.waited_ns, "the writes' wait");
+    assert_eq!((write.count, write.durable_share, write.direct_share), (16, Some(1.0), Some(0.0)));
+    assert!(
+        run.advice().contains("64 KiB writes to data.bin that return only when they are durable"),
+        "{}",
+        run.advice()
+    );
+}
+
+#[test]
+fn a_write_can_be_durable_by_a_flag_of_the_call() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    let run = run("flags", &file, None);
+    let write = run.call(&file, "write");
+    assert_eq!((write.count, write.durable_share), (4, Some(0.25)));
+}
+
+#[test]
+fn writes_by_a_ring_are_told_apart_as_well() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    let run = run("ring", &file, None);
+    let write = run.call(&file, "io_uring write");
+    assert_eq!((write.count, write.durable_share.map(|share| (share * 3.0).round())), (3, Some(2.0)));
+    assert_eq!(run.call(&file, "io_uring read").durable_share, None);
+}
+
+/// Nothing limits the device here: the truth is as long as this machine's syncs are.
+#[test]
+fn syncs_of_what_is_in_the_page_cache_wait_in_the_sync() {
+    need!(may_measure());
+    let directory = Directory::new();
+    let file = directory.file(BYTES);
+    let run = run("fsync", &file, None);
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    let (write, sync) = (run.call(&file, "write"), run.call(&file, "sync"));
+    assert_eq!((write.count, write.bytes, sync.count), (64, 64 * 4096, 64));
+    same(write.wait_ns + sync.wait_ns, run.truth.waited_ns, "the calls' wait");
+    assert!(sync.wait_ns >= write.wait_ns, "{write:?} {sync:?}");
 }
 
 #[test]
 fn threads_that_wait_together_are_full_wait_once_and_summed() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("threads", &file, Some(&throttle));
-    same(run.report.wait_sum_ns, run.truth.waited_ns, "the sum over threads");
+    same(run.file(&file).wait_ns, run.truth.waited_ns, "the file's wait");
+    run.whole(run.report.wait_sum_ns, &file, "the sum over threads");
     assert!(run.report.full_wait_ns <= run.report.wall_ns);
     assert!(run.report.wait_sum_ns > 3 * run.report.full_wait_ns, "{:#?}", run.report);
     assert_eq!(run.file(&file).concurrency_max, 8);
@@ -215,24 +313,24 @@ fn threads_that_wait_together_are_full_wait_once_and_summed() {
 fn a_thread_that_computes_makes_it_some_wait_only() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("computing", &file, Some(&throttle));
-    same(run.report.some_wait_ns, run.truth.waited_ns, "some wait");
-    assert!(run.report.full_wait_ns < 20_000_000, "{:#?}", run.report);
+    run.whole(run.report.some_wait_ns, &file, "some wait");
+    within(run.report.full_wait_ns, 0, run.elsewhere(&file), "full wait, before the other thread began");
 }
 
 #[test]
 fn sleeping_is_not_waiting_for_io() {
     need!(may_measure());
     let run = run("sleeping", Path::new("/"), None);
-    assert!(run.truth.passed_ns >= 300_000_000);
-    assert!(run.report.some_wait_ns < 30_000_000, "{:#?}", run.report);
-    assert_eq!(run.report.advice.len(), 1, "{}", run.advice());
+    // One sleep that counted would be all of this; how long the program's own pages take is up to the machine.
+    assert!(run.truth.passed_ns >= workload::SLEEP.as_nanos() as u64);
+    assert!(u128::from(run.report.wait_sum_ns) < workload::SLEEP.as_nanos(), "{:#?}", run.report);
 }
 
 #[test]
 fn processes_that_a_process_starts_are_followed() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("children", &file, Some(&throttle));
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    run.whole(run.report.full_wait_ns, &file, "full wait");
     assert_eq!(run.call(&file, "read").bytes, 2 * BYTES as u64);
     assert!(run.report.processes >= 3, "{}", run.report.processes);
 }
@@ -241,8 +339,8 @@ fn processes_that_a_process_starts_are_followed() {
 fn tokio_fs_waits_in_its_threads_while_its_workers_are_idle() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("tokio", &file, Some(&throttle));
-    assert!(run.report.full_wait_ns + 10_000_000 >= run.truth.waited_ns / 20 * 19, "{:#?}", run.report);
-    assert!(run.report.full_wait_ns <= run.truth.passed_ns + run.truth.passed_ns / 20 + 10_000_000);
+    let most = run.truth.passed_ns + run.elsewhere(&file);
+    within(run.report.full_wait_ns, run.truth.waited_ns, most, "full wait");
     assert!(run.call(&file, "read").wait_ns > run.truth.waited_ns / 20 * 19);
 }
 
@@ -250,8 +348,8 @@ fn tokio_fs_waits_in_its_threads_while_its_workers_are_idle() {
 fn a_ring_that_waits_for_files_is_a_wait() {
     let (_directory, file, throttle) = need!(throttled());
     let run = run("forebay", &file, Some(&throttle));
-    assert!(run.report.full_wait_ns + 10_000_000 >= run.truth.waited_ns / 20 * 19, "{:#?}", run.report);
-    assert!(run.report.full_wait_ns <= run.truth.passed_ns + run.truth.passed_ns / 20 + 10_000_000);
+    let most = run.truth.passed_ns + run.elsewhere(&file);
+    within(run.report.full_wait_ns, run.truth.waited_ns, most, "full wait");
     let file = run.file(&file);
     let reads: u64 = file.calls.iter().filter(|call| call.call.contains("read")).map(|call| call.bytes).sum();
     assert_eq!(reads, BYTES as u64, "{file:#?}");
@@ -266,11 +364,13 @@ fn a_late_file_system_is_a_wait_above_the_device() {
     let run = run("read", &late.file(), None);
     // 16 reads with data and one at the end.
     assert!(run.truth.waited_ns >= 16 * 40_000_000, "{:?}", run.truth);
-    same(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    run.whole(run.report.full_wait_ns, &late.file(), "full wait");
     same(run.call(&late.file(), "read").wait_ns, run.truth.waited_ns, "the file's wait");
-    assert!(run.report.iowait.full_ns < run.report.full_wait_ns / 10, "{:#?}", run.report);
+    assert!(run.report.iowait.full_ns <= run.elsewhere(&late.file()), "{:#?}", run.report);
     assert!(run.advice().contains("not iowait"), "{}", run.advice());
-    assert!(run.advice().contains("no request was at a block device"), "{}", run.advice());
+    if run.alone() {
+        assert!(run.advice().contains("no request was at a block device"), "{}", run.advice());
+    }
 }
 
 #[test]
@@ -300,12 +400,16 @@ fn a_running_process_can_be_watched() {
         std::thread::sleep(time);
         Ending::Going
     };
+    // How long its threads ran and were ready meanwhile: nothing else of it was no wait.
+    let before = workload::scheduled_of(child.id());
     let report = forebay_wait::watch(child.id(), Duration::from_millis(1500), pause);
+    let scheduled = workload::scheduled_of(child.id()) - before;
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     let report = report.expect("it can be measured");
     assert!(report.wall_ns >= 1_500_000_000);
-    assert!(report.full_wait_share > 0.8, "{report:#?}");
+    // Loading the programs, before the measurement begins, is in what it was scheduled for.
+    within(report.full_wait_ns, report.wall_ns.saturating_sub(scheduled), report.wall_ns, "full wait");
     assert!(report.files.iter().any(|file| file.path.ends_with("data.bin")), "{report:#?}");
 }
 

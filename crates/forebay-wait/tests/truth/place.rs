@@ -13,17 +13,21 @@ use fuser::{
     LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 
-/// A directory of the test's own on the disk that holds the build, removed at the end.
+/// A directory of the test's own, on the disk that holds the build unless told; removed at the end.
 pub struct Directory(PathBuf);
 
 impl Directory {
     /// Makes one.
     pub fn new() -> Self {
+        Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// Makes one in another folder.
+    pub fn within(folder: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wait-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).expect("the build directory is writable");
+        let path = folder.join(format!("wait-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("the folder is writable");
         Self(path)
     }
 

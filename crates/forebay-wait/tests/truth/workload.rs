@@ -30,6 +30,9 @@ pub struct Truth {
 
 const BLOCK: usize = 64 << 10;
 
+/// How long those threads sleep that wait for nothing.
+pub const SLEEP: Duration = Duration::from_secs(1);
+
 /// Runs the workload that the environment names; nothing when it names none.
 pub fn run() {
     let Ok(what) = std::env::var(WHAT) else { return };
@@ -39,20 +42,22 @@ pub fn run() {
     }
     let truth = match what.as_str() {
         "read" => read_alone(&path),
-        "pinned" => {
-            stay_here();
-            read_alone(&path)
-        }
         "cached" => measured(|| drop(fs::read(&path).expect("it can be read"))),
         "buffered" => measured(|| buffered(&path)),
         "mmap" => measured(|| touch(&path)),
         "write" => measured(|| write_and_sync(&path)),
-        "threads" => threads(&path),
+        "dsync" => measured(|| write_durably(&path)),
+        "flags" => measured(|| write_with_flags(&path)),
+        "ring" => measured(|| write_by_a_ring(&path)),
+        "fsync" => measured(|| write_and_fsync(&path)),
+        "threads" => threads(&path, 2),
+        "together" => threads(&path, 16),
         "computing" => beside_computing(&path),
         "sleeping" => sleeping(),
         "children" => children(),
         "tokio" => with_tokio(&path),
-        "forebay" => with_forebay(&path),
+        "forebay" => with_forebay(&path, 1),
+        "deep" => with_forebay(&path, 8),
         "endless" => loop {
             read_to_end(&direct(&path));
         },
@@ -120,8 +125,8 @@ fn read_alone(path: &Path) -> Truth {
     measured(|| read_to_end(&file))
 }
 
-/// Keeps this thread on the processor that it is on.
-fn stay_here() {
+/// Keeps this thread, and what it starts, on the processor that it is on.
+pub fn stay_here() {
     // SAFETY: a set of processors is plain bits, of which all 0 is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the call takes nothing and answers a number.
@@ -183,7 +188,60 @@ fn write_and_sync(path: &Path) {
     }
 }
 
-fn threads(path: &Path) -> Truth {
+/// Writes through the page cache that return when they are durable, because the file was opened so.
+fn write_durably(path: &Path) {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(path).expect("it exists");
+    for block in 0..16 {
+        file.write_all_at(&[7; BLOCK], block * BLOCK as u64).expect("it has space");
+    }
+}
+
+/// Four writes in a row, of which the last one has a flag of its own that says so.
+fn write_with_flags(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).expect("it exists");
+    let mut data = [7_u8; 4096];
+    for flags in [0, 0, 0, libc::RWF_DSYNC] {
+        let part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+        // SAFETY: the descriptor is open, and the one part is memory that lives through the call.
+        let written = unsafe { libc::pwritev2(file.as_raw_fd(), &raw const part, 1, 0, flags) };
+        assert_eq!(written, 4096);
+    }
+}
+
+/// One after the other by a ring: a write like any other, one with the flag, one to a descriptor that asks for it, and a read
+/// from that.
+fn write_by_a_ring(path: &Path) {
+    let plain = OpenOptions::new().write(true).open(path).expect("it exists");
+    let mut durable = OpenOptions::new();
+    let durable = durable.read(true).write(true).custom_flags(libc::O_DSYNC).open(path).expect("it exists");
+    let fd = |file: &File| io_uring::types::Fd(file.as_raw_fd());
+    let mut data = [7_u8; 4096];
+    let memory = data.as_mut_ptr();
+    let mut ring = io_uring::IoUring::new(8).expect("rings can be made");
+    for entry in [
+        io_uring::opcode::Write::new(fd(&plain), memory, 4096).build(),
+        io_uring::opcode::Write::new(fd(&plain), memory, 4096).rw_flags(libc::RWF_DSYNC).build(),
+        io_uring::opcode::Write::new(fd(&durable), memory, 4096).build(),
+        io_uring::opcode::Read::new(fd(&durable), memory, 4096).build(),
+    ] {
+        // SAFETY: memory and descriptors live until the completion was seen below.
+        unsafe { ring.submission().push(&entry) }.expect("it has room");
+        ring.submit_and_wait(1).expect("it completes");
+        assert_eq!(ring.completion().next().map(|completion| completion.result()), Some(4096));
+    }
+}
+
+/// Writes through the page cache, each followed by fsync: what waits is the sync, much of it for the journal.
+fn write_and_fsync(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).expect("it exists");
+    for block in 0..64 {
+        file.write_all_at(&[7; 4096], block * 4096).expect("it has space");
+        file.sync_all().expect("the disk works");
+    }
+}
+
+/// Eight threads, each of which reads so many blocks.
+fn threads(path: &Path, blocks: u64) -> Truth {
     let begun = Instant::now();
     let together = Barrier::new(8);
     let work = || {
@@ -191,7 +249,7 @@ fn threads(path: &Path) -> Truth {
         together.wait();
         measured(|| {
             let (mut buffer, start) = aligned(BLOCK);
-            for block in 0..2 {
+            for block in 0..blocks {
                 file.read_exact_at(&mut buffer[start..start + BLOCK], block * BLOCK as u64).expect("read");
             }
         })
@@ -229,14 +287,14 @@ fn sleeping() -> Truth {
     let (mut reader, mut writer) = std::io::pipe().expect("pipes exist");
     std::thread::scope(|scope| {
         for _ in 0..6 {
-            scope.spawn(|| std::thread::sleep(Duration::from_millis(300)));
+            scope.spawn(|| std::thread::sleep(SLEEP));
         }
         scope.spawn(move || {
             let mut byte = [0];
             reader.read_exact(&mut byte).expect("it comes");
         });
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(SLEEP);
             writer.write_all(&[1]).expect("somebody reads");
         });
     });
@@ -257,19 +315,22 @@ fn children() -> Truth {
     Truth::default()
 }
 
+/// Time that the threads of a process ran and were ready, added up.
+pub fn scheduled_of(process: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it is there").flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+        .flat_map(|text| {
+            let numbers: Vec<u64> =
+                text.split_whitespace().take(2).filter_map(|number| number.parse().ok()).collect();
+            numbers
+        })
+        .sum()
+}
+
 /// Everything in all threads that was no waiting: the wait is at least what is left of the time.
 fn whole_process(work: impl FnOnce()) -> Truth {
-    let all = || -> u64 {
-        let tasks = fs::read_dir("/proc/self/task").expect("it is there").flatten();
-        tasks
-            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
-            .flat_map(|text| {
-                let numbers: Vec<u64> =
-                    text.split_whitespace().take(2).filter_map(|number| number.parse().ok()).collect();
-                numbers
-            })
-            .sum()
-    };
+    let all = || scheduled_of(std::process::id());
     let before = all();
     let begun = Instant::now();
     work();
@@ -286,15 +347,24 @@ fn with_tokio(path: &Path) -> Truth {
     })
 }
 
-fn with_forebay(path: &Path) -> Truth {
+/// So many threads read the whole file, block after block, by one engine: so many operations are in its rings.
+fn with_forebay(path: &Path, readers: usize) -> Truth {
     let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
     let file = engine.open(path, forebay::Open::read()).wait().expect("it opens");
     let bytes = fs::metadata(path).expect("it exists").len();
-    let truth = whole_process(|| {
+    let read = || {
         for place in (0..bytes).step_by(BLOCK) {
             let block = file.read(place..place + BLOCK as u64).wait().expect("it can be read");
             assert_eq!(block.len(), BLOCK);
         }
+    };
+    let truth = whole_process(|| {
+        std::thread::scope(|scope| {
+            for _ in 1..readers {
+                scope.spawn(read);
+            }
+            read();
+        });
     });
     engine.close().wait().expect("it ends");
     truth
