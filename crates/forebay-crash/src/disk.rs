@@ -1,0 +1,295 @@
+//! A disk with a volatile cache, in memory: what was flushed survives a power cut, of the rest any part does.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::random::Random;
+
+/// What is written as a whole or not at all.
+pub(crate) const SECTOR: usize = 512;
+const PAGE: usize = 64 << 10;
+
+type Sector = [u8; SECTOR];
+
+/// A disk that does not do what it says, to see that the checks notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// None: the disk is honest.
+    Honest,
+    /// One flush in so many is answered and not done; 1: each of them. And no write is durable by itself.
+    Flush(u64),
+    /// It says that it has no cache, so that nobody tells it to flush.
+    NoCache,
+}
+
+/// What a power cut leaves of the writes since the last flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Nothing,
+    Everything,
+    /// All up to some write, and any sectors of that one.
+    Prefix,
+    /// Each write with this chance in percent.
+    Writes(u64),
+    /// Each sector of each write with this chance in percent.
+    Sectors(u64),
+}
+
+impl Cut {
+    pub(crate) fn any(random: &mut Random) -> Cut {
+        let percent = [10, 50, 90][random.below(3) as usize];
+        match random.below(8) {
+            0 => Cut::Nothing,
+            1 => Cut::Everything,
+            2 | 3 => Cut::Prefix,
+            4 | 5 => Cut::Writes(percent),
+            _ => Cut::Sectors(percent),
+        }
+    }
+}
+
+/// What happened to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) writes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) durable_writes: u64,
+    /// Sectors that a cut took, of those that were not flushed.
+    pub(crate) lost: u64,
+    pub(crate) unflushed: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.durable_writes += other.durable_writes;
+        self.lost += other.lost;
+        self.unflushed += other.unflushed;
+    }
+}
+
+pub(crate) struct Disk {
+    bytes: u64,
+    durable: HashMap<u64, Box<[u8]>>,
+    /// Since the last flush, oldest first: which write, and what it wrote.
+    cached: HashMap<u64, Vec<(u64, Sector)>>,
+    writes: u64,
+    flushes: u64,
+    lie: Lie,
+    frozen: bool,
+    pub(crate) counts: Counts,
+}
+
+impl Disk {
+    pub(crate) fn new(bytes: u64, lie: Lie) -> Disk {
+        let (durable, cached) = (HashMap::new(), HashMap::new());
+        Disk { bytes, durable, cached, writes: 0, flushes: 0, lie, frozen: false, counts: Counts::default() }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn says_it_has_a_cache(&self) -> bool {
+        self.lie != Lie::NoCache
+    }
+
+    /// The power is gone: nothing is read, written or answered until [`Disk::cut`].
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Whether these bytes are whole sectors of this disk.
+    pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
+        let sector = SECTOR as u64;
+        offset.is_multiple_of(sector)
+            && (len as u64).is_multiple_of(sector)
+            && offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes)
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
+        for (index, place) in into.chunks_exact_mut(SECTOR).enumerate() {
+            let sector = offset / SECTOR as u64 + index as u64;
+            match self.cached.get(&sector).and_then(|versions| versions.last()) {
+                Some((_, bytes)) => place.copy_from_slice(bytes),
+                None => place.copy_from_slice(self.on_medium(sector)),
+            }
+        }
+    }
+
+    /// Into the cache; with `durable` (a write with FUA) onto the medium.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], durable: bool) {
+        self.writes += 1;
+        self.counts.writes += 1;
+        let durable = durable && self.lie == Lie::Honest;
+        self.counts.durable_writes += u64::from(durable);
+        for (index, bytes) in bytes.as_chunks::<SECTOR>().0.iter().enumerate() {
+            let sector = offset / SECTOR as u64 + index as u64;
+            if durable {
+                // An older version must not come back over it.
+                self.cached.remove(&sector);
+                self.put(sector, bytes);
+            } else {
+                self.cached.entry(sector).or_default().push((self.writes, *bytes));
+            }
+        }
+    }
+
+    /// Everything that the cache holds becomes durable, or is said to.
+    pub(crate) fn flush(&mut self) {
+        self.flushes += 1;
+        self.counts.flushes += 1;
+        if let Lie::Flush(nth) = self.lie
+            && self.flushes.is_multiple_of(nth.max(1))
+        {
+            return;
+        }
+        for (sector, versions) in std::mem::take(&mut self.cached) {
+            if let Some((_, bytes)) = versions.last() {
+                self.put(sector, bytes);
+            }
+        }
+    }
+
+    /// The power comes back: of the cache there is what `cut` leaves.
+    pub(crate) fn cut(&mut self, cut: Cut, random: &mut Random) {
+        let mut cached: Vec<_> = std::mem::take(&mut self.cached).into_iter().collect();
+        // The map's order is the process's, and the seed decides alone.
+        cached.sort_unstable_by_key(|(sector, _)| *sector);
+        let mut writes: Vec<u64> =
+            cached.iter().flat_map(|(_, versions)| versions.iter().map(|version| version.0)).collect();
+        writes.sort_unstable();
+        writes.dedup();
+        let last = if writes.is_empty() { 0 } else { writes[random.below(writes.len() as u64) as usize] };
+        let luck = random.next();
+        for (sector, versions) in cached {
+            let mut kept = None;
+            for (write, bytes) in &versions {
+                self.counts.unflushed += 1;
+                let survives = match cut {
+                    Cut::Nothing => false,
+                    Cut::Everything => true,
+                    Cut::Prefix => *write < last || (*write == last && random.chance(50)),
+                    Cut::Writes(percent) => Random::new(luck ^ write).chance(percent),
+                    Cut::Sectors(percent) => random.chance(percent),
+                };
+                if survives {
+                    kept = Some(bytes);
+                } else {
+                    self.counts.lost += 1;
+                }
+            }
+            if let Some(bytes) = kept {
+                self.put(sector, bytes);
+            }
+        }
+        self.frozen = false;
+    }
+
+    /// What is durable, page by page; pages that were never written are left out.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.durable.iter().map(|(page, bytes)| (page * PAGE as u64, &bytes[..]))
+    }
+
+    fn on_medium(&self, sector: u64) -> &[u8] {
+        const ZEROS: Sector = [0; SECTOR];
+        let at = sector * SECTOR as u64;
+        let within = (at % PAGE as u64) as usize;
+        self.durable.get(&(at / PAGE as u64)).map_or(&ZEROS, |page| &page[within..within + SECTOR])
+    }
+
+    fn put(&mut self, sector: u64, bytes: &Sector) {
+        let at = sector * SECTOR as u64;
+        let within = (at % PAGE as u64) as usize;
+        let page = self.durable.entry(at / PAGE as u64).or_insert_with(|| vec![0; PAGE].into());
+        page[within..within + SECTOR].copy_from_slice(bytes);
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk")
+            .field("bytes", &self.bytes)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(disk: &Disk, sector: u64) -> u8 {
+        let mut bytes = [0; SECTOR];
+        disk.read(sector * SECTOR as u64, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one write's bytes");
+        bytes[0]
+    }
+
+    fn write(disk: &mut Disk, sector: u64, count: usize, value: u8) {
+        disk.write(sector * SECTOR as u64, &vec![value; count * SECTOR], false);
+    }
+
+    #[test]
+    fn what_was_flushed_survives_and_the_rest_may_not() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let mut disk = Disk::new(1 << 20, Lie::Honest);
+            write(&mut disk, 0, 8, 1);
+            disk.flush();
+            write(&mut disk, 4, 8, 2);
+            write(&mut disk, 6, 8, 3);
+            assert_eq!((read(&disk, 3), read(&disk, 5), read(&disk, 6)), (1, 2, 3), "reads see the cache");
+            let cut = Cut::any(&mut random);
+            disk.cut(cut, &mut random);
+            assert!((0..4).all(|sector| read(&disk, sector) == 1), "{cut:?}");
+            assert!((4..6).all(|sector| [1, 2].contains(&read(&disk, sector))), "{cut:?}");
+            assert!((6..8).all(|sector| [1, 2, 3].contains(&read(&disk, sector))), "{cut:?}");
+            assert!((12..14).all(|sector| [0, 3].contains(&read(&disk, sector))), "{cut:?}");
+            match cut {
+                Cut::Nothing => assert_eq!((read(&disk, 4), read(&disk, 12)), (1, 0)),
+                Cut::Everything => assert_eq!((read(&disk, 4), read(&disk, 12)), (2, 3)),
+                // Nothing of the second write where the first one is cut.
+                Cut::Prefix => assert!(read(&disk, 12) == 0 || (read(&disk, 4), read(&disk, 5)) == (2, 2)),
+                Cut::Writes(_) => assert_eq!(read(&disk, 12), read(&disk, 13)),
+                Cut::Sectors(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_durable_write_needs_no_flush_and_hides_what_was_below() {
+        let mut disk = Disk::new(1 << 20, Lie::Honest);
+        write(&mut disk, 0, 2, 1);
+        disk.write(0, &[2; SECTOR], true);
+        disk.cut(Cut::Everything, &mut Random::new(1));
+        assert_eq!((read(&disk, 0), read(&disk, 1)), (2, 1));
+        write(&mut disk, 0, 1, 3);
+        disk.cut(Cut::Nothing, &mut Random::new(1));
+        assert_eq!(read(&disk, 0), 2);
+    }
+
+    #[test]
+    fn a_lying_disk_loses_what_it_said_was_durable() {
+        let mut disk = Disk::new(1 << 20, Lie::Flush(2));
+        write(&mut disk, 0, 1, 1);
+        disk.flush();
+        write(&mut disk, 0, 1, 2);
+        disk.flush();
+        disk.cut(Cut::Nothing, &mut Random::new(1));
+        assert_eq!(read(&disk, 0), 1);
+    }
+
+    #[test]
+    fn requests_beyond_the_end_or_within_a_sector_are_none_of_its_own() {
+        let disk = Disk::new(1 << 20, Lie::Honest);
+        assert!(disk.holds(0, 512) && disk.holds((1 << 20) - 512, 512));
+        assert!(!disk.holds(256, 512) && !disk.holds(0, 100) && !disk.holds(1 << 20, 512));
+        assert!(!disk.holds(u64::MAX - 511, 1024));
+    }
+}

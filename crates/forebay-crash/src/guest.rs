@@ -1,0 +1,152 @@
+//! The guest: mounts the file systems, looks at everything, then writes until the power goes.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use forebay::{Config, Engine};
+
+use crate::subject::{ALL, NAMES, Say, Writer, ended, recover};
+
+/// How long a subject that writes alone rests after each acknowledgement: longer than what it does until the next one
+/// takes, so that most cuts find a disk that nothing has flushed since.
+const REST: Duration = Duration::from_millis(10);
+
+/// What runs in the virtual machine; the host starts it. It waits for its disks: the serial number of each says what is
+/// on it, how often the power has come, which subject writes and, as `ext4-0-all-new`, whether the file system has to be made
+/// first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Guest {}
+
+/// What a disk's serial number says.
+pub(crate) struct Place {
+    pub(crate) device: &'static str,
+    pub(crate) kind: String,
+    pub(crate) life: u64,
+    /// One of [`NAMES`], or [`ALL`].
+    pub(crate) writes: String,
+    pub(crate) is_new: bool,
+}
+
+impl Place {
+    /// Waits until the kernel has the device.
+    fn wait(device: &'static str, serial: &str) -> Result<Place, String> {
+        let text = loop {
+            match std::fs::read_to_string(serial) {
+                Ok(text) if Path::new(device).exists() => break text,
+                _ => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let words: Vec<&str> = text.trim().split('-').collect();
+        let parsed = words.get(1).and_then(|life| life.parse().ok());
+        let life = parsed.ok_or_else(|| format!("{device} has the serial number {text}"))?;
+        let writes = words.get(2).filter(|word| **word == ALL || NAMES.contains(word));
+        let writes = writes.ok_or_else(|| format!("{device}: nobody writes by the serial number {text}"))?;
+        Ok(Place {
+            device,
+            kind: words[0].into(),
+            life,
+            writes: (*writes).into(),
+            is_new: words.get(3) == Some(&"new"),
+        })
+    }
+}
+
+impl Guest {
+    /// Ends with an error only: after everything was looked at, it writes until the power goes.
+    pub(crate) fn run(&self) -> Result<(), String> {
+        let out = Mutex::new(std::io::stdout());
+        let say_line = |line: &str| {
+            let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // Nobody is left who could hear that it did not work.
+            let _gone = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+            true
+        };
+        say_line("guest ready");
+        let places = [
+            Place::wait("/dev/vda", "/sys/block/vda/serial")?,
+            Place::wait("/dev/vdb", "/sys/block/vdb/serial")?,
+        ];
+        let life = places[0].life;
+        say_line("guest up");
+        let engine = Engine::start(Config::new().shards(2)).map_err(|error| error.to_string())?;
+        let mut dirs = Vec::new();
+        for place in &places {
+            dirs.push((place, mount(place)?));
+        }
+        say_line("guest mounted");
+        // Those that only look keep what they have opened.
+        let (mut writers, mut others) = (Vec::new(), Vec::new());
+        for (place, dir) in &dirs {
+            for name in NAMES {
+                let full = format!("{}/{name}", place.kind);
+                let dir = dir.join(name);
+                make(&engine, &dir)?;
+                let say = |line: &str| say_line(&format!("{full} {line}"));
+                let writer = recover(name, &engine, &dir, life, &say);
+                let writer = writer.map_err(|error| format!("{full}: {error}"))?;
+                if place.writes == ALL || place.writes == name {
+                    writers.push((full, place.writes != ALL, writer));
+                } else {
+                    others.push(writer);
+                }
+            }
+        }
+        say_line("guest writing");
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = writers
+                .into_iter()
+                .map(|(full, rests, writer): (String, bool, Box<dyn Writer>)| {
+                    let say_line = &say_line;
+                    scope.spawn(move || {
+                        let say: Say<'_> = &|line: &str| {
+                            let goes_on = say_line(&format!("{full} {line}"));
+                            if rests && line.starts_with("ack ") {
+                                std::thread::sleep(REST);
+                            }
+                            goes_on
+                        };
+                        let result = writer.write(life, say);
+                        // At once, as the others write on.
+                        say_line(&format!("guest error {full}: {result:?}"));
+                        result
+                    })
+                })
+                .collect();
+            ended(threads)
+        })
+    }
+}
+
+pub(crate) fn mount(place: &Place) -> Result<PathBuf, String> {
+    let Place { device, kind, is_new, .. } = place;
+    let dir = Path::new("/mnt").join(kind);
+    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    if *is_new {
+        let quiet_and_force: &[&str] = if kind == "xfs" { &["-q", "-f"] } else { &["-q", "-F"] };
+        call(Command::new(format!("mkfs.{kind}")).args(quiet_and_force).arg(device))?;
+    }
+    call(Command::new("mount").args(["-t", kind, device]).arg(&dir))?;
+    Ok(dir)
+}
+
+/// The directory of a subject, and durably: what happens in it is about the subject alone.
+pub(crate) fn make(engine: &Engine, dir: &Path) -> Result<(), String> {
+    if !dir.is_dir() {
+        std::fs::create_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let parent = dir.parent().unwrap_or(dir);
+        engine.sync_dir(parent).wait().map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+pub(crate) fn call(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    Err(format!("{command:?}: {}: {text}", output.status))
+}

@@ -1,0 +1,348 @@
+//! The host: disks that forget, a machine that is cut off, and what must be there afterwards.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::disk::{Counts, Cut, Disk, Lie};
+use crate::machine::{Attached, Heard, Machine, Start};
+use crate::nbd::{self, Shared, lock};
+use crate::random::{Random, mix};
+use crate::subject::{self, ALL, Model, NAMES};
+
+const KINDS: [&str; 2] = ["ext4", "xfs"];
+/// The smallest that mkfs.xfs takes is 300 MiB.
+const DISK_BYTES: u64 = 320 << 20;
+/// Lines before a cut, at most, where one subject writes alone on a disk: it writes slowly.
+const LINES_ALONE: u64 = 150;
+/// How long a machine may say nothing.
+const SILENCE: Duration = Duration::from_secs(240);
+
+/// Cuts the power of virtual machines
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Ends after so many cuts
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    cuts: u64,
+    /// Ends after so many seconds, with the cut that is under way
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The kernel's series
+    #[arg(long, default_value = "6.12")]
+    kernel: String,
+    /// The first seed; each machine has one of its own
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Machines at a time
+    #[arg(long, default_value_t = 2)]
+    machines: u64,
+    /// Acknowledged operations before a cut, at most
+    #[arg(long, default_value_t = 1500)]
+    writing_lines: u64,
+    /// Boots the kernel in each life, instead of going on from the state of a machine that has booted
+    #[arg(long)]
+    boot: bool,
+    /// One flush in so many is answered and not done, to see that it is noticed
+    #[arg(long, value_name = "N")]
+    lying_disk: Option<u64>,
+    /// QEMU answers flushes and passes none on, to see that it is noticed
+    #[arg(long)]
+    lying_qemu: bool,
+    /// The program vm/run
+    #[arg(long)]
+    vm: PathBuf,
+    /// This program for the machine; without debug information it starts sooner
+    #[arg(long)]
+    program: PathBuf,
+    /// A folder for sockets and, after a failure, the disks and the console
+    #[arg(long)]
+    work: PathBuf,
+}
+
+/// What one series of cuts came to.
+#[derive(Debug, Default)]
+struct Tally {
+    cuts: u64,
+    /// Before the guest came to write.
+    early: u64,
+    acknowledged: u64,
+    disks: Counts,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let state = if options.boot { None } else { Some(prepare(options)?) };
+    let begun = Instant::now();
+    let left = Mutex::new(options.cuts);
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let series: Vec<_> = (0..options.machines)
+            .map(|number| {
+                let (left, state) = (&left, &state);
+                scope.spawn(move || {
+                    let seed = options.seed + number;
+                    let ended = Series::new(options, seed, state.clone())
+                        .and_then(|mut series| series.run(begun, left));
+                    ended.map_err(|error| {
+                        // The others end as well: one failure is enough to look at.
+                        *lock(left) = 0;
+                        format!("seed {seed}: {error}")
+                    })
+                })
+            })
+            .collect();
+        series.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("a panic".into()))).collect()
+    });
+    let mut sum = Tally::default();
+    let mut failures = Vec::new();
+    for result in results {
+        match result {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!("{sum} in {:.0} s", begun.elapsed().as_secs_f64());
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// A machine that has booted, once for all lives: going on from there takes a tenth of the time.
+fn prepare(options: &Options) -> Result<PathBuf, String> {
+    let state = options.work.join("state");
+    let start = Start {
+        vm: options.vm.clone(),
+        kernel: options.kernel.clone(),
+        program: options.program.clone(),
+        state: None,
+        work: options.work.clone(),
+    };
+    Machine::prepare(&start, &state).map_err(|error| format!("preparing a machine: {error}"))?;
+    Ok(state)
+}
+
+/// One machine with its disks, through all its lives.
+struct Series<'a> {
+    options: &'a Options,
+    seed: u64,
+    random: Random,
+    start: Start,
+    /// One for each of `KINDS`, with its socket.
+    disks: Vec<(Shared, PathBuf)>,
+    models: BTreeMap<String, Box<dyn Model>>,
+    /// How much the guest said in its last whole recovery.
+    recovery_lines: u64,
+    tally: Tally,
+}
+
+impl Series<'_> {
+    fn new(options: &Options, seed: u64, state: Option<PathBuf>) -> Result<Series<'_>, String> {
+        let work = options.work.join(format!("seed-{seed}"));
+        std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
+        let lie = if options.lying_qemu { Lie::NoCache } else { Lie::Honest };
+        let lie = options.lying_disk.map_or(lie, Lie::Flush);
+        let mut disks = Vec::new();
+        for kind in KINDS {
+            let (disk, socket) = (Arc::new(Mutex::new(Disk::new(DISK_BYTES, lie))), work.join(kind));
+            let _none = std::fs::remove_file(&socket);
+            nbd::serve(&disk, &socket).map_err(|error| format!("{}: {error}", socket.display()))?;
+            disks.push((disk, socket));
+        }
+        let mut models = BTreeMap::new();
+        for kind in KINDS {
+            for name in NAMES {
+                models.insert(
+                    format!("{kind}/{name}"),
+                    subject::model(name).ok_or("a subject without a model")?,
+                );
+            }
+        }
+        let start = Start {
+            vm: options.vm.clone(),
+            kernel: options.kernel.clone(),
+            program: options.program.clone(),
+            state,
+            work,
+        };
+        Ok(Series {
+            options,
+            seed,
+            random: Random::new(mix(&[seed])),
+            start,
+            disks,
+            models,
+            recovery_lines: 0,
+            tally: Tally::default(),
+        })
+    }
+
+    fn run(&mut self, begun: Instant, left: &Mutex<u64>) -> Result<Tally, String> {
+        for life in 0.. {
+            {
+                let mut left = lock(left);
+                if *left == 0 || begun.elapsed() > Duration::from_secs(self.options.seconds) {
+                    break;
+                }
+                *left -= 1;
+            }
+            self.life(life).map_err(|error| {
+                let kept = self.keep().unwrap_or_else(|error| format!("not kept: {error}"));
+                format!("life {life}: {error}\n{kept}")
+            })?;
+        }
+        // What the last cut left is looked at as well.
+        self.look().map_err(|error| format!("at the end: {error}"))?;
+        let mut tally = std::mem::take(&mut self.tally);
+        tally.acknowledged = self.models.values().map(|model| model.acknowledged()).sum();
+        for (disk, _) in &self.disks {
+            tally.disks.add(&lock(disk).counts);
+        }
+        Ok(tally)
+    }
+
+    /// Boots, listens, cuts.
+    fn life(&mut self, life: u64) -> Result<(), String> {
+        // On each disk either all write, and much is in flight at once, or one alone: a flush that somebody forgot, or
+        // that the disk did not do, shows only where nobody else flushes before the cut.
+        let writes = KINDS.map(|_| {
+            let alone = self.random.chance(50);
+            if alone { NAMES[self.random.below(NAMES.len() as u64) as usize] } else { ALL }
+        });
+        let machine = self.boot(life, &writes)?;
+        // Three in four while it writes, the others while it mounts or recovers. Counted in lines, as a busy machine
+        // gets nowhere in any given time; and half of the cuts a moment later, so that they fall between lines as well.
+        let early = life > 0 && self.random.chance(25);
+        let most = if writes.contains(&ALL) { u64::MAX } else { LINES_ALONE };
+        let among = if early { self.recovery_lines + 1 } else { self.options.writing_lines.min(most) };
+        let (from, lines) = (if early { "guest up" } else { "guest writing" }, self.random.below(among));
+        let spread = self.random.below(2) * if early { 300_000 } else { 30_000 };
+        let moment = Duration::from_micros(self.random.below(spread));
+        let (mut counted, mut recovery) = (None, 0);
+        loop {
+            if counted.is_some_and(|counted| counted >= lines) {
+                break;
+            }
+            match machine.hear(Instant::now() + SILENCE) {
+                Heard::Line(line) => {
+                    counted = if line == from { Some(0) } else { counted.map(|counted| counted + 1) };
+                    recovery += 1;
+                    if line == "guest writing" {
+                        self.recovery_lines = recovery;
+                    }
+                    self.hear(life, &line)?;
+                }
+                Heard::Nothing => return Err(format!("silence: {:?}", machine.kill())),
+                Heard::End => return Err(format!("the machine ended: {}", machine.last_words())),
+            }
+        }
+        let until = Instant::now() + moment;
+        while let Heard::Line(line) = machine.hear(until) {
+            self.hear(life, &line)?;
+        }
+        for (disk, _) in &self.disks {
+            lock(disk).freeze();
+        }
+        for line in machine.kill().map_err(|error| format!("killing: {error}"))? {
+            self.hear(life, &line)?;
+        }
+        self.tally.cuts += 1;
+        self.tally.early += u64::from(early);
+        let mut kept = Vec::new();
+        for (disk, _) in &self.disks {
+            let cut = Cut::any(&mut self.random);
+            lock(disk).cut(cut, &mut self.random);
+            kept.push(cut);
+        }
+        println!(
+            "seed {} life {life}: {} lines after \"{from}\" of {writes:?}; the disks keep {kept:?}",
+            self.seed,
+            counted.unwrap_or(0)
+        );
+        Ok(())
+    }
+
+    /// With who writes on each of the disks.
+    fn boot(&self, life: u64, writes: &[&str; KINDS.len()]) -> Result<Machine, String> {
+        let is_new = if life == 0 { "-new" } else { "" };
+        let attached = |which: usize| Attached {
+            socket: &self.disks[which].1,
+            // A serial number has room for 20 bytes.
+            serial: format!("{}-{life}-{}{is_new}", KINDS[which], writes[which]),
+        };
+        let started = Machine::start(&self.start, [&attached(0), &attached(1)]);
+        started.map_err(|error| format!("starting: {error}"))
+    }
+
+    fn hear(&mut self, life: u64, line: &str) -> Result<(), String> {
+        if line == "guest writing" {
+            self.models.values_mut().for_each(|model| model.began(life));
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        match (words.first().copied(), words.get(1).copied()) {
+            (Some("guest"), Some("error")) => Err(line.to_string()),
+            (Some("guest"), _) => Ok(()),
+            (Some(name), _) => match self.models.get_mut(name) {
+                Some(model) => model.hear(&words[1..]).map_err(|error| format!("{name}: {error}")),
+                None => Err(format!("the guest said: {line}")),
+            },
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Boots once more, without a cut, until everything was looked at.
+    fn look(&mut self) -> Result<(), String> {
+        if self.tally.cuts == 0 {
+            return Ok(());
+        }
+        let machine = self.boot(self.tally.cuts, &[ALL; KINDS.len()])?;
+        loop {
+            match machine.hear(Instant::now() + SILENCE) {
+                Heard::Line(line) if line == "guest writing" => break,
+                Heard::Line(line) => self.hear(self.tally.cuts, &line)?,
+                Heard::Nothing => return Err(format!("silence at the end: {:?}", machine.kill())),
+                Heard::End => return Err(format!("the machine ended: {}", machine.last_words())),
+            }
+        }
+        machine.kill().map(drop).map_err(|error| format!("killing: {error}"))
+    }
+
+    /// Keeps the disks of a failure, and says where.
+    fn keep(&self) -> Result<String, String> {
+        let mut kept = format!("again with: --seed {} --machines 1; kept:", self.seed);
+        for ((disk, _), kind) in self.disks.iter().zip(KINDS) {
+            let path = self.start.work.join(format!("{kind}.img"));
+            write_image(&lock(disk), &path).map_err(|error| format!("{}: {error}", path.display()))?;
+            kept += &format!(" {}", path.display());
+        }
+        Ok(kept)
+    }
+}
+
+fn write_image(disk: &Disk, path: &Path) -> std::io::Result<()> {
+    let file = File::create(path)?;
+    file.set_len(disk.bytes())?;
+    for (offset, bytes) in disk.pages() {
+        file.write_all_at(bytes, offset)?;
+    }
+    Ok(())
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.cuts += other.cuts;
+        self.early += other.early;
+        self.acknowledged += other.acknowledged;
+        self.disks.add(&other.disks);
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Counts { writes, flushes, durable_writes, lost, unflushed } = self.disks;
+        write!(
+            f,
+            "{} cuts ({} of them before writing), {} acknowledged operations, {writes} device writes ({durable_writes} with \
+             FUA), {flushes} flushes; {lost} of {unflushed} unflushed sectors were lost",
+            self.cuts, self.early, self.acknowledged
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! A store with four writers: batches over two keyspaces, deletions, tables, compactions.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay::Engine;
+use forebay_kv::{Batch, Keyspace, Options, Store};
+
+use crate::random::mix;
+use crate::subject::{self, Say, Writer, bytes, difference, ended, number, words};
+
+const WRITERS: u64 = 4;
+/// Keys of a writer, each in both keyspaces.
+const KEYS: u64 = 150;
+const EXTRA: u64 = 1_500;
+
+/// Which key the count-th operation is about, and whether it removes it.
+fn op(life: u64, writer: u64, count: u64) -> (u64, bool) {
+    let luck = mix(&[life, writer, count]);
+    (luck % KEYS, luck >> 32 & 7 == 0)
+}
+
+fn key(writer: u64, number: u64) -> Vec<u8> {
+    format!("writer {writer} key {number:04}").into_bytes()
+}
+
+struct Open {
+    store: Store,
+    one: Keyspace,
+    two: Keyspace,
+}
+
+pub(crate) fn recover(engine: &Engine, dir: &Path, say: Say<'_>) -> Result<impl Writer + 'static, String> {
+    let options =
+        Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(256 << 10);
+    let store = Store::open(engine, dir, options).wait().map_err(|error| format!("opening: {error:?}"))?;
+    let one = store.default_keyspace();
+    let two = store.keyspace("two").wait().map_err(|error| format!("the keyspace: {error:?}"))?;
+    say("first");
+    let (left, right) = (entries(&one)?, entries(&two)?);
+    if left != right {
+        let unlike = left.iter().find(|(key, value)| right.get(*key) != Some(value)).map(|(key, _)| key);
+        let unlike = unlike.or_else(|| right.keys().find(|key| !left.contains_key(*key)));
+        return Err(format!("half a batch is there: {:?}", unlike.map(|key| String::from_utf8_lossy(key))));
+    }
+    let mut known = 0;
+    for writer in 0..WRITERS {
+        for number in 0..KEYS {
+            let key = key(writer, number);
+            let got = one.get(&key).wait().map_err(|error| format!("get: {error:?}"))?;
+            if got.as_deref() != left.get(&key).map(Vec::as_slice) {
+                return Err(format!("a get and a range disagree about {}", String::from_utf8_lossy(&key)));
+            }
+            let Some(value) = got else { continue };
+            known += 1;
+            match words(&value, EXTRA) {
+                Some([life, of, count]) if of == writer => {
+                    say(&format!("has {writer} {number} {life} {count}"));
+                }
+                _ => return Err(format!("{} has a value that nobody wrote", String::from_utf8_lossy(&key))),
+            }
+        }
+    }
+    if known != left.len() {
+        return Err(format!("there are {} keys that nobody wrote", left.len() - known));
+    }
+    let verified = store.verify().wait().map_err(|error| format!("verify: {error:?}"))?;
+    if !verified.is_whole() {
+        return Err(format!("verify found {:?}", verified.findings));
+    }
+    say("whole");
+    Ok(Open { store, one, two })
+}
+
+fn entries(keyspace: &Keyspace) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    let mut entries = BTreeMap::new();
+    let mut range = keyspace.iter();
+    while let Some((key, value)) = range.next_wait().map_err(|error| format!("range: {error:?}"))? {
+        entries.insert(key, value.to_vec());
+    }
+    Ok(entries)
+}
+
+impl Writer for Open {
+    fn write(self: Box<Self>, life: u64, say: Say<'_>) -> Result<(), String> {
+        let open = &self;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..WRITERS).map(|writer| scope.spawn(move || open.put(life, writer, say))).collect();
+            ended(threads)
+        })
+    }
+}
+
+impl Open {
+    fn put(&self, life: u64, writer: u64, say: Say<'_>) -> Result<(), String> {
+        for count in 0.. {
+            let (number, removes) = op(life, writer, count);
+            let (key, value) = (key(writer, number), bytes([life, writer, count], EXTRA));
+            let mut batch = Batch::new();
+            if removes {
+                batch.delete(&self.one, &key).delete(&self.two, &key);
+            } else {
+                batch.put(&self.one, &key, &value).put(&self.two, &key, &value);
+            }
+            self.store.write(&batch).wait().map_err(|error| format!("write: {error:?}"))?;
+            if !say(&format!("ack {writer} {count}")) {
+                return Ok(());
+            }
+            if writer == 0 && count % 150 == 149 {
+                self.store.compact().wait().map_err(|error| format!("compact: {error:?}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What must be in the store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    life: u64,
+    /// Of each writer: by key, the life and count that wrote it.
+    held: [BTreeMap<u64, (u64, u64)>; WRITERS as usize],
+    /// The next operation of each writer, once the guest writes.
+    counts: Option<[u64; WRITERS as usize]>,
+    told: u64,
+    found: [BTreeMap<u64, (u64, u64)>; WRITERS as usize],
+}
+
+fn change(held: &mut BTreeMap<u64, (u64, u64)>, life: u64, writer: u64, count: u64) {
+    match op(life, writer, count) {
+        (key, true) => held.remove(&key),
+        (key, false) => held.insert(key, (life, count)),
+    };
+}
+
+impl Model {
+    fn check(&mut self) -> Result<(), String> {
+        for writer in 0..WRITERS as usize {
+            let Some(difference) = difference(&self.held[writer], &self.found[writer]) else { continue };
+            let Some(counts) = self.counts else {
+                return Err(format!("writer {writer}, as nothing was in flight: key {difference}"));
+            };
+            let mut next = self.held[writer].clone();
+            change(&mut next, self.life, writer as u64, counts[writer]);
+            if let Some(other) = self::difference(&next, &self.found[writer]) {
+                let (key, removes) = op(self.life, writer as u64, counts[writer]);
+                return Err(format!(
+                    "writer {writer}: key {difference}; with the one in flight (key {key}, removes: {removes}): key {other}"
+                ));
+            }
+            self.held[writer] = next;
+        }
+        self.counts = None;
+        Ok(())
+    }
+}
+
+impl subject::Model for Model {
+    fn began(&mut self, life: u64) {
+        self.life = life;
+        self.counts = Some([0; WRITERS as usize]);
+    }
+
+    fn hear(&mut self, words: &[&str]) -> Result<(), String> {
+        let number = |at| number(words, at);
+        match words.first().copied() {
+            Some("ack") => {
+                let (writer, count) = (number(1)?, number(2)?);
+                let counts = self.counts.as_mut().ok_or("an answer before the writing began")?;
+                let next = counts.get_mut(writer as usize).ok_or("no such writer")?;
+                if *next != count {
+                    return Err(format!("operation {count} was acknowledged instead of {next}"));
+                }
+                *next += 1;
+                change(&mut self.held[writer as usize], self.life, writer, count);
+                self.told += 1;
+            }
+            Some("first") => self.found = Default::default(),
+            Some("has") => {
+                let found = self.found.get_mut(number(1)? as usize).ok_or("no such writer")?;
+                found.insert(number(2)?, (number(3)?, number(4)?));
+            }
+            Some("whole") => return self.check(),
+            _ => return Err(format!("unknown line {}", words.join(" "))),
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.told
+    }
+
+    fn copy(&self) -> Box<dyn subject::Model> {
+        Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::Model as _;
+
+    fn hear(model: &mut Model, lines: &[String]) -> Result<(), String> {
+        lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
+    }
+
+    /// What a store answers in which writer 2 has done `done` operations and nobody else any.
+    fn lines(done: u64) -> Vec<String> {
+        let mut held = BTreeMap::new();
+        (0..done).for_each(|count| change(&mut held, 1, 2, count));
+        let has = held.iter().map(|(key, (life, count))| format!("has 2 {key} {life} {count}"));
+        std::iter::once("first".to_string()).chain(has).chain(["whole".to_string()]).collect()
+    }
+
+    #[test]
+    fn only_what_was_acknowledged_and_the_next_operation_may_be_there() {
+        let acked = 500;
+        for done in [0, 1, acked - 1, acked, acked + 1, acked + 2] {
+            let mut model = Model::default();
+            model.began(1);
+            let acks: Vec<_> = (0..acked).map(|count| format!("ack 2 {count}")).collect();
+            hear(&mut model, &acks).expect("acknowledged");
+            assert_eq!(hear(&mut model, &lines(done)).is_ok(), (acked..=acked + 1).contains(&done), "{done}");
+        }
+    }
+}

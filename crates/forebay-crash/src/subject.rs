@@ -1,0 +1,132 @@
+//! What is tried: something in the guest that writes and says what it was told is durable, and on the host a model that
+//! knows what must be there after a cut.
+//!
+//! Everything that is written follows from life (how often the power has come), writer and count, so the host knows each
+//! byte without having seen it. A writer has one operation in flight. So after a cut there is exactly what its
+//! acknowledged operations made, or that and the next operation.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::thread::ScopedJoinHandle;
+
+use forebay::Engine;
+
+use crate::random::mix;
+use crate::{log, solo, store};
+
+/// The names of all subjects, as the guest prefixes its lines.
+pub(crate) const NAMES: [&str; 3] = ["log", "solo", "store"];
+/// All of them write, in the place of one name.
+pub(crate) const ALL: &str = "all";
+
+/// Tells whoever checks a line about one subject; back when they have it, with whether to go on.
+pub(crate) type Say<'a> = &'a (dyn Fn(&str) -> bool + Sync);
+
+/// The guest's side of a subject.
+pub(crate) trait Writer: Send {
+    /// Writes until the power goes, or `say` ends it; an error is one that the writing met.
+    fn write(self: Box<Self>, life: u64, say: Say<'_>) -> Result<(), String>;
+}
+
+/// Opens a subject in its directory, says what it holds, and is ready to write.
+pub(crate) fn recover(
+    name: &str,
+    engine: &Engine,
+    dir: &Path,
+    life: u64,
+    say: Say<'_>,
+) -> Result<Box<dyn Writer>, String> {
+    match name {
+        "log" => Ok(Box::new(log::recover(engine, dir, life, say)?)),
+        "solo" => Ok(Box::new(solo::recover(engine, dir, life, say)?)),
+        "store" => Ok(Box::new(store::recover(engine, dir, say)?)),
+        other => Err(format!("there is no subject {other}")),
+    }
+}
+
+/// The host's side: what must be there.
+pub(crate) trait Model: Debug + Send {
+    /// The guest begins to write, in this life.
+    fn began(&mut self, life: u64);
+    /// A line of the guest's about this subject. An error is something that must not be.
+    fn hear(&mut self, words: &[&str]) -> Result<(), String>;
+    /// Operations that were acknowledged, ever.
+    fn acknowledged(&self) -> u64;
+    /// As it is now.
+    fn copy(&self) -> Box<dyn Model>;
+}
+
+pub(crate) fn model(name: &str) -> Option<Box<dyn Model>> {
+    match name {
+        "log" => Some(Box::new(log::Model::default())),
+        "solo" => Some(Box::new(solo::Model::default())),
+        "store" => Some(Box::new(store::Model::default())),
+        _ => None,
+    }
+}
+
+/// Bytes that tell whose they are: `words` over and over, `len` of them at least one round long.
+pub(crate) fn bytes(words: [u64; 3], extra: u64) -> Vec<u8> {
+    let len = 24 + mix(&words) % extra;
+    words.map(u64::to_le_bytes).concat().into_iter().cycle().take(len as usize).collect()
+}
+
+/// What [`bytes`] was called with, if these are all of its bytes and no others.
+pub(crate) fn words(found: &[u8], extra: u64) -> Option<[u64; 3]> {
+    let word = |at: usize| found.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let words = [word(0)?, word(8)?, word(16)?];
+    (found == bytes(words, extra)).then_some(words)
+}
+
+/// Waits for all of these; the first error.
+pub(crate) fn ended(threads: Vec<ScopedJoinHandle<'_, Result<(), String>>>) -> Result<(), String> {
+    let join = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err("a panic".into()));
+    threads.into_iter().map(join).fold(Ok(()), Result::and)
+}
+
+/// The n-th word of a line as a number.
+pub(crate) fn number(words: &[&str], at: usize) -> Result<u64, String> {
+    let word = words.get(at).and_then(|word| word.parse().ok());
+    word.ok_or_else(|| format!("the guest said something that is no line: {}", words.join(" ")))
+}
+
+/// The first difference between two maps, for people.
+pub(crate) fn difference<V: PartialEq + Debug>(
+    wanted: &BTreeMap<u64, V>,
+    found: &BTreeMap<u64, V>,
+) -> Option<String> {
+    let missing = wanted.iter().find(|(key, value)| found.get(key) != Some(value));
+    let unknown = found.iter().find(|(key, _)| !wanted.contains_key(key));
+    match (missing, unknown) {
+        (Some((key, value)), _) => Some(format!("{key} is {:?} and not {value:?}", found.get(key))),
+        (None, Some((key, value))) => Some(format!("{key} is {value:?} and should not be")),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_tell_whose_they_are() {
+        let made = bytes([1, 2, 3], 900);
+        assert_eq!(words(&made, 900), Some([1, 2, 3]));
+        assert_eq!(words(&made[..made.len() - 1], 900), None);
+        let mut torn = made.clone();
+        torn[30] ^= 1;
+        assert_eq!(words(&torn, 900), None);
+        assert_eq!(words(&[], 900), None);
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let one = BTreeMap::from([(1, 'a'), (2, 'b')]);
+        assert_eq!(difference(&one, &one), None);
+        assert!(
+            difference(&one, &BTreeMap::from([(1, 'a')])).is_some_and(|text| text.starts_with("2 is None"))
+        );
+        assert!(difference(&BTreeMap::new(), &one).is_some_and(|text| text.contains("should not be")));
+    }
+}
