@@ -6,9 +6,11 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
+use crate::measure::calibrate::CalibrateOptions;
 use crate::measure::hosts::agent::AgentArgs;
 use crate::measure::kind::{self, ALL, Kind};
 use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
+use crate::top::TopArgs;
 use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
@@ -38,6 +40,8 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
+    /// Measure once what a device does, and write it down for engines to begin with.
+    Calibrate(CalibrateArgs),
     /// Serve one directory to a controller that measures on several hosts at once.
     Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
@@ -50,6 +54,8 @@ pub(crate) enum Command {
     Convert(ConvertArgs),
     /// Run a command and say how long it stood still for I/O, and for which files.
     Wait(WaitArgs),
+    /// Show what the classes, devices and files of a running engine do.
+    Top(TopArgs),
     /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
     #[command(subcommand)]
     Wal(WalCommand),
@@ -98,8 +104,9 @@ pub(crate) struct Measure {
 impl Subcommand for Measure {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
         let commands = ALL.iter().map(|kind| {
-            let command = MeasurePath::augment_args(clap::Command::new(kind.name).about(kind.about));
-            MeasureArgs::augment_args((kind.options)(command))
+            let command = MeasurePath::augment_args(clap::Command::new(kind.name));
+            // Last, because each set of options brings words of its own for what it belongs to.
+            MeasureArgs::augment_args((kind.options)(command)).about(kind.about).long_about(None::<&str>)
         });
         command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
     }
@@ -179,6 +186,25 @@ pub(crate) struct CommonArgs {
     pub(crate) destroy_data: bool,
 }
 
+/// Options of `calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// A directory on the device (a temp file is written there and removed).
+    #[arg(default_value = ".")]
+    pub(crate) path: PathBuf,
+    /// Where to write what was found; `-` prints it.
+    #[arg(long, value_name = "FILE.toml", default_value = "forebay-calibration.toml")]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) options: CalibrateOptions,
+    /// A smaller file and less time: about five seconds.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Say nothing about progress.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
@@ -189,6 +215,9 @@ pub(crate) struct ReportArgs {
     /// Measure nothing: make the page of a result that was saved with `--json`.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
     pub(crate) from: Option<PathBuf>,
+    /// What `forebay wait --json` wrote about a program: it answers the question how long that waits.
+    #[arg(long, value_name = "WAIT.json")]
+    pub(crate) wait: Option<PathBuf>,
     /// Where to write the page.
     #[arg(long, value_name = "FILE.html", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,

@@ -16,6 +16,7 @@ mod progress;
 mod report;
 mod result;
 mod saved;
+mod top;
 mod wait;
 mod wal;
 
@@ -28,7 +29,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use cleanup::Cleanup;
-use cli::{Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
+use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
 use context::{Context, Target};
 use exit::Failure;
 use measure::hosts::{Setup, Task};
@@ -50,6 +51,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let cleanup = || Cleanup::install().context("the signal handlers cannot be installed");
     match cli.command {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
+        Command::Calibrate(args) => run_calibrate(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
         Command::Agent(args) => measure::hosts::agent::run(&args, &cleanup()?),
         Command::AgentWorker { directory } => {
@@ -60,6 +62,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => saved::diff(&args),
         Command::Assert(args) => saved::assert(&args),
         Command::Convert(args) => saved::convert(&args),
+        Command::Top(args) => top::run(&args, &cleanup()?),
         // It catches signals itself: they are the command's.
         Command::Wait(args) => wait::run(&args),
         // A signal ends it at once: all that a repair leaves then is files that are no log yet.
@@ -92,6 +95,24 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         args.path.display()
     ))
     .into())
+}
+
+fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let to_stdout = args.out == Path::new("-");
+    let file = if to_stdout { None } else { Some(Destination::calibration(&args.out)?) };
+    let (quick, quiet) = (args.quick, args.quiet);
+    let common = CommonArgs { quick, quiet, seed: None, overwrite: false, destroy_data: false };
+    let context = prepare(&args.path, &common, cleanup)?;
+    let calibration = measure::calibrate::run(&args.options, &context)?;
+    let text = calibration.to_toml();
+    match file {
+        None => print(&text)?,
+        Some(file) => {
+            file.write(&text, cleanup)?;
+            print(&measure::calibrate::render(&calibration, &args.out))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
@@ -133,8 +154,12 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     // Found out before anything is measured: a minute of work must not end in "permission denied".
     let page = Destination::page(&args.out)?;
+    let wait = args.wait.as_deref().map(saved::load_wait).transpose()?;
     if let Some(file) = &args.from {
-        let report = saved::load(file)?;
+        let mut report = saved::load(file)?;
+        if let Some(wait) = wait {
+            report.add(wait);
+        }
         page.write(&report::html::page(&report), cleanup)?;
         print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
         return Ok(ExitCode::SUCCESS);
@@ -159,6 +184,9 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
 
     let mut report = Report::new(environment, experiments);
     report.verdicts = report::verdicts::of(&report.experiments);
+    if let Some(wait) = wait {
+        report.add(wait);
+    }
     let json = report.to_json()?;
     page.write(&report::html::page(&report), cleanup)?;
     if let Some(numbers) = numbers {

@@ -30,6 +30,8 @@ pub(crate) struct Destination {
 pub(crate) const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";
 /// How it knows a result of its own again.
 const JSON_MARK: &str = "\"forebay\":";
+/// How it knows a calibration of its own again.
+const CALIBRATION_MARK: &str = "forebay_calibration =";
 /// How much of an existing file is looked at for its mark.
 const MARK_WITHIN_BYTES: u64 = 1024;
 
@@ -48,6 +50,14 @@ impl Destination {
     /// As for [`Destination::page`].
     pub(crate) fn json(path: &Path) -> Result<Self, Failure> {
         Self::new(path, JSON_MARK)
+    }
+
+    /// A place for a calibration: it must be new, or a calibration that this program wrote.
+    ///
+    /// # Errors
+    /// As for [`Destination::page`].
+    pub(crate) fn calibration(path: &Path) -> Result<Self, Failure> {
+        Self::new(path, CALIBRATION_MARK)
     }
 
     fn new(path: &Path, mark: &str) -> Result<Self, Failure> {

@@ -45,6 +45,12 @@ impl Report {
         }
     }
 
+    /// Takes in what another result holds; where that was measured is forgotten.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.experiments.extend(other.experiments);
+        self.verdicts.extend(other.verdicts);
+    }
+
     /// The document as indented JSON with a final newline.
     ///
     /// # Errors

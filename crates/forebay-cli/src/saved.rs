@@ -14,6 +14,7 @@ mod assertion;
 mod convert;
 mod diff;
 mod select;
+pub(crate) mod waited;
 
 /// More is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -27,6 +28,9 @@ pub(crate) struct DiffArgs {
     /// The later one.
     #[arg(value_name = "B.json")]
     after: PathBuf,
+    /// Print JSON instead of lines.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Options of `assert`.
@@ -67,7 +71,8 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());
     }
     let (before, after) = (load(&args.before)?, load(&args.after)?);
-    print(&diff::render(&before, &after)?)?;
+    let comparison = diff::compare(&before, &after)?;
+    print(&if args.json { comparison.to_json()? } else { comparison.to_text() })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,12 +113,24 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a result of this program; `-` is standard input.
+/// Reads a result of this program, also one of `forebay wait`; `-` is standard input.
 ///
 /// # Errors
 /// A sentence that names the file and what is wrong with it.
 pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
     parse(&path.display().to_string(), &read(path)?)
+}
+
+/// Reads a result of `forebay wait`.
+///
+/// # Errors
+/// See [`load`]; a result of another command is refused, too.
+pub(crate) fn load_wait(path: &Path) -> Result<Report, Failure> {
+    let report = load(path)?;
+    if report.experiments.iter().any(|experiment| experiment.name == waited::NAME) {
+        return Ok(report);
+    }
+    Err(Failure::Usage(format!("{} is no result of `forebay wait --json`", path.display())))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -156,6 +173,10 @@ fn parse(name: &str, text: &str) -> Result<Report, Failure> {
              wrote it, or measure again",
             program.unwrap_or_default()
         )));
+    }
+    if let Some(report) = waited::report(&value) {
+        return report
+            .map_err(|error| wrong(format!("does not follow the schema of `forebay wait`: {error}")));
     }
     if value.get("experiments").is_none() {
         return Err(wrong("has no experiments: it is the output of another command".to_owned()));

@@ -4,6 +4,8 @@
 #[cfg(feature = "wait")]
 mod html;
 #[cfg(feature = "wait")]
+mod known;
+#[cfg(feature = "wait")]
 mod measure;
 #[cfg(feature = "wait")]
 mod signals;
@@ -33,6 +35,10 @@ pub(crate) struct WaitArgs {
     /// Where to write a page that needs nothing else.
     #[arg(long, value_name = "FILE.html")]
     pub(crate) html: Option<PathBuf>,
+    /// A result of `measure saturate --json`, or of `report --json`, from the device that the command uses: the advice
+    /// then says what several reads at once would bring.
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) report: Option<PathBuf>,
     /// How many files the text and the page name, those with the longest wait first.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) files: usize,

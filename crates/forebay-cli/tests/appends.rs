@@ -134,6 +134,34 @@ fn batches_are_counted_as_appends_and_as_records() {
 }
 
 #[test]
+fn timers_beside_the_appends_tell_how_late_they_were_also_as_published() {
+    let directory = Directory::new("timers");
+    let arguments = "--json --quiet --quick --as-published --seconds 0.15 --loop open --load timers";
+    let mut all = vec!["measure", "wal", directory.text()];
+    all.extend(arguments.split(' '));
+    let outcome = run(&all);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let [experiment] = experiments(&value) else { panic!("one load, one loop") };
+    let parameters = &experiment["parameters"];
+    assert_eq!((&parameters["load"], &parameters["as_published"]), (&"timers".into(), &true.into()));
+    let [alone, others @ ..] = rows(experiment) else { panic!("rows") };
+    assert_eq!((&alone["name"], others.len()), (&"no-appends".into(), 8));
+    assert!(metric(alone, "timers_cpu_share") > 0.0, "their own cost is told: {alone}");
+    for row in rows(experiment) {
+        assert!(metric(row, "timers_late_p99_us") <= metric(row, "timers_late_max_us"), "{row}");
+        assert!(row["histograms"]["timers_late"].is_string(), "{row}");
+    }
+    others.iter().for_each(check_times);
+    let verdicts = value["verdicts"].to_string();
+    for part in ["as in published figures", "of a thousand other tasks that wait for a time"] {
+        assert!(verdicts.contains(part), "{part}: {verdicts}");
+    }
+    assert!(!verdicts.contains("with the log"), "there is no log: {verdicts}");
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
 fn tables_name_the_loop_and_the_load() {
     let directory = Directory::new("tables");
     let arguments = "--quick --load none --rows forebay --seconds 0.05 --rate 100 --appenders 1";

@@ -22,6 +22,7 @@ fn a_directory_is_examined_and_left_as_it_was() {
         "durable_writes",
         "write_cache",
         "poll_queues",
+        "nvme_commands",
         "start",
     ] {
         let line = outcome.out.lines().find(|line| line.split_whitespace().nth(1) == Some(name));

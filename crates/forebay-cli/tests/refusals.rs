@@ -33,7 +33,9 @@ fn experiments_that_take_a_directory_only() {
     let file = directory.file("data", 1 << 20);
     let before = fs::read(&file).expect("readable");
     let name = file.to_str().expect("readable name");
-    for experiment in ["wal", "blocking", "walk", "writes", "sustain", "amplification", "files"] {
+    for experiment in
+        ["wal", "blocking", "walk", "writes", "patterns", "sustain", "fairness", "amplification", "files"]
+    {
         for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
             refused(&[&["measure", experiment, name][..], permissions].concat(), 3, &[name, "directory"]);
         }
@@ -72,6 +74,22 @@ fn help_and_version_succeed() {
         assert!(!outcome.out.contains("__measure-child"), "the hidden subcommand is shown: {}", outcome.out);
     }
     assert!(run(&["--version"]).out.contains(env!("CARGO_PKG_VERSION")));
+}
+
+/// Every experiment's line was the same for a while: that of the options which all of them have.
+#[test]
+fn the_help_says_what_each_experiment_does() {
+    let help = run(&["measure", "--help"]).out;
+    let lines =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let words: Vec<&str> =
+        lines.filter_map(|line| line.trim().split_once(' ')).map(|(_, what)| what.trim()).collect();
+    assert!(words.len() > 10, "{help}");
+    for (place, what) in words.iter().enumerate() {
+        assert!(what.len() > 20 && !words[..place].contains(what), "{what}");
+    }
+    let scan = run(&["measure", "scan", "--help"]).out;
+    assert!(scan.starts_with(words[0]), "{scan}");
 }
 
 #[test]

@@ -77,6 +77,9 @@ fn two_runs_are_compared_beyond_their_noise() {
         "random[depth=32].direct\n    iops (IOPS): 900 (890 to 910) -> 450 (445 to 455): 2 times less";
     told(&["diff", &before, &after], 0, &[changed, "4 figures compared: 1 changed beyond noise, 3 equal"]);
     told(&["diff", &before, &before], 0, &["0 changed beyond noise, 4 equal"]);
+    let found: Value = serde_json::from_str(&run(&["diff", &before, &after, "--json"]).out).expect("JSON");
+    let change = &found["diff"]["rows"][0]["changes"][0];
+    assert_eq!((&change["metric"], &change["times"]), (&json!("iops"), &json!(2.0)), "{found}");
 }
 
 #[test]
@@ -192,4 +195,58 @@ fn bad_input() {
     let huge = files.json("huge.json", &result("random", &[(1, [1e308; 3], 5e-324)]));
     told(&["diff", &good, &huge], 0, &["2 changed beyond noise"]);
     told(&["assert", &huge, "random.direct.iops > 10 * random.direct.iops"], 1, &["FAILS"]);
+}
+
+/// What `forebay wait --json` writes, as far as it is shown elsewhere.
+fn waited() -> Value {
+    json!({
+        "schema": 1, "forebay": "0.1.0", "kind": "wait", "time_unix_s": 1, "kernel": "Linux 6.18.0",
+        "command": ["index", "--build"], "pid": 7, "exit_code": 0, "signal": null, "method": "tracepoints",
+        "wall_ns": 2_000_000_000_u64, "full_wait_ns": 1_440_000_000_u64, "full_wait_share": 0.72,
+        "some_wait_ns": 1_600_000_000_u64, "some_wait_share": 0.8, "wait_sum_ns": 1_700_000_000_u64,
+        "iowait": { "some_ns": 1, "full_ns": 1, "some_share": 0.7, "full_share": 0.65 },
+        "files": [
+            { "path": "/srv/index.db", "wait_ns": 1_360_000_000_u64, "wait_share": 0.8 },
+            { "path": "/srv/unused", "wait_ns": 0, "wait_share": 0.0 }
+        ],
+        "advice": ["80 % of the wait is 4 KiB random reads of index.db, one at a time"], "notes": ["a note"]
+    })
+}
+
+/// Story: the report's last question looked for an experiment that no command wrote, and a result of `wait` was refused
+/// by every command that reads one.
+#[test]
+fn what_a_program_waits_answers_the_reports_last_question() {
+    let files = Files(Directory::new("waited"));
+    let wait = files.json("wait.json", &waited());
+    let other = files.json("a.json", &result("random", &[(1, [100.0, 99.0, 101.0], 100.0)]));
+    let page = files.0.path().join("page.html");
+    let out = page.to_str().expect("readable name");
+    let from = |arguments: &[&str]| {
+        let mut all = vec!["report", "--out", out];
+        all.extend(arguments);
+        told(&all, 0, &["How long a program waits: index --build", "`index --build`: 80 % of the wait"]);
+        fs::read_to_string(&page).expect("it was written")
+    };
+    let alone = from(&["--from", &wait]);
+    let both = from(&["--from", &other, "--wait", &wait]);
+    for text in [&alone, &both] {
+        assert!(text.contains("72 % of its time"), "the figure is told");
+        assert!(text.contains("<code>index --build</code> stood still for I/O"), "and of which program");
+        assert!(text.contains("/srv/index.db") && text.contains("a note"));
+        assert!(!text.contains("/srv/unused</th>"), "a file that nobody waited for is not told");
+    }
+    assert!(!alone.contains("0 of 0 processors"), "what is not known is not told");
+    assert!(both.contains("random"));
+    told(&["assert", &wait, "wait.program.full_wait_share < 0.8"], 0, &["wait.program.full_wait_share"]);
+    told(&["assert", &wait, "wait.program.full_wait_share < 0.7"], 1, &["wait.program.full_wait_share"]);
+    told(
+        &["report", "--from", &other, "--wait", &other, "--out", out],
+        2,
+        &["is no result of `forebay wait --json`"],
+    );
+    let mut twisted = waited();
+    twisted["files"] = json!(7);
+    let twisted = files.json("twisted.json", &twisted);
+    told(&["report", "--from", &twisted, "--out", out], 2, &["does not follow the schema of `forebay wait`"]);
 }

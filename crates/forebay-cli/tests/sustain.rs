@@ -47,8 +47,13 @@ fn every_load_has_its_levels_and_its_series() {
     assert_eq!(names, ["random-read", "random-write", "sequential-write"]);
     rows.iter().for_each(check_row);
     let verdicts = value["verdicts"].as_array().expect("a list");
-    assert_eq!(verdicts.len(), 3, "{verdicts:?}");
-    assert!(verdicts.iter().all(|verdict| verdict.to_string().contains("too short")), "{verdicts:?}");
+    // The disk of the machine may stand still meanwhile, which is said as well.
+    let (stalls, levels): (Vec<String>, Vec<String>) = verdicts
+        .iter()
+        .map(Value::to_string)
+        .partition(|verdict| verdict.contains("next to nothing is done"));
+    assert!(levels.len() == 3 && stalls.len() <= 3, "{verdicts:?}");
+    assert!(levels.iter().all(|verdict| verdict.contains("too short")), "{verdicts:?}");
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 

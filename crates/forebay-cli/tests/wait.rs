@@ -31,9 +31,9 @@ fn a_build_without_the_feature_says_so_and_how_to_get_it() {
 mod with {
     use std::fs;
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
-    use super::support::{Directory, Outcome, run};
+    use super::support::{Directory, Outcome, document, run};
 
     /// Whether it was refused for want of privileges; then the error must say so.
     fn refused(outcome: &Outcome) -> bool {
@@ -80,6 +80,55 @@ mod with {
         assert!(outcome.err.contains("there is no process 4000000000"), "{}", outcome.err);
     }
 
+    /// A search through a folder used 3,643 files, and its page had 7.7 MB, nearly all of them numbers in its source.
+    #[test]
+    fn the_page_of_a_program_with_many_files_stays_small_and_says_what_is_left_out() {
+        const FILES: usize = 2500;
+        let directory = Directory::new("wait-many");
+        let many = directory.path().join("many");
+        fs::create_dir(&many).expect("it is writable");
+        for number in 0..FILES {
+            fs::write(many.join(format!("file-{number}")), "text").expect("it has space");
+        }
+        let (json, html) = (directory.path().join("wait.json"), directory.path().join("wait.html"));
+        let words = |path: &std::path::Path| path.to_str().expect("a readable name").to_owned();
+        let (json_name, html_name) = (words(&json), words(&html));
+        let outcome = run(&[
+            "wait",
+            "--json",
+            &json_name,
+            "--html",
+            &html_name,
+            "--",
+            "grep",
+            "-rc",
+            "other",
+            &words(&many),
+        ]);
+        if refused(&outcome) {
+            return;
+        }
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("it is JSON");
+        let value = read(&fs::read_to_string(&json).expect("it was written"));
+        if value["method"] != "tracepoints" {
+            return;
+        }
+        let count = |value: &Value| value["files"].as_array().expect("a list").len();
+        let all = count(&value);
+        assert!(all >= FILES, "{all}");
+        let page = fs::read_to_string(&html).expect("it was written");
+        assert!(page.len() <= 2_000_000, "{} bytes", page.len());
+        let (_, source) = page.split_once("id=\"forebay-result\">").expect("the numbers are in it");
+        let known = count(&read(source.split_once("</script>").expect("they end").0));
+        assert!(known >= 500 && known < all, "{known} of {all}");
+        assert!(page.contains(&format!("of {known} files of {all}, those that were waited for longest")));
+        assert_eq!(
+            run(&["report", "--from", &json_name, "--out", &words(&directory.path().join("report.html"))])
+                .code,
+            Some(0)
+        );
+    }
+
     #[test]
     fn the_numbers_and_the_page_are_written_and_say_the_same() {
         let directory = Directory::new("wait");
@@ -112,10 +161,75 @@ mod with {
         assert!(page.starts_with("<!DOCTYPE html>") && page.contains("What the numbers say"));
         assert!(!page.contains("data<b>"), "names are escaped");
         assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
+        // The report's last question is answered by it.
+        let out = directory.path().join("report.html");
+        let made = run(&["report", "--from", &json_name, "--out", &words(&out)]);
+        assert_eq!(made.code, Some(0), "{}", made.err);
+        let report = fs::read_to_string(&out).expect("it was written");
+        assert!(
+            report.contains("% of its time") && report.contains("stood still for I/O"),
+            "the answer is told"
+        );
         // Written by this program, so it may be replaced; somebody else's may not.
         let again = run(&["wait", "--json", &json_name, "--", "true"]);
         assert_eq!(again.code, Some(0), "{}", again.err);
         let foreign = run(&["wait", "--json", &data_name, "--", "true"]);
         assert_eq!(foreign.code, Some(3), "{}", foreign.err);
+    }
+
+    /// A result that says what the device below `directory` served at three depths.
+    fn measured(directory: &Directory) -> Value {
+        let mut result = document(&run(&["doctor", directory.text(), "--json"]));
+        let experiments = [(1, 10_000.0), (8, 44_000.0), (32, 45_000.0)].map(|(depth, iops)| {
+            let sample = json!({ "repeat": 0, "iops": iops });
+            let row =
+                json!({ "name": "direct", "metrics": { "iops": iops }, "samples": [sample], "gates": [] });
+            let parameters = json!({ "depth": depth, "block_bytes": 4096, "span_bytes": 9, "file_bytes": 9 });
+            json!({ "name": "random", "parameters": parameters, "rows": [row] })
+        });
+        result["experiments"] = Value::from(experiments.to_vec());
+        result
+    }
+
+    /// The advice names a gain only where it was measured; the program reads one block at a time, in no order.
+    #[test]
+    fn a_gain_is_told_from_what_was_measured_and_never_made_up() {
+        let directory = Directory::new("gain");
+        let data = directory.file("index.db", 1 << 20);
+        let base = directory.path().join("base.json");
+        fs::write(&base, measured(&directory).to_string()).expect("it is our directory");
+        let json = directory.path().join("wait.json");
+        let words = |path: &std::path::Path| path.to_str().expect("a readable name").to_owned();
+        let (json, base, data) = (words(&json), words(&base), words(&data));
+        let reads = format!(
+            "for i in $(seq 64); do dd if='{data}' of=/dev/null bs=4096 count=1 skip=$((i * 7919 % 256)) iflag=direct \
+             status=none; done"
+        );
+        let advice = |arguments: &[&str]| {
+            let mut all = vec!["wait", "--json", json.as_str()];
+            all.extend(arguments);
+            all.extend(["--", "sh", "-c", &reads]);
+            let outcome = run(&all);
+            if refused(&outcome) {
+                return None;
+            }
+            assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+            let value: Value =
+                serde_json::from_str(&fs::read_to_string(&json).expect("it was written")).expect("JSON");
+            Some((value["advice"].to_string(), value["files"].to_string()))
+        };
+        let Some((known, files)) = advice(&["--report", &base]) else { return };
+        if !known.contains("4 KiB random reads of index.db, one at a time") {
+            eprintln!("SKIPPED: these reads are not most of the wait here: {known} {files}");
+            return;
+        }
+        let gain = "this device serves 4.4 times more at depth 8 (10,000 a second one at a time, 44,000 with 8; random in \
+            base.json)";
+        assert!(known.contains(gain) || known.contains("is of another device"), "{known}");
+        let (unknown, _) = advice(&[]).expect("it could be measured before");
+        assert!(!unknown.contains("times more"), "{unknown}");
+        let nothing = run(&["wait", "--report", &json, "--", "true"]);
+        assert_eq!(nothing.code, Some(2), "{}", nothing.err);
+        assert!(nothing.err.contains("measure saturate --json"), "{}", nothing.err);
     }
 }

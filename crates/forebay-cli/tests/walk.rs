@@ -116,6 +116,68 @@ fn a_check_has_gates_for_the_sixth_depth_only_and_its_code_tells() {
     assert_eq!(outcome.code, Some(i32::from(all.contains(&false))), "{}", outcome.err);
 }
 
+/// Metrics of the timer tasks, of a row that was measured beside them.
+fn check_timers(row: &Value) {
+    let metric = |name: &str| row["metrics"][name].as_f64();
+    assert_eq!(row["skipped"], Value::Null, "{row}");
+    assert!(metric("timers_late_p50_us").is_some_and(|late| late >= 0.0), "{row}");
+    assert!(metric("timers_late_p50_us") <= metric("timers_late_p99_us"), "{row}");
+    assert!(metric("timers_late_p99_us") <= metric("timers_late_max_us"), "{row}");
+    assert!(row["histograms"]["timers_late"].is_string(), "{row}");
+    assert_eq!(metric("cpu_us_per_lookup"), None, "the timers' own would be in it: {row}");
+}
+
+#[test]
+fn timers_beside_the_lookups_tell_how_late_they_were() {
+    let directory = Directory::new("timers");
+    let arguments = "--quick --size 4MiB --seconds 0.15 --beside timers --in-flight 6 --depth 2";
+    let (outcome, value) = measure(&directory, arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let [experiment] = experiments(&value) else { panic!("one setting") };
+    assert_eq!(experiment["parameters"]["beside"], "timers");
+    let [alone, others @ ..] = rows(experiment) else { panic!("rows") };
+    assert_eq!((&alone["name"], others.len()), (&"no-lookups".into(), ROWS.len()));
+    check_timers(alone);
+    let share = alone["metrics"]["timers_cpu_share"].as_f64().expect("their own cost is told");
+    assert!(share > 0.0, "{alone}");
+    assert_eq!(alone["metrics"]["lookups_per_s"], Value::Null);
+    others.iter().filter(|row| row["skipped"].is_null()).for_each(check_timers);
+    let told = experiment["notes"].to_string();
+    assert!(told.contains("of one processor by themselves"), "{told}");
+    let verdicts = value["verdicts"].to_string();
+    assert!(verdicts.contains("of a thousand other tasks that wait for a time"), "{verdicts}");
+    assert!(!verdicts.contains("a second as walks"), "beside timers nothing else is claimed: {verdicts}");
+}
+
+/// A figure as it is published has the making and the removal of a file in it; what is told must say so.
+#[test]
+fn lookups_can_be_counted_as_published() {
+    let directory = Directory::new("published");
+    let arguments = "--quick --as-published --seconds 0.1 --in-flight 3 --depth 1,3 --node 512,4096";
+    let (outcome, value) = measure(&directory, arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert_eq!(experiments(&value).len(), 4);
+    for experiment in experiments(&value) {
+        assert_eq!(experiment["parameters"]["as_published"], true);
+        let names: Vec<&str> = rows(experiment).iter().filter_map(|row| row["name"].as_str()).collect();
+        let wanted: Vec<&str> = ROWS.into_iter().filter(|row| *row != "io_uring").collect();
+        assert_eq!(names, wanted, "what is registered once is left out");
+        for row in rows(experiment) {
+            assert_eq!(row["skipped"], Value::Null, "{row}");
+            assert!(row["metrics"]["lookups_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+            assert_eq!(row["cache"], if row["name"] == "tokio-fs" { "warm" } else { "direct" }, "{row}");
+        }
+        assert!(experiment["method"].to_string().contains("makes a file of"), "{experiment}");
+    }
+    let verdicts = value["verdicts"].to_string();
+    assert!(verdicts.contains("each in a file that is made and removed"), "{verdicts}");
+    assert_eq!(directory.names(), Vec::<String>::new());
+    let refused = run(&["measure", "walk", directory.text(), "--as-published", "--rows", "io_uring"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let both = run(&["measure", "walk", directory.text(), "--as-published", "--check"]);
+    assert_eq!(both.code, Some(2), "{}", both.err);
+}
+
 #[test]
 fn tables_name_the_index_and_put_depths_together() {
     let directory = Directory::new("tables");

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Directory, document, forebay, run};
 
-const ROWS: [&str; 9] = [
+const ROWS: [&str; 10] = [
     "naive",
     "sync-at-end",
     "sync-close",
@@ -19,6 +19,7 @@ const ROWS: [&str; 9] = [
     "fsync-each",
     "forebay",
     "forebay-durable",
+    "forebay-combine",
 ];
 
 #[test]

@@ -82,7 +82,11 @@ pub(crate) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<Che
     let mut checks = vec![Check::ok(GROUP, "chain", chain.join(" on "))];
     checks.push(write_cache(top));
     checks.push(match top.io_poll {
-        Some(true) => Check::ok(GROUP, "poll_queues", format!("{} has poll queues", top.name)),
+        Some(true) => Check::ok(
+            GROUP,
+            "poll_queues",
+            format!("{} has poll queues: Config::polling reads and writes without interrupts", top.name),
+        ),
         _ => Check::degraded(
             GROUP,
             "poll_queues",
@@ -90,6 +94,7 @@ pub(crate) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<Che
             "on NVMe: boot with nvme.poll_queues=2; other devices rarely have them",
         ),
     });
+    checks.push(super::nvme::examine(layers));
     if let Some(max) = top.request_bytes_max {
         let why = format!("{} takes requests of up to {}", top.name, bytes(max));
         checks.push(if max >= SCAN_REQUEST_BYTES {

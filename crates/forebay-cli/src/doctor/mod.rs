@@ -7,7 +7,9 @@ mod check;
 mod devices;
 mod durable;
 mod engine;
+mod kernel_walks;
 mod machine;
+mod nvme;
 mod pages;
 mod probe_file;
 mod probe_memory;
@@ -16,6 +18,7 @@ pub(crate) mod text;
 pub(crate) mod units;
 
 use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -55,6 +58,7 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     let (engine, engine_checks) = engine::examine();
     environment.engine = engine;
     checks.extend(engine_checks);
+    checks.push(kernel_walks::examine());
     checks.push(crate::wait::examine());
 
     environment.path = Some(info);
@@ -77,10 +81,12 @@ pub(crate) fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failur
     let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
     let (direct, checks) = try_path(target, &metadata, cleanup)?;
     let found = |name: &str| checks.iter().find(|check| check.name == name);
-    if let Some(check) = found("temp_file") {
-        return Err(Failure::Path(format!("{}: {}", path.display(), check.why)));
-    }
     match direct {
+        Direct::NoFile(full) => {
+            let why = found("temp_file").map_or("", |check| check.why.as_str());
+            let told = format!("{}: {why}", path.display());
+            Err(if full { Failure::Unsuitable(told) } else { Failure::Path(told) })
+        }
         Direct::Works => Ok(()),
         Direct::Untried => Err(Failure::Unsuitable(format!(
             "{} is empty, too small to measure: name a larger file, or a directory, where the program writes its own",
@@ -123,7 +129,10 @@ fn try_path(
                 len: probe_file::TEMP_BYTES as u64,
             }),
             Err(error) => (
-                Direct::Untried,
+                Direct::NoFile(matches!(
+                    error.kind(),
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+                )),
                 vec![Check::unavailable(
                     "path",
                     "temp_file",

@@ -46,6 +46,8 @@ pub(crate) enum Direct {
     Refused,
     /// There was nothing to read.
     Untried,
+    /// No file could be made: there was no space for it, or (false) another reason.
+    NoFile(bool),
 }
 
 /// Fills the program's own temp file with bytes that do not compress and writes them out.

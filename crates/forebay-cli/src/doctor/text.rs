@@ -40,17 +40,23 @@ pub(crate) fn render(environment: &Environment, color: bool) -> String {
 
 /// The machine in one line.
 pub(crate) fn machine_line(environment: &Environment) -> String {
-    let mut line = format!("{} on {}", environment.kernel, environment.architecture);
+    let mut line = environment.kernel.clone();
+    if !environment.architecture.is_empty() {
+        let _ = write!(line, " on {}", environment.architecture);
+    }
     if let Some(model) = &environment.cpu_model {
         let _ = write!(line, ", {model}");
     }
-    let _ = write!(
-        line,
-        ", {} of {} processors, {} memory",
-        environment.cpus_allowed,
-        environment.cpus_online,
-        bytes(environment.memory_total_bytes)
-    );
+    // Results of other programs, and of `forebay wait`, do not tell.
+    if environment.cpus_online > 0 {
+        let _ = write!(
+            line,
+            ", {} of {} processors, {} memory",
+            environment.cpus_allowed,
+            environment.cpus_online,
+            bytes(environment.memory_total_bytes)
+        );
+    }
     if let Some(limit) = environment.memory_limit_bytes {
         let _ = write!(line, " ({} allowed)", bytes(limit));
     }

@@ -7,8 +7,8 @@ use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
 use super::turns::{chosen, parse_way};
 use super::wal::{
-    COLUMNS, FlushChoice, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure, parse_record,
-    sample,
+    CHARTS, COLUMNS, FlushChoice, Load, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure,
+    parse_record, sample, swept_threads, with_threads,
 };
 use crate::context::Context;
 use crate::report::appends;
@@ -22,12 +22,12 @@ pub(crate) static KIND: Kind = Kind {
     full_seconds: 50,
     needs_directory: true,
     options: BlockingOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, context),
-    report: |context| run(&BlockingOptions::default(), context),
+    measure: |matches, context| run(&parsed(matches)?, true, context),
+    report: |context| run(&BlockingOptions::default(), false, context),
     sample,
     columns: COLUMNS,
     compared: metric::DURABLE[1],
-    charts: &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT],
+    charts: CHARTS,
     axis: DEPTH,
     title: appends::title,
     heading: appends::title,
@@ -38,13 +38,17 @@ pub(crate) static KIND: Kind = Kind {
 /// What can be chosen for batches.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct BlockingOptions {
-    /// Only with idle workers (none), or only with workers that compute (cpu) [default: both, with --quick
-    /// none]
+    /// Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks (timers) [default:
+    /// none and cpu, with --quick none]
     #[arg(long, value_name = "LOAD")]
     load: Option<LoadChoice>,
     /// Tasks that append one batch after the other [default: 1,8, with --quick 1]
     #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     callers: Vec<u32>,
+    /// Threads of the runtime [default: one for each processor, and for the most callers with idle workers also 1 and 4
+    /// times as many, unless something else is chosen]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
     /// Records of a batch [default: 100]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1000))]
     batch: Option<u32>,
@@ -66,11 +70,12 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &WalRow::BATCHES)
 }
 
-/// Appends batches with every row in turn; one experiment for each number of callers and load.
+/// Appends batches with every row in turn; one experiment for each number of callers and load, and with `sweeps` for
+/// other numbers of threads.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
-pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+fn run(options: &BlockingOptions, sweeps: bool, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let callers = match (options.callers.as_slice(), quick) {
         ([], true) => vec![1],
@@ -81,8 +86,15 @@ pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::R
     let mut settings = Vec::new();
     for load in LoadChoice::loads(load) {
         let closed = |count: &u32| Workload::Closed { appenders: *count as usize };
-        settings.extend(callers.iter().map(|count| Setting { workload: closed(count), load }));
+        let setting = |count: &u32| Setting { workload: closed(count), load, threads: None };
+        settings.extend(callers.iter().map(setting));
     }
+    let nothing_chosen = options.load.is_none() && options.callers.is_empty() && options.threads.is_empty();
+    if let Some(most) = callers.iter().max().filter(|_| sweeps && nothing_chosen && !quick) {
+        let (workload, load) = (Workload::Closed { appenders: *most as usize }, Load::None);
+        settings.extend(swept_threads().map(|threads| Setting { workload, load, threads }));
+    }
+    let settings = with_threads(settings, &options.threads);
     let plan = Plan {
         name: KIND.name,
         settings,
@@ -92,6 +104,7 @@ pub(crate) fn run(options: &BlockingOptions, context: &mut Context) -> anyhow::R
         record_bytes: options.record.unwrap_or(256) as usize,
         batch: options.batch.unwrap_or(100) as usize,
         file_bytes: file_bytes(quick),
+        as_published: false,
         flush: FlushChoice::default(),
     };
     measure(&plan, context)

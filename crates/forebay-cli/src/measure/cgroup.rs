@@ -60,6 +60,13 @@ pub(super) fn cpu_stats() -> Vec<PathBuf> {
     groups.into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
+/// Where groups of the io controller can perhaps be made (cgroup v2), the best place first.
+pub(super) fn io_directories() -> Vec<PathBuf> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "io");
+    groups.into_iter().filter(|group| group.version == Version::V2).map(|group| group.directory).collect()
+}
+
 /// The smallest memory limit that binds this process now, or `None` when no cgroup limits it.
 pub(super) fn current_limit_bytes() -> Option<u64> {
     Parent::candidates()
@@ -150,7 +157,8 @@ fn owner(name: &str) -> Option<u32> {
     name.strip_prefix("forebay-")?.split_once('-')?.0.parse().ok()
 }
 
-fn remove(directory: &Path) {
+/// Removes a group that is, or soon will be, empty.
+pub(super) fn remove(directory: &Path) {
     // Give the page cache back now, rather than leave it charged to a group that has no name any more.
     let _ = OpenOptions::new()
         .write(true)

@@ -62,7 +62,8 @@ fn random(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
         RandomRow::DirectPread => std_rows::random_pread(job, work, true),
         RandomRow::Mmap => std_rows::random_mmap(job, work),
         RandomRow::ReadMany | RandomRow::ReadManyWide => forebay_rows::random_read_many(job, work),
-        RandomRow::Direct => forebay_rows::random_on_shards(job, work),
+        RandomRow::Direct | RandomRow::DirectPolled => forebay_rows::random_on_shards(job, work),
+        RandomRow::DirectCommands => forebay_rows::random_by_commands(job, work),
         RandomRow::DirectTokio => forebay_rows::random_from_tokio(job, work),
     }
 }
@@ -84,6 +85,7 @@ fn warm(job: &Job, work: &RandomWork) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::super::pattern::{PAGE_BYTES, Pattern};
+    use super::super::reads::NO_POLLING;
     use super::*;
     use crate::cleanup::{Cleanup, TempFile};
 
@@ -106,7 +108,7 @@ mod tests {
     }
 
     fn scan_work(row: ScanRow) -> ScanWork {
-        ScanWork { row, bytes: BYTES, seconds_max: 60.0 }
+        ScanWork { row, bytes: BYTES, seconds_max: 60.0, depth: None }
     }
 
     fn fold(seed: u64) -> u64 {
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn every_random_row_reads_for_its_time_and_checks_what_it_read() {
         let (_cleanup, temp) = file_with_pattern(12);
-        for row in RandomRow::ALL {
+        for row in RandomRow::ALL.into_iter().filter(|row| *row != RandomRow::DirectCommands) {
             for (depth, threads) in [(1, 1), (5, 2)] {
                 let work = RandomWork {
                     row,
@@ -152,7 +154,14 @@ mod tests {
                     warm_bytes: 2 << 20,
                 };
                 let job = job(&temp, 12);
-                let reading = random(&job, &work).unwrap_or_else(|error| panic!("{}: {error:#}", row.name()));
+                let reading = match random(&job, &work) {
+                    // This machine's device need not have poll queues, and then the row says so.
+                    Err(error) if row == RandomRow::DirectPolled => {
+                        assert!(format!("{error:#}").contains(NO_POLLING), "{error:#}");
+                        continue;
+                    }
+                    other => other.unwrap_or_else(|error| panic!("{}: {error:#}", row.name())),
+                };
                 assert!(reading.operations > 0, "{}", row.name());
                 assert_eq!(reading.bytes, reading.operations * 4096);
                 assert!(reading.cost.seconds >= 0.02);

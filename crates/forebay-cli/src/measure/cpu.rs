@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 
+use super::commands::{self, NamespaceArgs};
 use super::kind::{Axis, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
@@ -26,8 +27,8 @@ use crate::result::{Experiment, Metrics, Row, metric};
 /// What the program knows of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "cpu",
-    about: "Tell what a read costs the processor, in twelve ways of reading",
-    quick_seconds: 16,
+    about: "Tell what a read costs the processor, in thirteen ways of reading and, with --namespace, two more",
+    quick_seconds: 14,
     full_seconds: 110,
     needs_directory: false,
     options: CpuOptions::augment_args,
@@ -80,10 +81,12 @@ pub(crate) struct CpuOptions {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
     /// Only these rows: pread, preadv2-hipri, io_uring, io_uring-fixed-buffers, io_uring-fixed-files,
-    /// io_uring-defer-taskrun, io_uring-sqpoll, io_uring-iopoll, tokio-fs, spawn-blocking, forebay-shard,
-    /// forebay-tokio
+    /// io_uring-defer-taskrun, io_uring-sqpoll, io_uring-iopoll, io_uring-commands, tokio-fs, spawn-blocking,
+    /// forebay-shard, forebay-polled, forebay-commands, forebay-tokio
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
+    #[command(flatten)]
+    commands: NamespaceArgs,
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
@@ -96,6 +99,7 @@ fn parse_row(text: &str) -> Result<String, String> {
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
+    let namespace = options.commands.checked(&options.rows)?;
     let subject = subject(context, options.size, block_bytes)?;
     let readers = match (options.readers.as_slice(), context.quick) {
         ([], true) => READERS_QUICK.to_vec(),
@@ -104,6 +108,9 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
     };
     let mut cells: Vec<Cell> = Vec::new();
     for way in chosen(&Way::ALL, &options.rows) {
+        if way.sends_commands() && namespace.is_none() {
+            continue;
+        }
         for (experiment, readers) in readers.iter().enumerate() {
             let readers = *readers as usize;
             cells.push(Cell::new(Setting { readers, pacing: Pacing::Closed, experiment }, way));
@@ -118,6 +125,7 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
         experiment: KIND.name,
         subject: &subject,
         context,
+        namespace,
         block_bytes,
         workers,
         seconds: fitted.max(wanted.min(0.1)),
@@ -147,6 +155,7 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
             .parameter("seed", context.seed);
         experiment.conditions = subject.ground.conditions();
         experiment.notes = notes(by_kernel.get(), done);
+        experiment.notes.extend(namespace.map(commands::note));
         let of_this = cells.extract_if(.., |cell| cell.setting.experiment == index);
         experiment.rows = of_this.map(|cell| polled(build_row(cell), polls)).collect();
         experiment

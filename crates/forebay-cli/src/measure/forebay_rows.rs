@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay::{Class, Config, Engine, File, Open, Scan};
+use forebay::{Class, Config, Engine, File, Open, Polling, Scan};
 use tokio::io::AsyncReadExt as _;
 
+use super::commands;
 use super::gauge::Gauge;
 use super::job::{Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
 use super::latency::Latency;
 use super::pace::{Offsets, Pace};
 use super::pattern::Checker;
+use super::reads::{NO_POLLING, why_not_polled};
 
 const SMALL_BYTES: usize = 4096;
 const SMALL_DEPTH: usize = 50;
@@ -89,20 +91,31 @@ fn start_scan(file: &File, work: &ScanWork) -> Scan {
     let scan = file.scan().range(0..work.bytes);
     match work.row {
         ScanRow::DirectNoCopy => scan.buffer(SMALL_BYTES).depth(SMALL_DEPTH),
-        ScanRow::DirectLarge => scan.buffer(LARGE_BYTES).depth(LARGE_DEPTH),
+        ScanRow::DirectLarge => scan.buffer(LARGE_BYTES).depth(work.depth.unwrap_or(LARGE_DEPTH)),
         ScanRow::Uncached => scan.buffer(UNCACHED_BYTES),
         _ => scan,
     }
     .start()
 }
 
-/// `direct`: the reads in flight are tasks on the shards, which never leave their thread.
+/// `direct` and `direct-polled`: the reads in flight are tasks on the shards, which never leave their thread.
 pub(super) fn random_on_shards(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let shards = work.threads.clamp(1, work.depth);
-    let engine = Engine::start(Config::default().shards(shards))?;
+    let polling = if work.row == RandomRow::DirectPolled { Polling::On } else { Polling::Off };
+    let engine = Engine::start(Config::default().shards(shards).polling(polling))?;
     let files = (0..shards)
-        .map(|shard| Ok(engine.open(&job.path, Open::read().shard(shard)).wait()?))
+        .map(|shard| {
+            let file = engine.open(&job.path, Open::read().shard(shard)).wait()?;
+            // The first read makes the polled ring, and shows whether the file system takes polled reads.
+            if polling == Polling::On {
+                file.read_up_to(0..1).wait()?;
+            }
+            Ok(file)
+        })
         .collect::<anyhow::Result<Vec<File>>>()?;
+    if let Some(why) = why_not_polled(&engine) {
+        return Err(anyhow::anyhow!(why).context(NO_POLLING));
+    }
     let shared = Arc::new((job.clone(), work.clone()));
     let gauge = Gauge::start(job.device_stat.as_deref())?;
     let handles: Vec<_> = files
@@ -119,6 +132,26 @@ pub(super) fn random_on_shards(job: &Job, work: &RandomWork) -> anyhow::Result<R
     }
     let reading = gather(gauge, work, parts)?;
     drop(files);
+    close(engine)?;
+    Ok(reading)
+}
+
+/// `direct-commands`: the same from the namespace, as far in as the span is long.
+pub(super) fn random_by_commands(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
+    let job = commands::of_namespace(job)?;
+    let (engine, file) = commands::open(&job.path)?;
+    if let Some(why) = why_not_polled(&engine) {
+        return Err(anyhow::anyhow!(why).context(NO_POLLING));
+    }
+    let bytes = work.span_bytes.min(file.len().wait()?) / work.block_bytes * work.block_bytes;
+    anyhow::ensure!(bytes > 0, "the namespace is shorter than a block");
+    let work = RandomWork { span_start: 0, span_bytes: bytes, threads: 1, ..work.clone() };
+    let shared = Arc::new((job, work));
+    let gauge = Gauge::start(None)?;
+    let of_task = (file.clone(), Arc::clone(&shared));
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || shard_reader(of_task.0, of_task.1, 0, 1));
+    let reading = gather(gauge, &shared.1, vec![task.wait()??])?;
+    drop(file);
     close(engine)?;
     Ok(reading)
 }

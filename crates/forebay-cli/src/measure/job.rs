@@ -22,6 +22,9 @@ pub(super) struct Job {
     pub(super) pattern_seed: Option<u64>,
     /// The block device's `stat` file.
     pub(super) device_stat: Option<PathBuf>,
+    /// For rows that send commands: the namespace's character device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) namespace: Option<PathBuf>,
     /// How long the sample should take at most; one that takes a minute more hangs.
     pub(super) seconds_max: f64,
     /// What is to be done, as the experiment puts it.
@@ -44,6 +47,7 @@ impl Job {
             path: path.into(),
             pattern_seed: None,
             device_stat: None,
+            namespace: None,
             seconds_max,
             work: serde_json::to_value(work)?,
         })
@@ -70,6 +74,9 @@ pub(super) struct ScanWork {
     pub(super) bytes: u64,
     /// The sample ends here even when the file does not.
     pub(super) seconds_max: f64,
+    /// Requests in flight of `direct-large`, where that is not its usual number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) depth: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -168,6 +175,8 @@ pub(super) enum RandomRow {
     Buffered,
     Mmap,
     Direct,
+    DirectPolled,
+    DirectCommands,
     DirectTokio,
     DirectPread,
     ReadMany,
@@ -175,10 +184,12 @@ pub(super) enum RandomRow {
 }
 
 impl RandomRow {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Buffered,
         Self::Mmap,
         Self::Direct,
+        Self::DirectPolled,
+        Self::DirectCommands,
         Self::DirectTokio,
         Self::DirectPread,
         Self::ReadMany,
@@ -190,6 +201,8 @@ impl RandomRow {
             Self::Buffered => "buffered",
             Self::Mmap => "mmap",
             Self::Direct => "direct",
+            Self::DirectPolled => "direct-polled",
+            Self::DirectCommands => "direct-commands",
             Self::DirectTokio => "direct-tokio",
             Self::DirectPread => "direct-pread",
             Self::ReadMany => "read-many",
@@ -201,6 +214,12 @@ impl RandomRow {
         match self {
             Self::Buffered => "one std thread for each read in flight, pread through the page cache",
             Self::Direct => "Forebay from tasks on its own shards, O_DIRECT",
+            Self::DirectPolled => {
+                "Forebay from tasks on its own shards, O_DIRECT, and completions that are polled for"
+            }
+            Self::DirectCommands => {
+                "Forebay from tasks on one shard, reads as commands to the NVMe namespace, and completions that are polled for"
+            }
             Self::DirectTokio => "Forebay from tasks of a Tokio runtime, O_DIRECT",
             Self::DirectPread => "one std thread for each read in flight, pread with O_DIRECT",
             Self::Mmap => {

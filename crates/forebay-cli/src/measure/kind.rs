@@ -6,7 +6,9 @@ use clap::{ArgMatches, Command};
 use super::job::Job;
 use crate::context::Context;
 use crate::report::columns::{self, Column};
+use crate::report::waits;
 use crate::result::{Experiment, metric};
+use crate::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub(crate) static ALL: &[&Kind] = &[
@@ -18,7 +20,9 @@ pub(crate) static ALL: &[&Kind] = &[
     &super::blocking::KIND,
     &super::walk::KIND,
     &super::writes::KIND,
+    &super::patterns::KIND,
     &super::sustain::KIND,
+    &super::fairness::KIND,
     &super::amplification::KIND,
     &super::files::KIND,
 ];
@@ -83,9 +87,10 @@ pub(crate) fn find(name: &str) -> Option<&'static Kind> {
     ALL.iter().copied().find(|kind| kind.name == name)
 }
 
-/// How `experiment` is shown: other programs have experiments of their own in the same schema.
+/// How `experiment` is shown: `forebay wait` and other programs have experiments of their own in the same schema.
 pub(crate) fn of(experiment: &Experiment) -> &'static Kind {
-    find(&experiment.name).unwrap_or(&OTHER)
+    let other = if experiment.name == waited::NAME { &waits::KIND } else { &OTHER };
+    find(&experiment.name).unwrap_or(other)
 }
 
 /// Reads the name of an experiment.
@@ -107,8 +112,22 @@ pub(super) fn parsed<Options: clap::Args>(matches: &ArgMatches) -> anyhow::Resul
     Ok(Options::from_arg_matches(matches)?)
 }
 
+/// What another command measured, and only this program's tables and pages show.
+pub(crate) const fn only_shown(
+    name: &'static str,
+    columns: &'static [Column],
+    charts: &'static [&'static str],
+    title: fn(&Experiment) -> String,
+    verdicts: fn(&[&Experiment]) -> Vec<String>,
+) -> Kind {
+    let compared = columns[0].metric;
+    Kind { name, columns, compared, charts, title, heading: title, verdicts, ..OTHER_KIND }
+}
+
 /// An experiment of another program: only shown.
-static OTHER: Kind = Kind {
+static OTHER: Kind = OTHER_KIND;
+
+const OTHER_KIND: Kind = Kind {
     name: "other",
     about: "",
     quick_seconds: 0,

@@ -1,13 +1,15 @@
 //! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random, `sustain` keeps one
-//! load up, `amplification` reads small pieces, `files` handles many small files.
+//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random, `patterns` small pieces
+//! as they come and gathered before, `sustain` keeps one load up, `fairness` reads beside hogs, `amplification` reads small
+//! pieces, `files` handles many small files.
 //!
 //! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
 //! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
 //! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
 //! The first two can run on several hosts at once ([`hosts`]), whose samples begin together ([`startline`]).
+//! [`calibrate`] is no experiment: it writes down what a device does.
 //! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]); the last four have a directory ([`home`]) with a file, or with many ([`planted`]).
+//! an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]); the last four have a directory ([`home`]) with a file, or with many ([`planted`]).
 
 pub(crate) mod hosts;
 pub(crate) mod kind;
@@ -16,11 +18,14 @@ mod aligned;
 mod amplification;
 mod beneath;
 mod blocking;
+pub(crate) mod calibrate;
 mod cgroup;
 mod child;
 mod cold;
+mod commands;
 mod cpu;
 mod extents;
+mod fairness;
 mod files;
 mod forebay_rows;
 mod gates;
@@ -31,6 +36,7 @@ mod job;
 mod latency;
 mod pace;
 mod pattern;
+mod patterns;
 mod plan;
 mod planted;
 mod random;
@@ -43,13 +49,14 @@ mod span;
 mod startline;
 mod std_rows;
 mod subject;
-mod sustain;
+pub(crate) mod sustain;
+mod timers;
 mod turns;
 mod units;
 mod wal;
 mod walk;
 mod witness;
-mod writes;
+pub(crate) mod writes;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_scan_ends_at_its_deadline() {
-        let work = ScanWork { row: ScanRow::Buffered, bytes: 1 << 30, seconds_max: 0.0 };
+        let work = ScanWork { row: ScanRow::Buffered, bytes: 1 << 30, seconds_max: 0.0, depth: None };
         let job = Job::new("scan", "/", &work, 0.0).expect("plain");
         let gauge = Gauge::start(None).expect("getrusage works");
         let mut pace = Pace::new(&job, &work, gauge.begun());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_scan_that_loses_its_end_is_an_error() {
-        let work = ScanWork { row: ScanRow::Default, bytes: 8192, seconds_max: 60.0 };
+        let work = ScanWork { row: ScanRow::Default, bytes: 8192, seconds_max: 60.0, depth: None };
         let job = Job::new("scan", "/", &work, 0.0).expect("plain");
         let gauge = Gauge::start(None).expect("getrusage works");
         let mut pace = Pace::new(&job, &work, gauge.begun());

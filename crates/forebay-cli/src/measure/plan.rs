@@ -13,6 +13,8 @@ use crate::exit::Failure;
 pub(super) const MEMORY_MIN_BYTES: u64 = 32 << 20;
 
 const MIB: u64 = 1 << 20;
+/// More than any file has, and little enough to be rounded up.
+const FILE_BYTES_MAX: u64 = 1 << 62;
 
 /// Sizes of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl Sizes {
                 show_bytes(MEMORY_MIN_BYTES)
             )));
         }
-        let file_bytes = known.unwrap_or(memory_bytes.saturating_mul(factor));
+        let file_bytes = known.unwrap_or(memory_bytes.saturating_mul(factor)).min(FILE_BYTES_MAX);
         if file_bytes <= memory_bytes {
             return Err(too_small(
                 existing.as_ref().map(|(path, _)| path.as_path()),
@@ -166,6 +168,18 @@ mod tests {
         let sizes = Sizes::choose(&context(directory(), true), None, None).expect("defaults are usable");
         assert!(sizes.memory_bytes <= 256 * MIB);
         assert_eq!(sizes.file_bytes, (sizes.memory_bytes * 4).next_multiple_of(MIB));
+    }
+
+    /// Three times a memory of 7 EiB did not fit into a number, and rounding it up ended the program.
+    #[test]
+    fn a_memory_beyond_every_machine_is_no_overflow() {
+        let context = context(directory(), false);
+        for memory in [1 << 61, (1 << 63) - 1, u64::MAX / 2] {
+            match Sizes::choose(&context, Some(memory), None) {
+                Ok(sizes) => assert!(sizes.file_bytes <= FILE_BYTES_MAX, "{sizes:?}"),
+                Err(error) => assert_eq!(error.code(), 4),
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::child;
 use super::cold::Cold;
+use super::commands::{self, NamespaceArgs};
 use super::gates::Claim;
 use super::hosts::HostsArgs;
 use super::job::{Job, RandomRow, RandomWork};
@@ -15,7 +16,7 @@ use super::pattern::SplitMix;
 use super::plan::{Sizes, fit_seconds};
 use super::sampler::{Cached, Outcome, Sampler};
 use super::scan::{general_notes, memory_source, parse_seconds};
-use super::span::{Span, check_spans};
+use super::span::{Span, check_spans, parse_block};
 use super::subject::Subject;
 use super::turns::{Cell, Taken, Turns, parse_way, until};
 use super::units::{parse_bytes, show_bytes};
@@ -30,7 +31,7 @@ const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
 pub(crate) static KIND: Kind = Kind {
     name: "random",
     about: "Read blocks at random places, in several ways",
-    quick_seconds: 23,
+    quick_seconds: 19,
     full_seconds: 180,
     needs_directory: false,
     options: RandomOptions::augment_args,
@@ -84,24 +85,18 @@ pub(crate) struct RandomOptions {
     /// Samples of each cell [default: 3, with --quick 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeats: Option<u32>,
-    /// Only these rows: buffered, mmap, direct, direct-tokio, direct-pread, read-many, read-many-wide
+    /// Only these rows: buffered, mmap, direct, direct-polled, direct-commands, direct-tokio, direct-pread, read-many,
+    /// read-many-wide
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    #[command(flatten)]
+    pub(super) commands: NamespaceArgs,
     #[command(flatten)]
     pub(crate) hosts: HostsArgs,
 }
 
 fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &RandomRow::ALL)
-}
-
-fn parse_block(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?;
-    if bytes.is_multiple_of(4096) && bytes <= 64 << 20 {
-        Ok(bytes)
-    } else {
-        Err(format!("{text:?} cannot be a block: direct reads need a multiple of 4KiB, at most 64MiB"))
-    }
 }
 
 /// What the rows of one table share.
@@ -123,6 +118,7 @@ impl fmt::Display for Setting {
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), the file is too small for the span, or nothing could be measured.
 pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
+    let namespace = options.commands.checked(&options.rows)?;
     let sizes = Sizes::choose(context, options.memory, options.size)?;
     check_spans(&sizes, block_bytes)?;
     let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
@@ -131,7 +127,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
         context.progress.say(note);
     }
     let depths = depths(options, context.quick);
-    let mut cells = cells(options, &depths);
+    let mut cells = cells(options, &depths, namespace.is_some());
     let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
     let shape = Shape {
@@ -154,10 +150,12 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     };
     let done = turns.take(&mut cells, |setting, row, _| {
         let work = shape.work(setting.span, setting.depth, row, &mut seeds);
-        let (job, cached) = job(&subject.path, &work)?;
+        let (mut job, cached) = job(&subject.path, &work)?;
+        job.namespace = namespace.map(Path::to_owned);
         Ok(taken(sampler.run(job, cached)?, &work))
     })?;
-    let notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
+    let mut notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
+    notes.extend(namespace.map(commands::note));
     let mut experiments = Vec::new();
     for span in Span::ALL {
         for depth in &depths {
@@ -197,13 +195,13 @@ pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
 }
 
 /// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
-fn cells(options: &RandomOptions, depths: &[usize]) -> Vec<Cell<Setting, RandomRow>> {
+fn cells(options: &RandomOptions, depths: &[usize], has_namespace: bool) -> Vec<Cell<Setting, RandomRow>> {
+    let is_there = |row: &RandomRow| has_namespace || *row != RandomRow::DirectCommands;
     let mut cells = Vec::new();
     for span in Span::ALL {
         for depth in depths {
-            for row in span.rows(&options.rows) {
-                cells.push(Cell::new(Setting { span, depth: *depth }, row));
-            }
+            let rows = span.rows(&options.rows).into_iter().filter(is_there);
+            cells.extend(rows.map(|row| Cell::new(Setting { span, depth: *depth }, row)));
         }
     }
     cells
@@ -304,14 +302,15 @@ fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
 pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
     let workers = match work.row {
         RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
-        RandomRow::Direct => work.threads,
-        RandomRow::ReadMany | RandomRow::ReadManyWide => 1,
+        RandomRow::Direct | RandomRow::DirectPolled => work.threads,
+        RandomRow::DirectCommands | RandomRow::ReadMany | RandomRow::ReadManyWide => 1,
         // As many shards.
         RandomRow::DirectTokio => 2 * work.threads,
     };
     let claim = Claim {
-        // What is in the page cache on purpose asks no device.
-        read_bytes: (!work.row.uses_page_cache()).then_some(outcome.answer.bytes),
+        // What is in the page cache on purpose asks no device, and the block layer does not count commands.
+        read_bytes: (!work.row.uses_page_cache() && work.row != RandomRow::DirectCommands)
+            .then_some(outcome.answer.bytes),
         workers: Some(workers),
         ..Claim::default()
     };
@@ -382,17 +381,25 @@ mod tests {
         );
         assert_eq!(
             names(Span::WholeFile, &options),
-            ["buffered", "mmap", "direct", "direct-tokio", "direct-pread", "read-many", "read-many-wide"]
+            [
+                "buffered",
+                "mmap",
+                "direct",
+                "direct-polled",
+                "direct-commands",
+                "direct-tokio",
+                "direct-pread",
+                "read-many",
+                "read-many-wide"
+            ]
         );
         options.rows = vec!["direct-pread".to_owned()];
         assert_eq!(names(Span::TenthOfMemory, &options), ["direct-pread"]);
-        assert_eq!(cells(&options, &[1, 8]).len(), 4);
-    }
-
-    #[test]
-    fn blocks_are_checked() {
-        assert_eq!(parse_block("4KiB"), Ok(4096));
-        assert!(parse_block("512").is_err());
-        assert!(parse_block("1GiB").is_err());
+        assert_eq!(cells(&options, &[1, 8], false).len(), 4);
+        options.rows.clear();
+        let commands = |has| {
+            cells(&options, &[1], has).iter().filter(|cell| cell.way.name() == "direct-commands").count()
+        };
+        assert_eq!([commands(false), commands(true)], [0, 1]);
     }
 }

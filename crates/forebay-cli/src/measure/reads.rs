@@ -24,3 +24,5 @@ pub(super) use cells::{Cell, Setting, Shape, build_row, common_metrics, extra_se
 pub(super) use job::Calls;
 pub(super) use job::{Pacing, ReadAnswer, Way};
 pub(super) use run::sample;
+pub(super) use shards::why_not_polled;
+pub(super) use threads::NO_POLLING;

@@ -26,7 +26,7 @@ mod words;
 pub(crate) static KIND: Kind = Kind {
     name: "saturate",
     about: "Find the number of readers, and the rate, from which on latency only grows",
-    quick_seconds: 20,
+    quick_seconds: 16,
     full_seconds: 120,
     needs_directory: false,
     options: SaturateOptions::augment_args,
@@ -174,6 +174,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
         experiment: KIND.name,
         subject: &subject,
         context,
+        namespace: None,
         block_bytes,
         workers,
         seconds: fitted.max(wanted.min(0.1)),

@@ -1,5 +1,6 @@
-//! `measure scan`: a file read from beginning to end, in eight ways.
+//! `measure scan`: a file read from beginning to end, in eight ways, and with more and more in flight.
 
+use std::fmt;
 use std::path::Path;
 
 use clap::Args;
@@ -23,8 +24,8 @@ use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 pub(crate) static KIND: Kind = Kind {
     name: "scan",
     about: "Read a file from its beginning to its end, in several ways",
-    quick_seconds: 25,
-    full_seconds: 200,
+    quick_seconds: 23,
+    full_seconds: 280,
     needs_directory: false,
     options: ScanOptions::augment_args,
     measure: |matches, context| run(&parsed(matches)?, context),
@@ -45,10 +46,13 @@ pub(crate) static KIND: Kind = Kind {
     charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
     axis: DEPTH,
     title: reads::scan_title,
-    heading: reads::scan_title,
-    together: |_, _| false,
+    heading: reads::scan_heading,
+    together: |one, other| one.number("depth").is_some() && other.number("depth").is_some(),
     verdicts: verdicts::scans,
 };
+
+/// Requests in flight of the sweep.
+const SWEEP: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// What can be chosen for a scan.
 #[derive(Debug, Clone, Default, Args)]
@@ -68,8 +72,33 @@ pub(crate) struct ScanOptions {
     /// Only these rows: buffered, mmap, direct-4k, direct-read-ahead, direct-no-copy, direct-large, default, uncached
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     pub(crate) rows: Vec<String>,
+    /// Requests of 512 KiB in flight of a sweep with `direct-large` [default: 1,2,4,8,16, with --quick or --rows none]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) depth: Vec<u32>,
     #[command(flatten)]
     pub(crate) hosts: HostsArgs,
+}
+
+/// One table: all rows as they are, or one row with so many requests in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Setting(Option<u32>);
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |depth| write!(formatter, ", {depth} in flight"))
+    }
+}
+
+/// All rows once, and then the sweep.
+fn cells(options: &ScanOptions, is_quick: bool) -> Vec<Cell<Setting, ScanRow>> {
+    let depths = match options.depth.as_slice() {
+        [] if is_quick || !options.rows.is_empty() => &[],
+        [] => &SWEEP[..],
+        given => given,
+    };
+    let rows = chosen(&ScanRow::ALL, &options.rows).into_iter().map(|row| Cell::new(Setting(None), row));
+    let of_depth = |depth: &u32| Cell::new(Setting(Some(*depth)), ScanRow::DirectLarge);
+    rows.chain(depths.iter().map(of_depth)).collect()
 }
 
 /// Seconds as a positive number.
@@ -98,12 +127,11 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     for note in &notes {
         context.progress.say(note);
     }
-    let rows = chosen(&ScanRow::ALL, &options.rows);
+    let mut cells = cells(options, context.quick);
     let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
-    let seconds_max = fit_seconds(wanted, rows.len(), context.remaining());
+    let seconds_max = fit_seconds(wanted, cells.len(), context.remaining());
     let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
-    let mut cells: Vec<Cell<&str, ScanRow>> = rows.iter().map(|row| Cell::new("", *row)).collect();
     let turns = Turns {
         label: "measure scan".to_owned(),
         repeats,
@@ -111,25 +139,35 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         place: &subject.path,
         context,
     };
-    let done = turns.take(&mut cells, |_, row, _| {
-        let work = ScanWork { row, bytes: subject.bytes, seconds_max };
+    let done = turns.take(&mut cells, |setting, row, _| {
+        let depth = setting.0.map(|depth| depth as usize);
+        let work = ScanWork { row, bytes: subject.bytes, seconds_max, depth };
         let (job, cached) = job(&subject.path, &work)?;
         Ok(taken(sampler.run(job, cached)?, row, cold.cache_state()))
     })?;
     notes.extend(general_notes(&subject, done, repeats));
-    let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
-        .parameter("file_bytes", subject.bytes)
-        .parameter("memory_limit_bytes", sizes.memory_bytes)
-        .parameter("cold", cold.name())
-        .parameter("repeats", done)
-        .parameter("seconds_max", seconds_max)
-        .parameter("file_system", subject.filesystem.as_str())
-        .parameter("own_file", subject.pattern.is_some())
-        .parameter("seed", context.seed);
-    experiment.notes = notes;
-    experiment.conditions = subject.ground.conditions();
-    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &cold)).collect();
-    Ok(vec![experiment])
+    let mut settings: Vec<Setting> = cells.iter().map(|cell| cell.setting).collect();
+    settings.dedup();
+    let build = |setting: Setting| {
+        let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
+            .parameter("file_bytes", subject.bytes)
+            .parameter("memory_limit_bytes", sizes.memory_bytes)
+            .parameter("cold", cold.name())
+            .parameter("repeats", done)
+            .parameter("seconds_max", seconds_max)
+            .parameter("file_system", subject.filesystem.as_str())
+            .parameter("own_file", subject.pattern.is_some())
+            .parameter("seed", context.seed);
+        if let Some(depth) = setting.0 {
+            experiment = experiment.parameter("depth", depth);
+        }
+        experiment.notes.clone_from(&notes);
+        experiment.conditions = subject.ground.conditions();
+        let of_this = cells.extract_if(.., |cell| cell.setting == setting);
+        experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
+        experiment
+    };
+    Ok(settings.into_iter().map(build).collect())
 }
 
 /// A sample with the file at `path`, and where the page cache's part of its memory is counted.
@@ -145,9 +183,14 @@ pub(super) fn job(path: &Path, work: &ScanWork) -> anyhow::Result<(Job, Cached)>
     Ok((Job::new(KIND.name, path, work, work.seconds_max)?, cached))
 }
 
-fn build_row(cell: Cell<&str, ScanRow>, cold: &Cold) -> Row {
+fn build_row(cell: Cell<Setting, ScanRow>, cold: &Cold) -> Row {
     let cache = if cell.way.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
-    cell.into_row().cache(cache)
+    let depth = cell.setting.0;
+    let row = cell.into_row().cache(cache);
+    match depth {
+        Some(depth) => row.describe(format!("Forebay's scan, O_DIRECT, {depth} x 512 KiB in flight")),
+        None => row,
+    }
 }
 
 /// What a sample found and claims; `cache` is what rows that use the page cache found there.
@@ -260,12 +303,26 @@ mod tests {
 
     #[test]
     fn a_row_that_failed_says_why_and_direct_rows_are_never_warm() {
-        let mut cell = Cell::new("", ScanRow::Uncached);
+        let mut cell = Cell::new(Setting(None), ScanRow::Uncached);
         cell.taken = Err("no".to_owned());
         let row = build_row(cell, &Cold::Warm);
         assert_eq!((row.skipped.as_deref(), row.cache), (Some("no"), Some(CacheState::Warm)));
-        let row = build_row(Cell::new("", ScanRow::DirectLarge), &Cold::Warm);
+        let row = build_row(Cell::new(Setting(None), ScanRow::DirectLarge), &Cold::Warm);
         assert_eq!(row.cache, Some(CacheState::Direct));
+    }
+
+    #[test]
+    fn a_sweep_follows_the_rows_unless_it_is_not_wanted() {
+        let depths = |options: &ScanOptions, is_quick| -> Vec<Option<u32>> {
+            cells(options, is_quick).iter().map(|cell| cell.setting.0).collect()
+        };
+        let usual = ScanOptions::default();
+        assert_eq!(depths(&usual, false)[7..], [None, Some(1), Some(2), Some(4), Some(8), Some(16)]);
+        assert_eq!(depths(&usual, true), [None; 8]);
+        let rows = ScanOptions { rows: vec!["mmap".to_owned()], ..ScanOptions::default() };
+        assert_eq!(depths(&rows, false), [None]);
+        let both = ScanOptions { depth: vec![3], ..rows };
+        assert_eq!(depths(&both, true), [None, Some(3)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::job::RandomRow;
 use super::plan::Sizes;
-use super::units::show_bytes;
+use super::units::{parse_bytes, show_bytes};
 use crate::exit::Failure;
 
 /// A span of fewer blocks would measure single places of the device.
@@ -41,7 +41,13 @@ impl Span {
             .filter(|row| match self {
                 _ if !named.is_empty() => named.iter().any(|name| name == row.name()),
                 // The comparisons of ways to read directly say the same on every span.
-                Self::TenthOfMemory => !matches!(row, RandomRow::DirectTokio | RandomRow::DirectPread),
+                Self::TenthOfMemory => !matches!(
+                    row,
+                    RandomRow::DirectPolled
+                        | RandomRow::DirectCommands
+                        | RandomRow::DirectTokio
+                        | RandomRow::DirectPread
+                ),
                 Self::WholeFile => true,
             })
             .collect()
@@ -68,6 +74,19 @@ pub(super) fn check_spans(sizes: &Sizes, block_bytes: u64) -> Result<(), Failure
     Ok(())
 }
 
+/// The bytes of a random read.
+///
+/// # Errors
+/// A sentence with what they can be.
+pub(super) fn parse_block(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes.is_multiple_of(4096) && bytes <= 64 << 20 {
+        Ok(bytes)
+    } else {
+        Err(format!("{text:?} cannot be a block: direct reads need a multiple of 4KiB, at most 64MiB"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +100,12 @@ mod tests {
         let error = check_spans(&sizes, 1 << 20).expect_err("6 blocks");
         assert!(error.to_string().contains("--block"), "{error}");
         assert_eq!(error.code(), 4);
+    }
+
+    #[test]
+    fn blocks_are_checked() {
+        assert_eq!(parse_block("4KiB"), Ok(4096));
+        assert!(parse_block("512").is_err());
+        assert!(parse_block("1GiB").is_err());
     }
 }

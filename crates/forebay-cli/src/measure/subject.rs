@@ -73,7 +73,7 @@ impl Subject {
         check_space(
             &directory,
             bytes,
-            "give a smaller --size and --memory, or name a directory with more space",
+            "give a smaller --size (and --memory, where there is one), or name a directory with more space",
         )?;
         let temp = context.cleanup.temp_file(&directory, "measure").map_err(|error| {
             Failure::Path(format!(
@@ -167,7 +167,7 @@ fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             Failure::Unsuitable(format!(
-                "{told}; give a smaller --size and --memory, or name another directory"
+                "{told}; give a smaller --size (and --memory, where there is one), or name another directory"
             ))
             .into()
         }

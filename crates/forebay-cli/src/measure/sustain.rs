@@ -2,7 +2,7 @@
 //! it goes on with, and when that changes.
 //!
 //! [`cells`] makes the file, runs every load in a fresh process ([`load`]) and builds the table; [`level`] looks for
-//! the change.
+//! the change, [`stall`] for standstills.
 
 use clap::Args;
 
@@ -19,7 +19,10 @@ mod cells;
 mod job;
 mod level;
 mod load;
+mod stall;
 
+#[cfg(test)]
+pub(crate) use cells::simulated;
 use cells::{Plan, measure};
 use job::{LoadRow, SEQUENTIAL_BYTES};
 
@@ -27,7 +30,7 @@ use job::{LoadRow, SEQUENTIAL_BYTES};
 pub(crate) static KIND: Kind = Kind {
     name: "sustain",
     about: "Keep one load up after an idle time: the level at first, the level that lasts, and where it changes",
-    quick_seconds: 19,
+    quick_seconds: 17,
     full_seconds: 220,
     needs_directory: true,
     options: SustainOptions::augment_args,
@@ -70,6 +73,20 @@ const COLUMNS: &[Column] = &[
         0.01,
         "standard deviation of the tenths of a second at the sustained level, as a share of their mean",
     ),
+    column(
+        metric::STALL_COUNT,
+        "standstills",
+        1.0,
+        "times at the sustained level in which next to nothing ended",
+    ),
+    column(
+        metric::STALL_EVERY_S,
+        "one every s",
+        1.0,
+        "from one to the next; nothing where that is not regular",
+    ),
+    column(metric::STALL_MS, "standstill ms", 1.0, "how long one lasts, in the middle"),
+    column(metric::STALL_SHARE, "standing still %", 0.01, "all of them together, as a share of the time"),
     column(metric::IOPS, "IOPS", 1.0, "blocks a second, over the whole time"),
     columns::P50_US,
     columns::P99_US,

@@ -2,8 +2,8 @@
 //! workers compute.
 //!
 //! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`], [`store`] and [`peers`] are
-//! the rows ([`appender`], [`batches`], [`mod@file`]), [`load`] is what keeps the workers busy, [`source`] the thread from which
-//! appends come at fixed times, [`stamp`] tells when a record was durable, [`targets`] what `--check` holds
+//! the rows ([`appender`], [`batches`], [`mod@file`]), [`published`] the same with a file for each append; [`load`] is what
+//! keeps the workers busy, [`source`] the thread from which appends come at fixed times, [`stamp`] tells when a record was durable, [`targets`] what `--check` holds
 //! the figures against.
 
 use clap::{Args, ValueEnum};
@@ -26,6 +26,7 @@ mod job;
 mod load;
 mod log;
 mod peers;
+mod published;
 mod run;
 mod source;
 mod stamp;
@@ -34,27 +35,33 @@ mod targets;
 mod words;
 
 pub(super) use cells::{Plan, Setting, measure};
-pub(super) use job::{FlushChoice, Load, WalRow, Workload};
+pub(super) use job::{FlushChoice, Load, Times, WalRow, Workload};
+use load::workers;
+
 /// What the program knows of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "wal",
     about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
-    quick_seconds: 18,
-    full_seconds: 320,
+    quick_seconds: 16,
+    full_seconds: 405,
     needs_directory: true,
     options: WalOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, context),
-    report: |context| run(&WalOptions::default(), context),
+    measure: |matches, context| run(&parsed(matches)?, true, context),
+    report: |context| run(&WalOptions::default(), false, context),
     sample,
     columns: COLUMNS,
     compared: metric::DURABLE[1],
-    charts: &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT],
+    charts: CHARTS,
     axis: DEPTH,
     title: appends::title,
     heading: appends::title,
     together: |_, _| false,
     verdicts: appends::wal,
 };
+
+/// What charts of appends show.
+pub(super) const CHARTS: &[&str] =
+    &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT, metric::TIMERS_LATE[1]];
 
 /// What tables of appends show.
 pub(super) const COLUMNS: &[Column] = &[
@@ -71,6 +78,10 @@ pub(super) const COLUMNS: &[Column] = &[
     columns::LATE_P99_US,
     columns::WORK_PER_S,
     columns::WORK_KEPT,
+    columns::TIMERS_LATE[0],
+    columns::TIMERS_LATE[1],
+    columns::TIMERS_LATE[2],
+    columns::TIMERS_CPU_SHARE,
     columns::CPU_US_PER_APPEND,
 ];
 
@@ -89,7 +100,8 @@ const FILE_BYTES_QUICK: u64 = 16 << 20;
 /// What can be chosen for durable appends.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WalOptions {
-    /// Only with idle workers (none), or only with workers that compute (cpu) [default: both]
+    /// Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks whose lateness is
+    /// told (timers) [default: all, with --quick none and cpu]
     #[arg(long, value_name = "LOAD")]
     load: Option<LoadChoice>,
     /// Only appends at fixed times (open), or only appenders that wait for each answer (closed) [default:
@@ -102,6 +114,10 @@ pub(crate) struct WalOptions {
     /// Appenders of the closed loops [default: 64,1, with --quick 64 with idle workers only]
     #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     appenders: Vec<u32>,
+    /// Threads of the runtime [default: one for each processor, and for 64 appenders with idle workers also 1 and 4 times
+    /// as many, unless something else is chosen]
+    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
     /// Bytes of a record [default: 256]
     #[arg(long, value_name = "BYTES", value_parser = parse_record)]
     record: Option<u64>,
@@ -118,8 +134,11 @@ pub(crate) struct WalOptions {
     /// Who waits for the device in the log's rows [default: when-alone, as the log itself]
     #[arg(long, value_name = "FLUSH")]
     flush: Option<FlushChoice>,
-    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    /// Count as the published benchmarks do: each append makes a file of its own and removes it
     #[arg(long)]
+    as_published: bool,
+    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    #[arg(long, conflicts_with = "as_published")]
     check: bool,
 }
 
@@ -130,6 +149,8 @@ pub(crate) enum LoadChoice {
     None,
     /// Two tasks that sort for each worker.
     Cpu,
+    /// A thousand tasks that wait for a time.
+    Timers,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -146,6 +167,7 @@ impl LoadChoice {
         match choice {
             Some(Self::None) => vec![Load::None],
             Some(Self::Cpu) => vec![Load::Cpu],
+            Some(Self::Timers) => vec![Load::Timers],
             None => vec![Load::None, Load::Cpu],
         }
     }
@@ -171,20 +193,39 @@ pub(super) fn file_bytes(quick: bool) -> u64 {
     if quick { FILE_BYTES_QUICK } else { FILE_BYTES }
 }
 
-/// Appends with every row in turn; one experiment for each loop and load.
+/// Numbers of threads beside the usual one: 1, and 4 times as many as processors.
+pub(super) fn swept_threads() -> impl Iterator<Item = Option<u32>> {
+    let usual = workers() as u32;
+    [1, 4 * usual].into_iter().filter(move |threads| *threads != usual).map(Some)
+}
+
+/// The settings with each of these numbers of threads; as they are when there are none.
+pub(super) fn with_threads(settings: Vec<Setting>, threads: &[u32]) -> Vec<Setting> {
+    if threads.is_empty() {
+        return settings;
+    }
+    let each = |threads: &u32| {
+        let threads = Some(*threads);
+        settings.iter().map(move |setting| Setting { threads, ..*setting })
+    };
+    threads.iter().flat_map(each).collect()
+}
+
+/// Appends with every row in turn; one experiment for each loop and load, and with `sweeps` for other numbers of threads.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
-pub(crate) fn run(options: &WalOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+fn run(options: &WalOptions, sweeps: bool, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let plan = Plan {
         name: KIND.name,
-        settings: settings(options, context.quick),
+        settings: settings(options, context.quick, sweeps),
         rows: chosen(&WalRow::APPENDS, &options.rows),
         seconds: options.seconds.unwrap_or(if context.quick { 0.5 } else { 2.0 }),
         repeats: options.repeats.unwrap_or(if context.quick { 1 } else { 3 }) as usize,
         record_bytes: options.record.unwrap_or(256) as usize,
         batch: 1,
         file_bytes: file_bytes(context.quick),
+        as_published: options.as_published,
         flush: options.flush.unwrap_or_default(),
     };
     let mut experiments = measure(&plan, context)?;
@@ -194,25 +235,39 @@ pub(crate) fn run(options: &WalOptions, context: &mut Context) -> anyhow::Result
     Ok(experiments)
 }
 
-fn settings(options: &WalOptions, quick: bool) -> Vec<Setting> {
+fn settings(options: &WalOptions, quick: bool, sweeps: bool) -> Vec<Setting> {
     let mut settings = Vec::new();
     let wanted = |kind| options.kind.is_none_or(|chosen| chosen == kind);
-    for load in LoadChoice::loads(options.load) {
+    let mut loads = LoadChoice::loads(options.load);
+    // Harm that is only looked at needs no second loop, and no place in a quick report.
+    let harm = options.load.is_none() && !quick && wanted(LoopChoice::Open);
+    loads.extend(harm.then_some(Load::Timers));
+    for load in loads {
         if wanted(LoopChoice::Open) {
-            settings.push(Setting { workload: Workload::Open { rate: options.rate.unwrap_or(500) }, load });
+            let workload = Workload::Open { rate: options.rate.unwrap_or(500) };
+            settings.push(Setting { workload, load, threads: None });
         }
         let appenders = match (options.appenders.as_slice(), quick, load) {
             ([], false, _) => vec![64, 1],
             ([], true, Load::None) => vec![64],
-            ([], true, Load::Cpu) => Vec::new(),
+            ([], true, _) => Vec::new(),
             (given, _, _) => given.to_vec(),
         };
-        if wanted(LoopChoice::Closed) {
+        if wanted(LoopChoice::Closed) && (load != Load::Timers || options.load.is_some()) {
             let closed = |count: u32| Workload::Closed { appenders: count as usize };
-            settings.extend(appenders.into_iter().map(|count| Setting { workload: closed(count), load }));
+            let setting = |count| Setting { workload: closed(count), load, threads: None };
+            settings.extend(appenders.into_iter().map(setting));
         }
     }
-    settings
+    let nothing_chosen = options.load.is_none()
+        && options.kind.is_none()
+        && options.appenders.is_empty()
+        && options.threads.is_empty();
+    if sweeps && nothing_chosen && !quick && !options.check {
+        let (workload, load) = (Workload::Closed { appenders: 64 }, Load::None);
+        settings.extend(swept_threads().map(|threads| Setting { workload, load, threads }));
+    }
+    with_threads(settings, &options.threads)
 }
 
 #[cfg(test)]
@@ -221,16 +276,25 @@ mod tests {
 
     #[test]
     fn every_loop_runs_without_and_with_load() {
-        assert_eq!(settings(&WalOptions::default(), false).len(), 6);
-        assert_eq!(settings(&WalOptions::default(), true).len(), 3);
+        assert_eq!(settings(&WalOptions::default(), false, false).len(), 7);
+        assert_eq!(settings(&WalOptions::default(), true, true).len(), 3);
+        let swept = settings(&WalOptions::default(), false, true);
+        assert!(swept.len() > 7, "1 or 4 times as many threads as processors differ from as many");
+        assert!(swept[7..].iter().all(|setting| setting.threads.is_some() && setting.load == Load::None));
+        let checked = WalOptions { check: true, ..WalOptions::default() };
+        assert_eq!(settings(&checked, false, true).len(), 7, "limits are for the usual number");
         let options = WalOptions {
             load: Some(LoadChoice::Cpu),
             kind: Some(LoopChoice::Closed),
             appenders: vec![7],
             ..WalOptions::default()
         };
-        let only = Setting { workload: Workload::Closed { appenders: 7 }, load: Load::Cpu };
-        assert_eq!(settings(&options, true), [only]);
+        let only = Setting { workload: Workload::Closed { appenders: 7 }, load: Load::Cpu, threads: None };
+        assert_eq!(settings(&options, true, true), [only]);
+        let options = WalOptions { threads: vec![1, 8], ..options };
+        let found: Vec<Option<u32>> =
+            settings(&options, true, true).iter().map(|setting| setting.threads).collect();
+        assert_eq!(found, [Some(1), Some(8)]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! `measure walk`: lookups in an index on the device, each a chain of reads of which every one depends on the
 //! one before.
 //!
-//! [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`mod@run`]) and builds
+//! [`published`] is what a lookup does beside it where it is counted as published. [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`mod@run`]) and builds
 //! the tables. [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup
 //! after the other, each answer verified. [`targets`] is what `--check` holds the figures against.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
@@ -21,6 +21,7 @@ mod engine;
 mod job;
 mod lane;
 mod plant;
+mod published;
 mod ring;
 mod run;
 mod targets;
@@ -36,7 +37,7 @@ pub(crate) static KIND: Kind = Kind {
     name: "walk",
     about: "Look keys up in an index on the device, each a chain of dependent reads, in several ways",
     quick_seconds: 6,
-    full_seconds: 40,
+    full_seconds: 80,
     needs_directory: true,
     options: WalkOptions::augment_args,
     measure: |matches, context| run(&parsed(matches)?, context),
@@ -49,10 +50,21 @@ pub(crate) static KIND: Kind = Kind {
         columns::CPU_US_PER_LOOKUP,
         columns::CONTEXT_SWITCHES_PER_LOOKUP,
         columns::WAKES_PER_LOOKUP,
+        columns::TIMERS_LATE[0],
+        columns::TIMERS_LATE[1],
+        columns::TIMERS_LATE[2],
+        columns::TIMERS_CPU_SHARE,
         columns::IN_FLIGHT_AVG,
+        columns::DEVICE_SHARE,
     ],
     compared: metric::LOOKUPS_PER_S,
-    charts: &[metric::LOOKUPS_PER_S, metric::P99_US, metric::CPU_US_PER_LOOKUP, metric::WAKES_PER_LOOKUP],
+    charts: &[
+        metric::LOOKUPS_PER_S,
+        metric::P99_US,
+        metric::CPU_US_PER_LOOKUP,
+        metric::WAKES_PER_LOOKUP,
+        metric::TIMERS_LATE[1],
+    ],
     axis: Axis { parameter: "depth", label: "reads of a lookup" },
     title: walks::title,
     heading: walks::heading,
@@ -86,6 +98,10 @@ pub(crate) struct WalkOptions {
     /// 1]
     #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
+    /// Only lookups with nothing beside them (nothing), or only beside a thousand timer tasks whose lateness is told
+    /// (timers) [default: nothing, and timers at depth 6 from one thread, with --quick nothing]
+    #[arg(long, value_name = "WHAT")]
+    beside: Option<Beside>,
     /// Size of a file [default: 1GiB, with --quick 128MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u64>,
@@ -99,15 +115,31 @@ pub(crate) struct WalkOptions {
     /// blocking-whole, tokio-fs
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
-    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    /// Count as the published benchmarks do: each lookup makes a file with its nodes and removes it. `io_uring`, whose file
+    /// is registered once, is left out
     #[arg(long)]
+    as_published: bool,
+    /// What the report measures, which is not every depth, but also the harm.
+    #[arg(skip)]
+    in_report: bool,
+    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    #[arg(long, conflicts_with_all = ["as_published", "beside"])]
     check: bool,
+}
+
+/// What else happens meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Beside {
+    /// Nothing.
+    Nothing,
+    /// A thousand tasks that wait for a time.
+    Timers,
 }
 
 impl WalkOptions {
     /// What the report measures: not every depth.
     pub(crate) fn for_report() -> Self {
-        Self { depth: vec![DEPTH], threads: vec![1], ..Self::default() }
+        Self { depth: vec![DEPTH], threads: vec![1], in_report: true, ..Self::default() }
     }
 }
 
@@ -152,7 +184,8 @@ pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Resul
     let plan = Plan {
         nodes,
         settings: settings(options, quick, processors() as u32),
-        rows: chosen(&WalkRow::ALL, &options.rows),
+        rows: rows(options)?,
+        as_published: options.as_published,
         fan_out: options.fanout,
         file_bytes: options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES }),
         in_flight: options.in_flight.unwrap_or(64) as usize,
@@ -166,21 +199,38 @@ pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Resul
     Ok(experiments)
 }
 
-/// Depths and threads that go together.
-fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting> {
-    let setting = |depth, threads: u32| Setting { depth, threads: threads as usize };
-    if !options.depth.is_empty() || !options.threads.is_empty() || quick {
-        let depths = if options.depth.is_empty() { &[DEPTH][..] } else { &options.depth };
-        let threads = if options.threads.is_empty() { &[1][..] } else { &options.threads };
-        let all = threads.iter().flat_map(|threads| depths.iter().map(|depth| setting(*depth, *threads)));
-        return all.collect();
+/// The rows that were asked for and can be measured so.
+fn rows(options: &WalkOptions) -> anyhow::Result<Vec<WalkRow>> {
+    let mut rows = chosen(&WalkRow::ALL, &options.rows);
+    rows.retain(|row| !options.as_published || *row != WalkRow::IoUring);
+    if rows.is_empty() {
+        let what = "`io_uring` reads a file that is registered once: it cannot be counted as the published benchmarks do";
+        return Err(crate::exit::Failure::Usage(what.to_owned()).into());
     }
-    let mut settings: Vec<Setting> = (1..=DEPTH_MAX).map(|depth| setting(depth, 1)).collect();
-    for threads in [processors, 4 * processors] {
-        let more = setting(DEPTH, threads);
-        if !settings.contains(&more) {
-            settings.push(more);
-        }
+    Ok(rows)
+}
+
+/// Depths and threads that go together, and what is beside them.
+fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting> {
+    let harm = options.beside == Some(Beside::Timers);
+    let setting = |depth, threads: u32| Setting { depth, threads: threads as usize, timers: harm };
+    let mut settings: Vec<Setting> =
+        if !options.depth.is_empty() || !options.threads.is_empty() || quick || harm {
+            let depths = if options.depth.is_empty() { &[DEPTH][..] } else { &options.depth };
+            let threads = if options.threads.is_empty() { &[1][..] } else { &options.threads };
+            let all = threads.iter().flat_map(|threads| depths.iter().map(|depth| setting(*depth, *threads)));
+            all.collect()
+        } else {
+            let more = [processors, 4 * processors].map(|threads| setting(DEPTH, threads));
+            let mut settings: Vec<Setting> = (1..=DEPTH_MAX).map(|depth| setting(depth, 1)).collect();
+            let new = more.into_iter().filter(|more| more.threads > 1);
+            settings.extend(new);
+            settings
+        };
+    // Harm that is only looked at has no place in a quick report, nor where something else was asked for.
+    let by_itself = options.in_report || (options.depth.is_empty() && options.threads.is_empty());
+    if options.beside.is_none() && by_itself && !quick && !options.check {
+        settings.push(Setting { depth: DEPTH, threads: 1, timers: true });
     }
     settings
 }
@@ -195,13 +245,31 @@ mod tests {
             settings.into_iter().map(|setting| (setting.depth, setting.threads)).collect()
         };
         let all = told(settings(&WalkOptions::default(), false, 2));
-        assert_eq!(all.len(), 10);
-        assert_eq!(all[8..], [(6, 2), (6, 8)]);
-        assert_eq!(told(settings(&WalkOptions::default(), false, 1)).len(), 9);
+        assert_eq!(all.len(), 11);
+        assert_eq!(all[8..], [(6, 2), (6, 8), (6, 1)]);
+        assert_eq!(told(settings(&WalkOptions::default(), false, 1)).len(), 10);
         assert_eq!(told(settings(&WalkOptions::default(), true, 2)), [(6, 1)]);
-        let options = WalkOptions { depth: vec![1, 3], threads: vec![2, 5], ..WalkOptions::default() };
+        let (depth, threads, beside) = (vec![1, 3], vec![2, 5], Some(Beside::Nothing));
+        let options = WalkOptions { depth, threads, beside, ..WalkOptions::default() };
         assert_eq!(told(settings(&options, false, 2)), [(1, 2), (3, 2), (1, 5), (3, 5)]);
-        assert_eq!(told(settings(&WalkOptions::for_report(), false, 2)), [(6, 1)]);
+        let report = settings(&WalkOptions::for_report(), false, 2);
+        assert_eq!(report.iter().map(|setting| setting.timers).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(told(report), [(6, 1), (6, 1)]);
+        let harm = WalkOptions { beside: Some(Beside::Timers), ..WalkOptions::default() };
+        assert!(settings(&harm, true, 2).iter().all(|setting| setting.timers));
+        let check = WalkOptions { check: true, ..WalkOptions::default() };
+        assert!(settings(&check, false, 2).iter().all(|setting| !setting.timers), "it has no limits");
+    }
+
+    #[test]
+    fn what_cannot_be_counted_as_published_is_left_out_or_refused() {
+        let published = |rows: &[&str]| WalkOptions {
+            as_published: true,
+            rows: rows.iter().map(|row| (*row).to_owned()).collect(),
+            ..WalkOptions::default()
+        };
+        assert_eq!(rows(&published(&[])).expect("the others").len(), WalkRow::ALL.len() - 1);
+        assert!(rows(&published(&["io_uring"])).is_err());
     }
 
     #[test]

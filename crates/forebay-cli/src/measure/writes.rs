@@ -23,6 +23,8 @@ mod engine;
 mod job;
 mod run;
 
+#[cfg(test)]
+pub(crate) use cells::simulated;
 use cells::{Plan, Setting, measure};
 use job::{BLOCK_BYTES, Pattern, WriteRow};
 
@@ -30,7 +32,7 @@ use job::{BLOCK_BYTES, Pattern, WriteRow};
 pub(crate) static KIND: Kind = Kind {
     name: "writes",
     about: "Write blocks at random, with and without the time for open, sync and close, in several ways",
-    quick_seconds: 14,
+    quick_seconds: 12,
     full_seconds: 200,
     needs_directory: true,
     options: WritesOptions::augment_args,
@@ -113,7 +115,7 @@ pub(crate) struct WritesOptions {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
     /// Only these rows: naive, sync-at-end, sync-close, o-direct, o-direct-dsync, fdatasync-each, fsync-each,
-    /// forebay, forebay-durable
+    /// forebay, forebay-durable, forebay-combine
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! Titles and sentences of `measure wal` and `measure blocking`.
 
+use super::harm;
 use super::noise::{Difference, difference};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
@@ -22,7 +23,14 @@ const OTHERS: [(&str, &str); 5] = [
 /// What such an experiment is called in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
-    let load = if is(experiment, "load", "cpu") { "workers busy" } else { "workers idle" };
+    let threads = experiment.number("threads").map_or_else(String::new, |count| format!("{count} "));
+    let load = match experiment.parameters.get("load").and_then(serde_json::Value::as_str) {
+        Some("cpu") => format!("{threads}workers busy"),
+        Some("timers") => format!("{threads}workers beside 1,000 timers"),
+        _ => format!("{threads}workers idle"),
+    };
+    let what =
+        if is_published(experiment) { "Appends to a file each, made and removed" } else { "Durable appends" };
     if experiment.name == "blocking" {
         return format!(
             "Batches of {} records, {} caller(s), {load}",
@@ -31,16 +39,21 @@ pub(crate) fn title(experiment: &Experiment) -> String {
         );
     }
     if is(experiment, "loop", "open") {
-        return format!("Durable appends, {} a second at fixed times, {load}", count("rate_per_s"));
+        return format!("{what}, {} a second at fixed times, {load}", count("rate_per_s"));
     }
-    format!("Durable appends, {} appender(s), {load}", count("appenders"))
+    format!("{what}, {} appender(s), {load}", count("appenders"))
 }
 
 /// The verdicts of `measure wal`.
 pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
-    let mut sentences = Vec::new();
-    let all = || experiments.iter().copied();
-    let open = |load: &str| all().find(|found| is(found, "loop", "open") && is(found, "load", load));
+    let mut sentences: Vec<String> = experiments.iter().copied().filter_map(published).collect();
+    let all = || experiments.iter().copied().filter(|found| !is_published(found));
+    let usual = |found: &Experiment| found.number("threads").is_none();
+    let open = |load: &str| {
+        let mut loops = all().filter(|found| is(found, "loop", "open") && is(found, "load", load));
+        let first = loops.clone().next();
+        loops.find(|found| usual(found)).or(first)
+    };
     if let Some(busy) = open("cpu") {
         sentences.extend(under_load(busy));
         if let Some(idle) = open("none") {
@@ -48,9 +61,12 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
         }
         sentences.extend(work(busy));
     }
-    sentences.extend(all().filter(|found| is(found, "loop", "closed")).filter_map(throughput));
+    let throughputs = all().filter(|found| is(found, "loop", "closed") && !is(found, "load", "timers"));
+    sentences.extend(throughputs.filter_map(throughput));
+    let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
+    sentences.extend(beside.filter_map(|found| harm::sentence(found, "no-appends", &title(found))));
     let mut told = Vec::new();
-    for row in all().flat_map(|experiment| &experiment.rows) {
+    for row in experiments.iter().flat_map(|experiment| &experiment.rows) {
         if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
             told.push(&row.name);
             sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
@@ -61,7 +77,34 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
 
 /// The verdicts of `measure blocking`.
 pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
-    experiments.iter().flat_map(|experiment| batches(experiment)).collect()
+    let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
+    let harm = beside.filter_map(|found| harm::sentence(found, "no-appends", &title(found)));
+    experiments.iter().flat_map(|experiment| batches(experiment)).chain(harm).collect()
+}
+
+/// All ways beside each other, the quickest first: what these figures count is not what an append costs.
+fn published(experiment: &Experiment) -> Option<String> {
+    let p50 = metric::SEEN[0];
+    let mut rows: Vec<(f64, &Row)> = experiment
+        .rows
+        .iter()
+        .filter(|row| is_published(experiment) && row.skipped.is_none() && row.degraded.is_none())
+        .filter_map(|row| Some((row.metrics.get(p50)?, row)))
+        .collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let told: Vec<String> =
+        rows.iter().map(|(us, row)| format!("{} with `{}`", time(*us), row.name)).collect();
+    let hint = hint(rows.first()?.1);
+    Some(format!(
+        "{}: half of them are over within {}; the making and the removal of a file are in it, as in published figures{hint}",
+        title(experiment),
+        told.join(", ")
+    ))
+}
+
+/// Whether each append had a file of its own.
+fn is_published(experiment: &Experiment) -> bool {
+    experiment.parameters.get("as_published").is_some_and(|value| value == true)
 }
 
 fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
@@ -171,8 +214,9 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     };
     let hint = hint(own);
     Some(format!(
-        "{count} appender(s) with {} workers: {} durable appends a second with {words}, 99 of 100 durable within {}; the fastest \
+        "{count} appender(s) with {}{} workers: {} durable appends a second with {words}, 99 of 100 durable within {}; the fastest \
          other is {other_words} with {} within {}: {verdict}{hint}",
+        experiment.number("threads").map_or_else(String::new, |count| format!("{count} ")),
         if is(experiment, "load", "cpu") { "busy" } else { "idle" },
         number(rate),
         time_of(own, P99)?,

@@ -6,7 +6,7 @@ use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
 
 /// Ways of reading directly; the best of them is what the page cache is held against.
-const DIRECT: [&str; 3] = ["direct", "direct-tokio", "direct-pread"];
+const DIRECT: [&str; 4] = ["direct", "direct-polled", "direct-tokio", "direct-pread"];
 
 /// At which depths of a span the page cache is faster, equal or slower. `None` where it was not measured.
 pub(super) fn wins(group: &[&Experiment]) -> Option<String> {
@@ -47,6 +47,42 @@ pub(super) fn wins(group: &[&Experiment]) -> Option<String> {
     })
 }
 
+/// From which share of the most on a scan has all there is.
+const ENOUGH: f64 = 0.95;
+
+/// How many large requests in flight a scan needs, and at which numbers the page cache is faster.
+pub(super) fn scans(swept: &[&Experiment], buffered: Option<&Row>) -> Option<String> {
+    const ROW: &str = "direct-large";
+    let mut rows: Vec<(f64, &Row)> = swept
+        .iter()
+        .filter_map(|experiment| Some((experiment.number("depth")?, experiment.row(ROW)?)))
+        .filter(|(_, row)| row.metrics.get(metric::MB_PER_S).is_some())
+        .collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let rate = |row: &Row| row.metrics.get(metric::MB_PER_S).unwrap_or(0.0);
+    let most = rows.iter().map(|(_, row)| rate(row)).fold(0.0, f64::max);
+    let (depth, row) = rows.iter().find(|(_, row)| rate(row) >= ENOUGH * most)?;
+    let wins: Vec<f64> = rows
+        .iter()
+        .filter(|(_, row)| {
+            let other = buffered.and_then(|buffered| difference(buffered, row, metric::MB_PER_S));
+            matches!(other, Some(Difference::More(_)))
+        })
+        .map(|(depth, _)| *depth)
+        .collect();
+    let cache = match (buffered.and_then(|row| row.metrics.get(metric::MB_PER_S)), wins.as_slice()) {
+        (None, _) => String::new(),
+        (Some(rate), []) => format!("; the page cache (`buffered`, {}) wins at none of them", number(rate)),
+        (Some(rate), wins) => format!("; the page cache (`buffered`, {}) wins {}", number(rate), at(wins)),
+    };
+    Some(format!(
+        "a scan with reads of 512 KiB needs {} in flight for all there is ({} MB/s, and {} at most){cache}",
+        number(*depth),
+        number(rate(row)),
+        number(most)
+    ))
+}
+
 fn of_depth(experiment: &Experiment) -> Option<Difference> {
     let rate = |row: &Row| row.metrics.get(metric::IOPS).unwrap_or(0.0);
     let direct =
@@ -76,6 +112,38 @@ mod tests {
         let mut experiment = Experiment::new("random", "").parameter("depth", depth);
         experiment.rows = vec![row("buffered", buffered), row("direct", 1.0), row("direct-pread", direct)];
         experiment
+    }
+
+    #[test]
+    fn a_sweep_of_scans_tells_what_it_needs_and_where_the_cache_wins() {
+        let of = |depth: Option<u32>, name: &str, rate: f64| {
+            let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
+                let mut metrics = Metrics::default();
+                metrics.set(metric::MB_PER_S, rate * factor);
+                Sample { repeat: 0, metrics }
+            });
+            let mut experiment = Experiment::new("scan", "");
+            if let Some(depth) = depth {
+                experiment = experiment.parameter("depth", depth);
+            }
+            experiment.rows = vec![Row::from_samples(name, samples.collect())];
+            experiment
+        };
+        let mut all = vec![of(None, "buffered", 1000.0)];
+        all.extend(
+            [(4, 2900.0), (1, 700.0), (2, 1400.0), (8, 3000.0)]
+                .map(|(depth, rate)| of(Some(depth), "direct-large", rate)),
+        );
+        let told = |all: &[Experiment]| crate::report::verdicts::scans(&all.iter().collect::<Vec<_>>()).pop();
+        assert_eq!(
+            told(&all).as_deref(),
+            Some(
+                "a scan with reads of 512 KiB needs 4 in flight for all there is (2,900 MB/s, and 3,000 at most); the page \
+                 cache (`buffered`, 1,000) wins at depth 1"
+            )
+        );
+        assert!(told(&all[1..]).is_some_and(|sentence| !sentence.contains("page cache")));
+        assert_eq!(scans(&[], None), None);
     }
 
     #[test]

@@ -69,6 +69,12 @@ pub(crate) const WAKES_PER_LOOKUP: Column =
     column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again");
 pub(crate) const IN_FLIGHT_AVG: Column =
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time");
+pub(crate) const DEVICE_SHARE: Column = column(
+    metric::DEVICE_SHARE,
+    "on the device %",
+    0.01,
+    "share of a lookup's time in which its read is at the block device; everyone's requests count",
+);
 pub(crate) const DEVICE_BYTES_PER_BYTE: Column = column(
     metric::DEVICE_BYTES_PER_BYTE,
     "device bytes/byte",
@@ -120,6 +126,22 @@ pub(crate) const WORK_PER_S: Column =
     column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second");
 pub(crate) const WORK_KEPT: Column =
     column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of what there was without appends");
+pub(crate) const TIMERS_LATE: [Column; 3] = [
+    column(
+        metric::TIMERS_LATE[0],
+        "timers late p50 µs",
+        1.0,
+        "half of the times of the timer tasks beside the work were noticed no later, in µs",
+    ),
+    column(metric::TIMERS_LATE[1], "timers late p99", 1.0, "99 of 100 of these times, in µs"),
+    column(metric::TIMERS_LATE[3], "timers late max", 1.0, "all of them, in µs"),
+];
+pub(crate) const TIMERS_CPU_SHARE: Column = column(
+    metric::TIMERS_CPU_SHARE,
+    "timers CPU %",
+    0.01,
+    "processor time of the timer tasks with nothing beside them, in percent of one processor",
+);
 pub(crate) const CPU_US_PER_APPEND: Column = column(
     metric::CPU_US_PER_APPEND,
     "CPU µs/append",

@@ -1,181 +1,26 @@
-//! The verdicts held against thirty simulated devices: each has properties that were planted, every verdict must find
-//! those of its kind, and must claim none where there is none.
+//! The verdicts held against simulated devices: each has properties that were planted, every verdict must find
+//! those of its kind, and must claim none where there is none. All devices go through all verdicts.
 //!
-//! The devices are those of the core's simulator, read through Forebay in virtual time, so that the same seed gives the
+//! The devices are those of the core's simulator, used through Forebay in virtual time, so that the same seed gives the
 //! same numbers on every machine. A step of a simulated processor takes half a microsecond; reads take milliseconds here,
 //! so that the devices are the limit.
 
+mod observe;
+mod planted;
+
 use std::time::Duration;
 
-use forebay::sim::{self, Profile, World};
-use forebay::{Config, Engine, File, Open};
+use observe::Seen;
+use planted::{Device, read_devices, write_devices};
 
 use super::histogram::tests::text;
 use super::knee::{Level, saturation};
 use crate::measure::reads::names;
+use crate::measure::{sustain, writes};
 use crate::result::{Experiment, Metrics, Row, Sample, metric};
 
-const BLOCK: u64 = 4096;
-const BLOCKS: u64 = 256;
-const MS: Duration = Duration::from_millis(1);
-/// What a read of most devices takes.
-const READ: Duration = Duration::from_millis(2);
-
-/// A device with what was planted in it.
-struct Device {
-    name: &'static str,
-    profile: Profile,
-    /// How many reads it serves at full speed: by its depth, its token bucket, its bandwidth. `None`: more than are asked.
-    places: Option<f64>,
-    /// The share of slower reads, and how many times as long they take.
-    sorts: Option<(f64, f64)>,
-}
-
-fn device(name: &'static str, profile: Profile) -> Device {
-    Device { name, profile: profile.latency(READ, READ, READ), places: None, sorts: None }
-}
-
-impl Device {
-    /// For how many reads one after the other a closed loop lasts: where some reads take several times as long, so
-    /// much longer that these even out.
-    fn reads_each(&self) -> u32 {
-        match (self.sorts, self.places) {
-            (Some(_), Some(_)) => 300,
-            (Some(_), None) => 60,
-            (None, _) => 30,
-        }
-    }
-
-    fn places(self, places: f64) -> Self {
-        Self { places: Some(places), ..self }
-    }
-
-    fn sorts(self, share: f64, times: f64) -> Self {
-        Self { sorts: Some((share, times)), ..self }
-    }
-
-    /// As many reads at a time; a limit where fewer than are asked for.
-    fn depth(self, depth: u32) -> Self {
-        let profile = self.profile.clone().parallelism(depth);
-        Self { profile, ..self }.places(f64::from(depth))
-    }
-
-    /// Some reads take longer.
-    fn tail(self, ppm: u32, times: u32) -> Self {
-        let profile = self.profile.clone().tail(ppm, times);
-        Self { profile, ..self }.sorts(f64::from(ppm) / 1e6, f64::from(times))
-    }
-}
-
-/// A disk without any limit that 256 readers reach.
-fn wide() -> Profile {
-    Profile::ideal().parallelism(1024)
-}
-
 fn devices() -> Vec<Device> {
-    // What a read of 2 ms waits for when so many are let through in a second.
-    let bucket = |rate: u64| wide().iops(rate, 4);
-    vec![
-        device("no limit", wide()),
-        device("no limit, jitter", wide().jitter(50)),
-        device("no limit, much jitter", wide().jitter(200)),
-        device("no limit, rare tail", wide().tail(1_000, 20)),
-        device("no limit, two levels", wide()).tail(50_000, 20),
-        device("no limit, two levels and jitter", wide().jitter(40)).tail(100_000, 10),
-        device("one at a time", wide()).depth(1),
-        device("two at a time", wide()).depth(2),
-        device("4 at a time", wide()).depth(4),
-        device("8 at a time", wide()).depth(8),
-        device("16 at a time", wide()).depth(16),
-        device("32 at a time", wide()).depth(32),
-        device("64 at a time", wide()).depth(64),
-        device("4 at a time, jitter", wide().jitter(50)).depth(4),
-        device("16 at a time, jitter", wide().jitter(50)).depth(16),
-        device("64 at a time, much jitter", wide().jitter(200)).depth(64),
-        device("16 at a time, two levels", wide()).depth(16).tail(100_000, 5),
-        device("32 at a time, two levels, jitter", wide().jitter(30)).depth(32).tail(80_000, 6),
-        device("8 at a time, rare tail", wide().tail(1_000, 20)).depth(8),
-        device("short queue", wide().queue_depth(12)).places(12.0),
-        device("bucket of 2,000", bucket(2_000)).places(4.0),
-        device("bucket of 8,000", bucket(8_000)).places(16.0),
-        device("bucket of 8,000, two levels", bucket(8_000)).places(22.4).tail(100_000, 5),
-        device("bucket beyond reach", bucket(1_000_000)),
-        device("16 MB/s", wide().bandwidth(16_384_000)).places(8.0),
-        device("bandwidth beyond reach", wide().bandwidth(4_000_000_000)),
-        device("slow flush", Profile::nand().parallelism(1024)),
-        device("no write cache", wide().write_cache(0)),
-        device("a drive", Profile::nand()).places(32.0),
-        device("a volume of a cloud", Profile::cloud().tail(0, 1).iops(4_000, 4).parallelism(1024))
-            .places(10.0),
-    ]
-}
-
-/// What readers of a closed loop got.
-struct Seen {
-    readers: u32,
-    per_second: f64,
-    times: Vec<Duration>,
-}
-
-/// Everything that is looked at, in the world of one seed.
-fn observe(device: &Device, seed: u64) -> Vec<Seen> {
-    let mut world = World::new(seed)
-        .disk(device.profile.clone())
-        .stalls_ppm(0)
-        .wanders_ppm(0)
-        .config(Config::default().shards(1).arena_bytes_max(16 << 20));
-    world
-        .run(async |engine| {
-            let file = written(&engine).await?;
-            let mut seen = Vec::new();
-            for doublings in 0..=8 {
-                let readers = 1 << doublings;
-                // Alone for long, because the sorts of latencies are looked at there.
-                let lasts = READ * if readers == 1 { 1000 } else { device.reads_each() };
-                seen.push(closed_loop(&file, readers, lasts).await?);
-            }
-            Ok::<_, forebay::Error>(seen)
-        })
-        .unwrap_or_else(|failure| panic!("{}: {failure}", device.name))
-        .unwrap_or_else(|error| panic!("{}: {error}", device.name))
-}
-
-async fn written(engine: &Engine) -> forebay::Result<File> {
-    let file = engine.open("/data", Open::create()).await?;
-    for block in 0..BLOCKS {
-        file.write(block * BLOCK, vec![7; BLOCK as usize]).await?;
-    }
-    // A bucket that the writing has emptied fills again.
-    sim::sleep(MS * 5_000).await?;
-    Ok(file)
-}
-
-async fn closed_loop(file: &File, readers: u32, lasts: Duration) -> forebay::Result<Seen> {
-    let until = sim::now() + lasts;
-    let tasks: Vec<_> = (0..readers).map(|_| sim::spawn_local(reader(file.clone(), until))).collect();
-    let mut times = Vec::new();
-    let mut in_time = 0;
-    for task in tasks {
-        let (own, count) = task.await??;
-        times.extend(own);
-        in_time += count;
-    }
-    Ok(Seen { readers, per_second: f64::from(in_time) / lasts.as_secs_f64(), times })
-}
-
-/// The times of a reader's reads, and how many of them ended in time.
-async fn reader(file: File, until: Duration) -> forebay::Result<(Vec<Duration>, u32)> {
-    let (mut times, mut in_time) = (Vec::new(), 0);
-    let mut begun = sim::now();
-    while begun < until {
-        let offset = sim::random(BLOCKS) * BLOCK;
-        file.read(offset..offset + BLOCK).await?;
-        let ended = sim::now();
-        times.push(ended - begun);
-        in_time += u32::from(ended <= until);
-        begun = ended;
-    }
-    Ok((times, in_time))
+    read_devices().into_iter().chain(write_devices()).collect()
 }
 
 fn mean_us(times: &[Duration]) -> f64 {
@@ -183,7 +28,7 @@ fn mean_us(times: &[Duration]) -> f64 {
 }
 
 /// As `measure saturate` writes it.
-fn experiment(seen: &Seen) -> Experiment {
+fn saturate_of(seen: &Seen) -> Experiment {
     let mut metrics = Metrics::default();
     metrics.set(metric::IOPS, seen.per_second).set(names::MEAN_US, mean_us(&seen.times));
     let mut row = Row::from_samples("forebay", vec![Sample { repeat: 0, metrics }]);
@@ -198,54 +43,149 @@ fn experiment(seen: &Seen) -> Experiment {
 fn number_before(sentences: &[String], words: &str) -> Option<f64> {
     let sentence = sentences.iter().find(|sentence| sentence.contains(words))?;
     let before = sentence.split(words).next()?;
-    before.rsplit(' ').next()?.replace(',', "").parse().ok()
+    before.rsplit([' ', '(']).next()?.replace(',', "").parse().ok()
 }
 
-#[test]
-fn every_verdict_finds_what_was_planted_and_claims_nothing_else() {
-    let devices = devices();
-    assert_eq!(devices.len(), 30);
-    let mut wrong = Vec::new();
-    for (index, device) in devices.iter().enumerate() {
-        let seen = observe(device, 1 + index as u64);
-        let experiments: Vec<Experiment> = seen.iter().map(experiment).collect();
-        let sentences = super::saturate::of(&experiments.iter().collect::<Vec<_>>());
-        let curve: Vec<Level> = seen
-            .iter()
-            .map(|seen| Level {
-                readers: f64::from(seen.readers),
-                per_second: seen.per_second,
-                mean_us: mean_us(&seen.times),
-            })
-            .collect();
-        let complaints = [limit(device, &sentences), knees(device, &curve), sorts(device, &sentences)];
-        for complaint in complaints.into_iter().flatten() {
-            wrong.push(format!("{}: {complaint}\n  {}", device.name, sentences.join("\n  ")));
-        }
-    }
+/// Each device with the sentences of `verdicts` and what is wrong with them.
+fn wrong(
+    devices: &[Device],
+    verdicts: impl Fn(&Device, u64) -> (Vec<String>, Vec<Option<String>>),
+) -> Vec<String> {
+    let complaints = |(index, device): (usize, &Device)| {
+        let (sentences, complaints) = verdicts(device, 1 + index as u64);
+        let told =
+            move |complaint: String| format!("{}: {complaint}\n  {}", device.name, sentences.join("\n  "));
+        complaints.into_iter().flatten().map(told).collect::<Vec<_>>()
+    };
+    devices.iter().enumerate().flat_map(complaints).collect()
+}
+
+fn reads_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
+    let seen = observe::reads(device, seed);
+    let experiments: Vec<Experiment> = seen.iter().map(saturate_of).collect();
+    let sentences = super::saturate::of(&experiments.iter().collect::<Vec<_>>());
+    let curve: Vec<Level> = seen
+        .iter()
+        .map(|seen| Level {
+            readers: f64::from(seen.readers),
+            per_second: seen.per_second,
+            mean_us: mean_us(&seen.times),
+        })
+        .collect();
+    let complaints = vec![limit(device, &sentences), knees(device, &curve), sorts(device, &sentences)];
+    (sentences, complaints)
+}
+
+fn writes_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
+    let seen = observe::writes(device, seed);
+    let plain: Vec<_> = seen.iter().map(|seen| (seen.writes, seen.write, Some(seen.left_out))).collect();
+    let durable: Vec<_> = seen.iter().map(|seen| (seen.durables, seen.durable, None)).collect();
+    let experiment = writes::simulated(&[("o-direct", plain), ("o-direct-dsync", durable)]);
+    let sentences = super::writes::of(&[&experiment]);
+    let complaints = vec![flush(device, &sentences), cache(device, &sentences)];
+    (sentences, complaints)
+}
+
+fn load_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
+    let ended = observe::load(device, seed);
+    let experiment = sustain::simulated(observe::LOAD, observe::LOAD_DEPTH as usize, &ended);
+    let sentences = super::sustain::of(&[&experiment]);
+    let complaints = vec![stall(device, &sentences), purse(device, &sentences)];
+    (sentences, complaints)
+}
+
+fn assert_right(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} of the verdicts are wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Limits, token buckets, two levels of latency.
+#[test]
+fn what_is_planted_in_reads_is_found_and_nothing_else() {
+    let devices: Vec<Device> = devices().into_iter().filter(|device| !device.remembers).collect();
+    assert!(devices.len() > 40, "{}", devices.len());
+    assert_right(&wrong(&devices, reads_of));
+}
+
+/// Slow flushes and volatile caches.
+#[test]
+fn what_is_planted_in_writes_is_found_and_nothing_else() {
+    assert_right(&wrong(&devices(), writes_of));
+}
+
+/// Stalls and purses that run empty.
+#[test]
+fn what_is_planted_in_a_long_load_is_found_and_nothing_else() {
+    assert_right(&wrong(&devices(), load_of));
+}
+
+/// Every property with devices that have it and devices that do not.
+#[test]
+fn every_property_is_planted_often_enough() {
+    type Has = fn(&Device) -> bool;
+    let devices = devices();
+    let having = |has: Has| devices.iter().filter(|device| has(device)).count();
+    let properties: [(&str, Has); 6] = [
+        ("limits", |device| device.places.is_some()),
+        ("two levels", |device| device.sorts.is_some()),
+        ("slow flushes", |device| device.flush.is_some()),
+        ("caches", |device| device.cache),
+        ("stalls", |device| device.stall.is_some()),
+        ("purses", |device| device.purse.is_some()),
+    ];
+    for (property, has) in properties {
+        let count = having(has);
+        assert!(count >= 3 && devices.len() - count >= 10, "{property}: {count} of {}", devices.len());
+    }
+    assert!(devices.len() >= 30, "{}", devices.len());
 }
 
 /// The table itself must notice a verdict that claims too much, too little, or something else.
 #[test]
 fn what_is_claimed_wrongly_is_noticed() {
-    let found = |device: &Device| {
-        let experiments: Vec<Experiment> = observe(device, 1).iter().map(experiment).collect();
-        super::saturate::of(&experiments.iter().collect::<Vec<_>>())
-    };
-    let planted = device("8 at a time, two levels", wide()).depth(8).tail(100_000, 5);
-    let sentences = found(&planted);
-    assert_eq!((limit(&planted, &sentences), sorts(&planted, &sentences)), (None, None), "{sentences:?}");
-    let without = device("nothing", wide());
-    assert!(limit(&without, &sentences).is_some_and(|why| why.contains("where none is")));
-    assert!(sorts(&without, &sentences).is_some_and(|why| why.contains("where there is one")));
-    let other = device("12 at a time", wide()).depth(12).tail(200_000, 20);
-    assert!(limit(&other, &sentences).is_some_and(|why| why.contains("12 programs fit")));
+    let all = devices();
+    let named = |name: &str| all.iter().find(|device| device.name == name).expect("it is in the table");
+    let planted = named("16 at a time, two levels");
+    let (sentences, complaints) = reads_of(planted, 1);
+    assert_eq!(complaints, [None, None, None], "{sentences:?}");
+    let without = named("no limit");
+    assert!(limit(without, &sentences).is_some_and(|why| why.contains("where none is")));
+    assert!(sorts(without, &sentences).is_some_and(|why| why.contains("where there is one")));
+    let other = Device { places: Some(24.0), sorts: Some((0.2, 20.0)), ..named("4 at a time").clone() };
+    assert!(limit(&other, &sentences).is_some_and(|why| why.contains("24 programs fit")));
     assert!(sorts(&other, &sentences).is_some_and(|why| why.contains("a share of 0.2")));
-    let nothing = found(&without);
-    assert!(limit(&planted, &nothing).is_some_and(|why| why.contains("was not found")));
-    assert!(sorts(&planted, &nothing).is_some_and(|why| why.contains("were not found")));
-    assert!(limit(&planted, &[]).is_some_and(|why| why.contains("neither")));
+    let (nothing, _) = reads_of(without, 1);
+    assert!(limit(planted, &nothing).is_some_and(|why| why.contains("was not found")));
+    assert!(sorts(planted, &nothing).is_some_and(|why| why.contains("were not found")));
+    assert!(limit(planted, &[]).is_some_and(|why| why.contains("neither")));
+}
+
+#[test]
+fn what_is_claimed_wrongly_of_writes_is_noticed() {
+    let all = devices();
+    let named = |name: &str| all.iter().find(|device| device.name == name).expect("it is in the table");
+    let (both, without) = (named("write cache and slow flush"), named("no limit"));
+    let (sentences, complaints) = writes_of(both, 1);
+    assert_eq!(complaints, [None, None], "{sentences:?}");
+    assert!(flush(without, &sentences).is_some_and(|why| why.contains("where it is not")));
+    assert!(cache(without, &sentences).is_some_and(|why| why.contains("where none is")));
+    let slower = Device { flush: Some(30.0), ..both.clone() };
+    assert!(flush(&slower, &sentences).is_some_and(|why| why.contains("30 writes")));
+    let (nothing, _) = writes_of(without, 1);
+    assert!(flush(both, &nothing).is_some_and(|why| why.contains("was not found")));
+    assert!(cache(both, &nothing).is_some_and(|why| why.contains("was not found")));
+
+    let (stalling, purse_of) = (named("stalls every second"), named("a purse of 3,000"));
+    let (stalls, _) = load_of(stalling, 1);
+    let (falls, _) = load_of(purse_of, 1);
+    assert!(stall(without, &stalls).is_some_and(|why| why.contains("where none are")));
+    assert!(stall(stalling, &falls).is_some_and(|why| why.contains("were not found")));
+    let other =
+        Device { stall: Some((Duration::from_secs(2), Duration::from_millis(200))), ..stalling.clone() };
+    assert!(stall(&other, &stalls).is_some_and(|why| why.contains("every 2s")));
+    assert!(purse(without, &falls).is_some_and(|why| why.contains("where none is")));
+    assert!(purse(purse_of, &stalls).is_some_and(|why| why.contains("was not found")));
+    let other = Device { purse: Some((30_000.0, 4.0)), ..purse_of.clone() };
+    assert!(purse(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
 }
 
 /// The limit and how many programs the device carries.
@@ -285,5 +225,68 @@ fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
             found => Some(format!("a share of {share}, and it says {found:?} %")),
         },
         (None, false) => None,
+    }
+}
+
+fn told_one<'a>(sentences: &'a [String], words: &str) -> Option<&'a String> {
+    sentences.iter().find(|sentence| sentence.contains(words))
+}
+
+fn flush(device: &Device, sentences: &[String]) -> Option<String> {
+    const WORDS: &str = " times as much as a write";
+    match (device.flush, told_one(sentences, WORDS)) {
+        (None, None) => None,
+        (None, Some(_)) => Some("a slow flush where it is not".to_owned()),
+        (Some(_), None) => Some("its slow flush was not found".to_owned()),
+        (Some(times), Some(_)) => match number_before(sentences, WORDS) {
+            Some(found) if (found / times - 1.0).abs() <= 0.25 => None,
+            found => Some(format!("a flush of {times} writes, and it says {found:?}")),
+        },
+    }
+}
+
+fn cache(device: &Device, sentences: &[String]) -> Option<String> {
+    match (device.cache, told_one(sentences, "from a volatile cache").is_some()) {
+        (false, true) => Some("a volatile cache where none is".to_owned()),
+        (true, false) => Some("its volatile cache was not found".to_owned()),
+        _ => None,
+    }
+}
+
+fn stall(device: &Device, sentences: &[String]) -> Option<String> {
+    let told = told_one(sentences, "next to nothing is done").map(|sentence| [sentence.clone()]);
+    match (device.stall, told) {
+        (None, None) => None,
+        (None, Some(_)) => Some("stalls where none are".to_owned()),
+        (Some(_), None) => Some("its stalls were not found".to_owned()),
+        (Some((every, length)), Some(told)) => {
+            let found = (number_before(&told, " s next to nothing"), number_before(&told, " ms,"));
+            let near = |found: f64, planted: Duration, unit: f64| {
+                (found * unit / planted.as_secs_f64() - 1.0).abs() <= 0.2
+            };
+            match found {
+                (Some(seconds), Some(ms)) if near(seconds, every, 1.0) && near(ms, length, 1e-3) => None,
+                found => Some(format!("a stall of {length:?} every {every:?}, and it says {found:?}")),
+            }
+        }
+    }
+}
+
+fn purse(device: &Device, sentences: &[String]) -> Option<String> {
+    let told = told_one(sentences, " times less").map(|sentence| [sentence.clone()]);
+    match (device.purse, told) {
+        (None, None) => None,
+        (None, Some(_)) => Some("a change of level where none is".to_owned()),
+        (Some(_), None) => Some("its change of level was not found".to_owned()),
+        (Some((writes, times)), Some(told)) => {
+            let found = (number_before(&told, " MiB), then"), number_before(&told, " times less"));
+            let near = |found: f64, planted: f64| (found / planted - 1.0).abs() <= 0.1;
+            match found {
+                (Some(mib), Some(less)) if near(mib * 256.0, writes) && near(less, times) => None,
+                found => Some(format!(
+                    "{times} times less after {writes} writes, and it says {found:?} (MiB, times)"
+                )),
+            }
+        }
     }
 }

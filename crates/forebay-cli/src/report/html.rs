@@ -3,6 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::columns::{Column, groups, heading};
+use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
 use super::{advice, answers, marks, place, sections};
 use crate::doctor::text::machine_line;
 use crate::output::PAGE_MARK;
@@ -10,8 +11,16 @@ use crate::result::Report;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page.
+/// The whole page, of at most [`PAGE_BYTES_MAX`] as far as thinning the numbers in its source can make it so.
 pub(crate) fn page(report: &Report) -> String {
+    let without = document(report, &Embedded { json: String::new(), left_out: None });
+    document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + TOLD_BYTES)))
+}
+
+/// More than what is told about numbers that are left out.
+const TOLD_BYTES: usize = 1000;
+
+fn document(report: &Report, embedded: &Embedded) -> String {
     let title = report
         .environment
         .path
@@ -52,11 +61,18 @@ pub(crate) fn page(report: &Report) -> String {
                     (place::environment(&report.environment))
                     (legend(report))
                 }
-                footer { p.small { "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source." } }
-                // "<" cannot end the element early, and JSON reads the escape as the same character.
-                script type="application/json" id="forebay-result" {
-                    (PreEscaped(serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c")))
+                footer {
+                    p.small {
+                        "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source"
+                        @match embedded.left_out {
+                            None => { "." }
+                            Some(what) => {
+                                ", as far as there is room: " (what) ". The whole is what " code { "--json" } " writes."
+                            }
+                        }
+                    }
                 }
+                script type="application/json" id="forebay-result" { (PreEscaped(&embedded.json)) }
             }
         }
     }

@@ -160,23 +160,62 @@ fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
     if at_least { values.min_by(f64::total_cmp) } else { values.max_by(f64::total_cmp) }
 }
 
+/// A gate that fails more often than this has one sentence for all: on a busy machine it may be every row.
+const TOLD_APART: usize = 3;
+
 /// What a reader should distrust: every failed gate of a report, as sentences.
 pub(crate) fn warnings(report: &Report) -> Vec<String> {
-    let mut warnings: Vec<String> = Vec::new();
+    let mut failures: Vec<(Limit<'_>, Vec<&Experiment>, Vec<Limit<'_>>)> = Vec::new();
     for experiment in groups(&report.experiments).into_iter().flatten() {
         for gate in of_experiment(experiment).filter(Limit::failed) {
+            match failures.iter_mut().find(|(kind, ..)| kind.is_like(&gate)) {
+                Some((_, experiments, gates)) => {
+                    experiments.push(experiment);
+                    gates.push(gate);
+                }
+                None => failures.push((gate, vec![experiment], vec![gate])),
+            }
+        }
+    }
+    let mut warnings: Vec<String> = Vec::new();
+    for (kind, experiments, gates) in failures {
+        if gates.len() > TOLD_APART {
+            warnings.push(together(&kind, &experiments, &gates));
+            continue;
+        }
+        for (experiment, gate) in experiments.iter().zip(&gates) {
             let of = gate.row.map_or_else(String::new, |row| format!(", `{row}`"));
             let seen = gate
                 .value
                 .map_or_else(String::new, |value| format!(" is {}, wanted {}", number(value), gate.wanted()));
-            let why = if gate.why.is_empty() { String::new() } else { format!(" ({})", gate.why) };
-            let warning = format!("{}{of}: {}{seen}{why}", title(experiment), in_words(gate.name));
+            let warning =
+                format!("{}{of}: {}{seen}{}", title(experiment), in_words(gate.name), reason(gate.why));
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }
         }
     }
     warnings
+}
+
+fn reason(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(" ({why})") }
+}
+
+/// One sentence for a gate that failed often; which rows they are stands in their tables.
+fn together(kind: &Limit<'_>, experiments: &[&Experiment], gates: &[Limit<'_>]) -> String {
+    let mut names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    names.dedup();
+    let all: Vec<&Limit<'_>> = gates.iter().collect();
+    let worst = worst(&all)
+        .map_or_else(String::new, |value| format!(", at worst {}, wanted {}", number(value), kind.wanted()));
+    format!(
+        "{}: {} rows of {}{worst}{}; they are marked in their tables",
+        in_words(kind.name),
+        gates.len(),
+        names.join(", "),
+        reason(kind.why)
+    )
 }
 
 #[cfg(test)]
@@ -221,6 +260,24 @@ mod tests {
             [
                 "Sequential read: time taken by the host is 0.500, wanted at most 0.0200",
                 "Sequential read, `buffered`: device bytes against claimed bytes is 0.500, wanted at least 0.950 (a share)",
+            ]
+        );
+    }
+
+    /// Story: the page of a run beside other work began with a sentence for each row of it, four screens long.
+    #[test]
+    fn a_gate_that_fails_everywhere_is_told_once() {
+        let gate = |value| Condition::at_most("other_io", value, 0.05).because("a share");
+        let report = |count: u32| {
+            let gates = (0..count).map(|index| gate(0.5 + f64::from(index) / 100.0)).collect();
+            Report::new(Environment::default(), vec![experiment(gates)])
+        };
+        assert_eq!(warnings(&report(3)).len(), 3);
+        assert_eq!(
+            warnings(&report(9)),
+            [
+                "others' I/O on the device: 9 rows of scan, at worst 0.580, wanted at most 0.0500 (a share); they are marked in \
+              their tables"
             ]
         );
     }

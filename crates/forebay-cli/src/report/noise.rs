@@ -5,6 +5,10 @@ use crate::result::Row;
 /// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
 pub(crate) const NOTEWORTHY: f64 = 1.05;
 
+/// Where repeats lie further apart than this, that two rows do not differ is not shown either: a claim that they are alike
+/// needs repeats that are.
+const WIDE: f64 = 1.25;
+
 /// How a figure of one row compares with that of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Difference {
@@ -39,6 +43,13 @@ fn apart(row: &Row, other: &Row, metric: &str) -> bool {
     outside(row, other) && outside(other, row)
 }
 
+/// Everything that the repeats of these rows gave of a metric each, when that is too wide for a claim that they are alike.
+pub(crate) fn too_wide(figures: &[(&Row, &str)]) -> Option<(f64, f64)> {
+    let spreads = figures.iter().filter_map(|(row, metric)| row.spread(metric));
+    let (low, high) = spreads.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+    (high > low * WIDE).then_some((low, high))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +78,14 @@ mod tests {
         assert_eq!(told(&[0.0], &[0.0]), Some(Difference::Equal));
         assert_eq!(told(&[1.0], &[0.0]), Some(Difference::More(f64::INFINITY)));
         assert_eq!(told(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn only_repeats_that_are_alike_show_that_rows_are() {
+        let (near, far) = (row(&[100.0, 110.0, 95.0]), row(&[12.0, 80.0, 30.0]));
+        assert_eq!(too_wide(&[(&near, "x"), (&near, "x")]), None);
+        assert_eq!(too_wide(&[(&near, "x"), (&far, "x")]), Some((12.0, 110.0)));
+        assert_eq!(too_wide(&[(&row(&[0.0, 1.0]), "x")]), Some((0.0, 1.0)));
+        assert_eq!(too_wide(&[(&far, "y")]), None);
     }
 }

@@ -5,6 +5,21 @@ use crate::result::Experiment;
 
 /// What a scan is called in headings.
 pub(crate) fn scan_title(experiment: &Experiment) -> String {
+    match experiment.number("depth") {
+        Some(depth) => format!("{}, {depth} x 512 KiB in flight", of_file(experiment)),
+        None => of_file(experiment),
+    }
+}
+
+/// What scans of all depths are called.
+pub(crate) fn scan_heading(experiment: &Experiment) -> String {
+    match experiment.number("depth") {
+        Some(_) => format!("{} with more and more in flight", of_file(experiment)),
+        None => of_file(experiment),
+    }
+}
+
+fn of_file(experiment: &Experiment) -> String {
     match experiment.number("file_bytes") {
         Some(file) => format!("Sequential read of {}", bytes(file as u64)),
         None => "Sequential read".to_owned(),

@@ -12,28 +12,67 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     )
 }
 
-/// The verdicts: of each load whether its level lasts.
+/// Standstills that are not regular, and less of the time than this, are worth no word.
+const STILL_SHARE_MIN: f64 = 0.01;
+
+/// The verdicts: of each load whether its level lasts, and whether it stands still now and then.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
+    let of_row = |experiment: &Experiment, row: &Row| [lasts(experiment, row), stands_still(row)];
     experiments
         .iter()
-        .flat_map(|experiment| experiment.rows.iter().filter_map(|row| lasts(experiment, row)))
+        .flat_map(|experiment| experiment.rows.iter().flat_map(|row| of_row(experiment, row)))
+        .flatten()
         .collect()
 }
 
-fn lasts(experiment: &Experiment, row: &Row) -> Option<String> {
-    let get = |name: &str| row.metrics.get(name);
-    let load = match row.name.as_str() {
+fn load(row: &Row) -> &str {
+    match row.name.as_str() {
         "random-read" => "Random reads of 4 KiB",
         "random-write" => "Random writes of 4 KiB",
         "sequential-write" => "Sequential writes",
         other => other,
+    }
+}
+
+/// What is seen in most repeats.
+fn mostly(row: &Row, metric: &str) -> Option<f64> {
+    let seen = row.samples.iter().filter(|sample| sample.metrics.get(metric).is_some()).count();
+    row.metrics.get(metric).filter(|_| 2 * seen > row.samples.len())
+}
+
+fn stands_still(row: &Row) -> Option<String> {
+    let get = |name: &str| row.metrics.get(name);
+    let (count, length) = (get(metric::STALL_COUNT)?, mostly(row, metric::STALL_MS)?);
+    let (share, step) = (get(metric::STALL_SHARE)?, get(metric::STALL_STEP_MS)?);
+    let when = match mostly(row, metric::STALL_EVERY_S) {
+        Some(every) => format!(
+            "every {} s next to nothing is done for about {} ms",
+            number((every * 100.0).round() / 100.0),
+            number(length.round())
+        ),
+        None if share >= STILL_SHARE_MIN => format!(
+            "{} time{}, without a rhythm, next to nothing is done, for about {} ms",
+            number(count),
+            if count == 1.0 { "" } else { "s" },
+            number(length.round())
+        ),
+        None => return None,
     };
+    Some(format!(
+        "{}: {when}, {} % of the time in all (looked at in steps of {} ms: what is shorter than two of them may not show)",
+        load(row),
+        number((1000.0 * share).round() / 10.0),
+        number(step)
+    ))
+}
+
+fn lasts(experiment: &Experiment, row: &Row) -> Option<String> {
+    let get = |name: &str| row.metrics.get(name);
+    let load = load(row);
     let (burst, sustained) = (get(metric::BURST_MB_PER_S)?, get(metric::SUSTAINED_MB_PER_S)?);
     let seconds = experiment.number("seconds").map_or_else(|| "?".to_owned(), number);
-    // A change in one repeat of several is told by nobody.
-    let changed = row.samples.iter().filter(|sample| sample.metrics.get(metric::CHANGE_S).is_some()).count();
     let variation = format!("varying by {} %", number((1000.0 * get(metric::VARIATION)?).round() / 10.0));
-    let level = match get(metric::CHANGE_S).filter(|_| 2 * changed > row.samples.len()) {
+    let level = match mostly(row, metric::CHANGE_S) {
         Some(at) if sustained < burst => format!(
             "{} MB/s for the first {} s ({}), then {} MB/s, which is {} times less, {variation}",
             number(burst),
@@ -83,6 +122,38 @@ mod tests {
             Sample { repeat: 0, metrics }
         });
         Row::from_samples(name, samples.collect())
+    }
+
+    fn stalling(figures: &[(&str, f64)]) -> Row {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::STALL_STEP_MS, 20.0);
+        for (name, value) in figures {
+            metrics.set(name, *value);
+        }
+        Row::from_samples("random-write", vec![Sample { repeat: 0, metrics }])
+    }
+
+    #[test]
+    fn standstills_are_told_with_their_rhythm_and_the_width_of_a_look() {
+        let regular = [
+            (metric::STALL_COUNT, 59.0),
+            (metric::STALL_MS, 98.4),
+            (metric::STALL_SHARE, 0.098),
+            (metric::STALL_EVERY_S, 1.002),
+        ];
+        assert_eq!(
+            of(&[&experiment(60, vec![stalling(&regular)])]),
+            [
+                "Random writes of 4 KiB: every 1 s next to nothing is done for about 98 ms, 9.80 % of the time in all (looked \
+                 at in steps of 20 ms: what is shorter than two of them may not show)"
+            ]
+        );
+        let told = of(&[&experiment(60, vec![stalling(&regular[..3])])]);
+        assert!(told[0].contains("59 times, without a rhythm, next to nothing"), "{told:?}");
+        let seldom = [(metric::STALL_COUNT, 2.0), (metric::STALL_MS, 40.0), (metric::STALL_SHARE, 0.0013)];
+        assert!(of(&[&experiment(60, vec![stalling(&seldom)])]).is_empty());
+        let none = [(metric::STALL_COUNT, 0.0), (metric::STALL_SHARE, 0.0)];
+        assert!(of(&[&experiment(60, vec![stalling(&none)])]).is_empty());
     }
 
     fn experiment(seconds: u32, rows: Vec<Row>) -> Experiment {

@@ -20,7 +20,11 @@ pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
 /// The verdicts of `measure scan`.
 pub(crate) fn scans(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
-    experiments.iter().for_each(|experiment| scan(experiment, &mut sentences));
+    let (swept, whole): (Vec<&Experiment>, Vec<&Experiment>) =
+        experiments.iter().partition(|experiment| experiment.number("depth").is_some());
+    whole.iter().for_each(|experiment| scan(experiment, &mut sentences));
+    let buffered = whole.iter().find_map(|experiment| experiment.row("buffered"));
+    sentences.extend(super::buffered::scans(&swept, buffered));
     sentences
 }
 

@@ -1,5 +1,6 @@
 //! Titles and sentences of `measure walk`.
 
+use super::harm;
 use super::noise::{Difference, difference};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
@@ -17,21 +18,39 @@ pub(crate) fn title(experiment: &Experiment) -> String {
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     format!(
-        "Lookups in nodes of {}, {} in flight from {} thread(s)",
+        "{} in nodes of {}, {} in flight from {} thread(s){}",
+        if is_published(experiment) {
+            "Lookups, each in a file that is made and removed,"
+        } else {
+            "Lookups"
+        },
         experiment.number("node_bytes").map_or_else(|| "?".to_owned(), |node| bytes(node as u64)),
         count("in_flight"),
-        count("threads")
+        count("threads"),
+        if is_beside_timers(experiment) { ", beside 1,000 timers" } else { "" }
     )
 }
 
 /// Whether they differ in their depth only.
 pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
     ["node_bytes", "threads", "in_flight"].iter().all(|name| one.number(name) == other.number(name))
+        && is_beside_timers(one) == is_beside_timers(other)
+        && is_published(one) == is_published(other)
+}
+
+/// Whether a thousand other tasks waited for times meanwhile.
+fn is_beside_timers(experiment: &Experiment) -> bool {
+    experiment.parameters.get("beside").is_some_and(|value| value == "timers")
+}
+
+/// Whether each lookup had a file of its own.
+fn is_published(experiment: &Experiment) -> bool {
+    experiment.parameters.get("as_published").is_some_and(|value| value == true)
 }
 
 /// The verdicts: of each index the lookups of the most reads, from the fewest threads.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
-    let walks = || experiments.iter().copied();
+    let walks = || experiments.iter().copied().filter(|found| !is_beside_timers(found));
     let order = |experiment: &Experiment| {
         let number = |name| experiment.number(name).unwrap_or_default();
         (-number("threads"), number("depth"))
@@ -50,8 +69,11 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
         if let Some(best) = best {
             sentences.extend(on_shards(best));
             sentences.extend(from_tokio(best));
+            sentences.extend(on_the_device(best));
         }
     }
+    let beside = experiments.iter().filter(|found| is_beside_timers(found));
+    sentences.extend(beside.filter_map(|found| harm::sentence(found, "no-lookups", &title(found))));
     sentences
 }
 
@@ -130,6 +152,30 @@ fn from_tokio(experiment: &Experiment) -> Option<String> {
     ))
 }
 
+/// How much of a lookup is spent on the device, and so how much is left above it.
+fn on_the_device(experiment: &Experiment) -> Option<String> {
+    let ways = [
+        ("io_uring", "in a bare loop"),
+        ("forebay-walk", "as walks on a shard"),
+        ("forebay-walk-tokio", "as walks from Tokio"),
+        ("pread", "with pread on threads"),
+        ("blocking-per-hop", "with a spawn_blocking for each read"),
+        ("tokio-fs", "with tokio::fs"),
+    ];
+    let share = |(name, words): &(&str, &str)| {
+        let share = measured(experiment, name)?.metrics.get(metric::DEVICE_SHARE)?;
+        Some(format!("{} % {words}", number((100.0 * share).round())))
+    };
+    let shares: Vec<String> = ways.iter().filter_map(share).collect();
+    (!shares.is_empty()).then(|| {
+        format!(
+            "{}: of a lookup's time so much is spent on the device: {}",
+            title(experiment),
+            shares.join(", ")
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +227,19 @@ mod tests {
             "{}",
             sentences[1]
         );
+    }
+
+    #[test]
+    fn the_share_on_the_device_is_told_where_it_is_known() {
+        let mut rows = vec![row("forebay-walk", 9_900.0, 21.0), row("pread", 5_000.0, 60.0)];
+        rows[0].metrics.set(metric::DEVICE_SHARE, 0.914);
+        rows[1].metrics.set(metric::DEVICE_SHARE, 0.4);
+        let told = on_the_device(&experiment(6, 1, rows)).expect("two of them have it");
+        assert!(
+            told.ends_with("is spent on the device: 91 % as walks on a shard, 40 % with pread on threads"),
+            "{told}"
+        );
+        assert_eq!(on_the_device(&experiment(6, 1, vec![row("pread", 5_000.0, 60.0)])), None);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Titles and sentences of `measure writes`.
 
-use super::noise::NOTEWORTHY;
+mod flush;
+
+use super::noise::{NOTEWORTHY, too_wide};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
+use flush::flush;
 
 const ADVERTISED: &str = metric::IOPS_ADVERTISED;
 const RELIABLE: &str = metric::IOPS_RELIABLE;
@@ -41,6 +44,7 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
         if let Some(fewest) = fewest {
             sentences.extend(ratio(fewest));
             sentences.extend(each_durable(fewest));
+            sentences.extend(flush(fewest));
         }
     }
     sentences
@@ -59,6 +63,19 @@ fn ratio(experiment: &Experiment) -> Option<String> {
     let (best, most) = figures(experiment, RELIABLE).max_by(|a, b| a.1.total_cmp(&b.1))?;
     let times = largest / smallest;
     let title = title(experiment);
+    if !above(top, ADVERTISED, bottom, RELIABLE)
+        && let Some(spread) = spread(&[(top, ADVERTISED), (bottom, RELIABLE)])
+    {
+        return Some(format!(
+            "{title}: {spread} to say whether it makes a difference which time is counted: `{}` advertises {} writes a second, \
+             and {} can be relied on (`{}`), as medians{}",
+            top.name,
+            number(largest),
+            number(smallest),
+            bottom.name,
+            hint(&[top, bottom])
+        ));
+    }
     if times < NOTEWORTHY || !above(top, ADVERTISED, bottom, RELIABLE) {
         return Some(format!(
             "{title}: it makes no clear difference here which time is counted: `{}` advertises {} writes a second, and \
@@ -107,6 +124,11 @@ fn each_durable(experiment: &Experiment) -> Option<String> {
             number(most / least),
             worst.name
         )
+    } else if let Some(spread) = spread(&rows.iter().map(|(row, _)| (*row, RELIABLE)).collect::<Vec<_>>()) {
+        format!(
+            "{title}, each durable before the next: {spread} to say which way is fastest, or that they are alike ({list}, as \
+             medians){hint}"
+        )
     } else {
         format!("{title}, each durable before the next: all ways are about as fast ({list}){hint}")
     })
@@ -120,6 +142,12 @@ fn above(row: &Row, metric: &str, other: &Row, other_metric: &str) -> bool {
     }
 }
 
+/// `the repeats spread too widely (12,000 to 80,000 a second)`, where they do.
+fn spread(figures: &[(&Row, &str)]) -> Option<String> {
+    let (low, high) = too_wide(figures)?;
+    Some(format!("the repeats spread too widely ({} to {} a second)", number(low), number(high)))
+}
+
 fn hint(rows: &[&Row]) -> &'static str {
     if rows.iter().any(|row| row.samples.len() < 2) { "; measured once, so take it as a hint" } else { "" }
 }
@@ -129,7 +157,7 @@ mod tests {
     use super::*;
     use crate::result::{Metrics, Sample};
 
-    fn row(name: &str, advertised: f64, reliable: Option<f64>) -> Row {
+    pub(super) fn row(name: &str, advertised: f64, reliable: Option<f64>) -> Row {
         let samples = [0.98, 1.0, 1.02].iter().map(|factor| {
             let mut metrics = Metrics::default();
             metrics.set(ADVERTISED, advertised * factor);
@@ -141,7 +169,7 @@ mod tests {
         Row::from_samples(name, samples.collect())
     }
 
-    fn experiment(pattern: &str, clients: u32, rows: Vec<Row>) -> Experiment {
+    pub(super) fn experiment(pattern: &str, clients: u32, rows: Vec<Row>) -> Experiment {
         let mut experiment = Experiment::new("writes", "")
             .parameter("pattern", pattern)
             .parameter("clients", clients)
@@ -189,6 +217,40 @@ mod tests {
         let sentences = of(&[&experiment("dense", 1, rows)]);
         assert!(sentences[0].contains("no clear difference"), "{sentences:?}");
         assert!(sentences[1].contains("all ways are about as fast"), "{sentences:?}");
+    }
+
+    /// On a disk that other machines share, repeats of one row lay between 12,000 and 80,000 a second. Their medians differed
+    /// by half, no row was above all of another, and so they were called "about as fast".
+    #[test]
+    fn repeats_that_spread_widely_are_not_called_alike() {
+        let wide = |name: &str, rates: [f64; 3]| {
+            let samples = rates.map(|rate| {
+                let mut metrics = Metrics::default();
+                metrics.set(ADVERTISED, rate).set(RELIABLE, rate);
+                Sample { repeat: 0, metrics }
+            });
+            Row::from_samples(name, samples.into())
+        };
+        let rows = |first: [f64; 3]| {
+            vec![
+                wide("o-direct", first),
+                wide("o-direct-dsync", [12e3, 20e3, 75e3]),
+                wide("fsync-each", [14e3, 22e3, 60e3]),
+            ]
+        };
+        let sentences = of(&[&experiment("dense", 1, rows([15e3, 31e3, 80e3]))]);
+        let text = sentences.join("\n");
+        assert_eq!(sentences.len(), 3, "{text}");
+        assert!(sentences[0].contains("the repeats spread too widely (12,000 to 80,000 a second)"), "{text}");
+        assert!(sentences[1].contains("the repeats spread too widely (12,000 to 75,000 a second)"), "{text}");
+        assert!(sentences[2].contains("(12,000 to 80,000 a second) to say what a flush costs"), "{text}");
+        assert!(!text.contains("about as fast") && !text.contains("no clear difference"), "{text}");
+        // A row that is above all others is told, however wide it is itself.
+        let clear = of(&[&experiment("dense", 1, rows([150e3, 310e3, 800e3]))]);
+        assert!(
+            clear[0].contains("`o-direct` advertises 310,000 writes a second, and what can be relied on"),
+            "{clear:?}"
+        );
     }
 
     #[test]

@@ -39,6 +39,11 @@ pub(crate) const LATE_P99_US: &str = "late_p99_us";
 pub(crate) const WORK_PER_S: &str = "work_per_s";
 /// That work, as a share of what there was without appends.
 pub(crate) const WORK_KEPT: &str = "work_kept";
+/// How late timer tasks beside the work were: p50, p99, p99.9, largest, in microseconds.
+pub(crate) const TIMERS_LATE: [&str; 4] =
+    ["timers_late_p50_us", "timers_late_p99_us", "timers_late_p99_9_us", "timers_late_max_us"];
+/// Processor time of these tasks and their runtime when nothing else is done, as a share of one processor.
+pub(crate) const TIMERS_CPU_SHARE: &str = "timers_cpu_share";
 /// CPU microseconds (user and system, all threads of the process) for each append.
 pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
 /// Lookups that were answered and verified, a second.
@@ -73,10 +78,16 @@ pub(crate) const CLOSE_MS: &str = "close_ms";
 pub(crate) const TOTAL_MS: &str = "total_ms";
 /// How long the sync took that a row did not make.
 pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
+/// Share of a lookup's time in which its read is at the block device.
+pub(crate) const DEVICE_SHARE: &str = "device_share";
 /// Bytes that the block device moved for each byte that the program asked for.
 pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
 /// The same by the kernel's account of the process.
 pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
+/// Writes that the block device completed.
+pub(crate) const DEVICE_REQUESTS: &str = "device_requests";
+/// Bytes of such a write, on average.
+pub(crate) const REQUEST_BYTES_MEAN: &str = "request_bytes_mean";
 /// Files with which all calls were made, a second.
 pub(crate) const FILES_PER_S: &str = "files_per_s";
 /// CPU microseconds (user and system, all threads of the process) for each file.
@@ -103,3 +114,25 @@ pub(crate) const CHANGE_S: &str = "change_s";
 pub(crate) const DROP_BYTES: &str = "bytes_until_drop";
 /// Standard deviation of the sustained level, as a share of its mean.
 pub(crate) const VARIATION: &str = "variation";
+/// Times in which next to nothing ended.
+pub(crate) const STALL_COUNT: &str = "stall_count";
+/// How long one of them lasts, in the middle.
+pub(crate) const STALL_MS: &str = "stall_ms";
+/// From one to the next, where that is regular.
+pub(crate) const STALL_EVERY_S: &str = "stall_every_s";
+/// All of them together, as a share of the time.
+pub(crate) const STALL_SHARE: &str = "stall_share";
+/// How wide the steps were in which they were looked for.
+pub(crate) const STALL_STEP_MS: &str = "stall_step_ms";
+/// Share of a program's time in which a thread stood still for I/O and none ran.
+pub(crate) const FULL_WAIT_SHARE: &str = "full_wait_share";
+/// Share in which a thread stood still for I/O.
+pub(crate) const SOME_WAIT_SHARE: &str = "some_wait_share";
+/// [`FULL_WAIT_SHARE`] as far as the kernel calls it iowait.
+pub(crate) const FULL_IOWAIT_SHARE: &str = "full_iowait_share";
+/// A file's share of the waits of all threads.
+pub(crate) const WAIT_SHARE: &str = "wait_share";
+/// Waits of all threads, in seconds.
+pub(crate) const WAIT_S: &str = "wait_s";
+/// What programs that take all they can get moved beside a reader.
+pub(crate) const HOG_MB_PER_S: &str = "hog_mb_per_s";

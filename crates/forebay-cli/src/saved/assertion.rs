@@ -176,7 +176,18 @@ impl Figure {
                 .iter()
                 .all(|(name, text)| experiment.parameters.get(name).is_some_and(|value| matches(value, text)))
         };
-        let found: Vec<&Experiment> = named.iter().filter(fits).copied().collect();
+        let mut found: Vec<&Experiment> = named.iter().filter(fits).copied().collect();
+        if found.len() > 1 {
+            // One that has nothing to tell it apart but what was written is the one that was written.
+            let is_written = |name: &String| self.parameters.iter().any(|(written, _)| written == name);
+            let is_plain = |experiment: &&&Experiment| {
+                keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))
+            };
+            let plain: Vec<&Experiment> = found.iter().filter(is_plain).copied().collect();
+            if plain.len() == 1 {
+                found = plain;
+            }
+        }
         let experiment = match found.as_slice() {
             [only] => only,
             [] => return Err(none("no experiment has these parameters".to_owned(), labels(&named))),
@@ -249,7 +260,9 @@ mod tests {
         });
         let mut alone = Experiment::new("scan", "");
         alone.rows = vec![Row::skipped("direct", "no space")];
-        Report::new(Environment::default(), experiments.chain([alone]).collect())
+        // Named plainly, the one without a depth is meant.
+        let swept = Experiment::new("scan", "").parameter("depth", 4);
+        Report::new(Environment::default(), experiments.chain([swept, alone]).collect())
     }
 
     fn judge(text: &str) -> Result<bool, String> {

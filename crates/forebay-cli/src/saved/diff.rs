@@ -1,21 +1,101 @@
 //! `forebay diff`: what changed between two results, beyond noise.
+//!
+//! [`compare`] finds it; [`text`] tells it to people, and [`Comparison::to_json`] to programs.
 
-use std::fmt::Write as _;
+use serde::Serialize;
 
 use super::select::{keys, label, same, unlike};
-use crate::doctor::units::number;
 use crate::exit::Failure;
 use crate::measure::kind;
 use crate::report::columns::Column;
 use crate::report::noise::{Difference, difference};
-use crate::result::{Experiment, Report, Row, metric};
+use crate::result::{Experiment, Report, Row, SCHEMA, metric};
 
-/// The text.
+mod text;
+
+/// All that two results have in common, and what they have not.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Comparison {
+    first: Origin,
+    second: Origin,
+    /// Figures that both have.
+    compared: usize,
+    /// How many of them changed beyond noise.
+    changed: usize,
+    /// Rows in which something changed.
+    rows: Vec<Changed>,
+    /// Experiments and rows, as an expression of `assert` names them.
+    only_in_first: Vec<String>,
+    only_in_second: Vec<String>,
+    /// Experiments that are the same and were not measured alike.
+    unlike: Vec<Unlike>,
+}
+
+/// Where a result comes from.
+#[derive(Debug, Default, Serialize)]
+struct Origin {
+    forebay: String,
+    kernel: String,
+    path: Option<String>,
+}
+
+/// A row in which something changed.
+#[derive(Debug, Serialize)]
+struct Changed {
+    /// With the parameters that tell it apart: `random[depth=8]`.
+    experiment: String,
+    row: String,
+    /// In these results it failed a gate.
+    marked_in: Vec<&'static str>,
+    /// Why it has figures in one result only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_longer_measured: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_measured_before: Option<String>,
+    changes: Vec<Change>,
+}
+
+/// A figure that changed beyond noise.
+#[derive(Debug, Serialize)]
+struct Change {
+    metric: String,
+    #[serde(skip)]
+    heading: String,
+    first: Figure,
+    second: Figure,
+    change: Direction,
+    /// How many times more or less; nothing where one of the two is 0.
+    times: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Direction {
+    More,
+    Less,
+}
+
+/// A figure with the range of its repeats.
+#[derive(Debug, Serialize)]
+struct Figure {
+    median: f64,
+    smallest: f64,
+    largest: f64,
+    repeats: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Unlike {
+    experiment: String,
+    parameters: Vec<String>,
+}
+
+/// Compares two results.
 ///
 /// # Errors
-/// [`Failure::Usage`] when no experiment is in both, or one is in a result twice.
-pub(super) fn render(before: &Report, after: &Report) -> Result<String, Failure> {
-    let mut all = Comparison::default();
+/// [`Failure::Usage`] when no experiment is in both.
+pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
+    let mut all = Comparison { first: origin(before), second: origin(after), ..Comparison::default() };
     let mut names: Vec<&str> = Vec::new();
     for experiment in before.experiments.iter().chain(&after.experiments) {
         if !names.contains(&experiment.name.as_str()) {
@@ -36,10 +116,10 @@ pub(super) fn render(before: &Report, after: &Report) -> Result<String, Failure>
                     matched += 1;
                     all.compare(&label(&old, &keys), &old, &news.remove(place));
                 }
-                None => all.lonely.push(format!("only in the first: {}", label(&old, &keys))),
+                None => all.only_in_first.push(label(&old, &keys)),
             }
         }
-        all.lonely.extend(news.iter().map(|new| format!("only in the second: {}", label(new, &keys))));
+        all.only_in_second.extend(news.iter().map(|new| label(new, &keys)));
     }
     if matched == 0 {
         let names = |report: &Report| {
@@ -51,109 +131,94 @@ pub(super) fn render(before: &Report, after: &Report) -> Result<String, Failure>
             "nothing can be compared: no experiment is in both (the first has {}, the second {}){}",
             names(before),
             names(after),
-            all.lonely.iter().map(|line| format!("\n  {line}")).collect::<String>()
+            all.lonely().iter().map(|line| format!("\n  {line}")).collect::<String>()
         )));
     }
-    Ok(all.text(before, after))
+    Ok(all)
 }
 
-#[derive(Debug, Default)]
-struct Comparison {
-    changes: String,
-    lonely: Vec<String>,
-    unlike: Vec<String>,
-    compared: usize,
-    changed: usize,
+fn origin(report: &Report) -> Origin {
+    Origin {
+        forebay: report.forebay.clone(),
+        kernel: report.environment.kernel.clone(),
+        path: report.environment.path.as_ref().map(|path| path.path.clone()),
+    }
 }
 
 impl Comparison {
+    /// The document as indented JSON with a final newline.
+    ///
+    /// # Errors
+    /// None: figures are finite numbers.
+    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+        let document =
+            serde_json::json!({ "schema": SCHEMA, "forebay": env!("CARGO_PKG_VERSION"), "diff": self });
+        Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
+    }
+
     fn compare(&mut self, label: &str, before: &Experiment, after: &Experiment) {
         let unlike = unlike(before, after);
         if !unlike.is_empty() {
-            self.unlike.push(format!("not measured alike: {label}: {}", unlike.join(", ")));
+            self.unlike.push(Unlike { experiment: label.to_owned(), parameters: unlike });
         }
         for old in &before.rows {
             match after.row(&old.name) {
                 Some(new) => self.rows(label, after, old, new),
-                None => self.lonely.push(format!("only in the first: {label}.{}", old.name)),
+                None => self.only_in_first.push(format!("{label}.{}", old.name)),
             }
         }
         let is_new = |row: &&Row| before.row(&row.name).is_none();
         let new = after.rows.iter().filter(is_new);
-        self.lonely.extend(new.map(|row| format!("only in the second: {label}.{}", row.name)));
+        self.only_in_second.extend(new.map(|row| format!("{label}.{}", row.name)));
     }
 
     fn rows(&mut self, label: &str, experiment: &Experiment, old: &Row, new: &Row) {
-        let mut lines = String::new();
-        match (&old.skipped, &new.skipped) {
-            (None, Some(why)) => lines.push_str(&format!("    no longer measured: {why}\n")),
-            (Some(why), None) => lines.push_str(&format!("    was not measured before: {why}\n")),
-            _ => {}
-        }
+        let mut changes = Vec::new();
         for name in old.metrics.0.keys().filter(|name| name.as_str() != metric::SECONDS) {
             let Some(difference) = difference(new, old, name) else { continue };
             self.compared += 1;
-            let words = match difference {
+            let (change, times) = match difference {
                 Difference::Equal => continue,
-                Difference::More(times) if times.is_infinite() => "was nothing".to_owned(),
-                Difference::Less(times) if times.is_infinite() => "is nothing now".to_owned(),
-                Difference::More(times) => format!("{} times more", number(times)),
-                Difference::Less(times) => format!("{} times less", number(times)),
+                Difference::More(times) => (Direction::More, times),
+                Difference::Less(times) => (Direction::Less, times),
             };
+            let (Some(first), Some(second)) = (figure(old, name), figure(new, name)) else { continue };
             self.changed += 1;
             let heading =
                 Column::of(kind::of(experiment), name).map_or(name.as_str(), |column| column.heading);
-            let (before, after) = (figure(old, name), figure(new, name));
-            // Writing to a String cannot fail.
-            let _ = writeln!(lines, "    {name} ({heading}): {before} -> {after}: {words}");
+            changes.push(Change {
+                metric: name.clone(),
+                heading: heading.to_owned(),
+                first,
+                second,
+                change,
+                times: times.is_finite().then_some(times),
+            });
         }
-        let doubts: Vec<&str> = [(old, "first"), (new, "second")]
-            .iter()
-            .filter(|(row, _)| row.is_marked())
-            .map(|(_, word)| *word)
-            .collect();
-        if !lines.is_empty() {
-            let doubt = if doubts.is_empty() {
-                String::new()
-            } else {
-                format!("  (!) failed a gate in the {} result", doubts.join(" and the "))
-            };
-            let _ = write!(self.changes, "  {label}.{}{doubt}\n{lines}", old.name);
-        }
-    }
-
-    fn text(&self, before: &Report, after: &Report) -> String {
-        let mut text = String::new();
-        let place = |report: &Report| {
-            let path = report.environment.path.as_ref().map_or("no path", |path| path.path.as_str());
-            format!("forebay {}, {}, {path}", report.forebay, report.environment.kernel)
+        let (no_longer_measured, not_measured_before) = match (&old.skipped, &new.skipped) {
+            (None, Some(why)) => (Some(why.clone()), None),
+            (Some(why), None) => (None, Some(why.clone())),
+            _ => (None, None),
         };
-        let _ = writeln!(text, "first:  {}\nsecond: {}", place(before), place(after));
-        for line in self.unlike.iter().chain(&self.lonely) {
-            let _ = writeln!(text, "{line}");
+        if changes.is_empty() && no_longer_measured.is_none() && not_measured_before.is_none() {
+            return;
         }
-        if self.changed > 0 || !self.changes.is_empty() {
-            let _ = write!(text, "\nchanged beyond noise\n{}", self.changes);
-        }
-        let equal = self.compared - self.changed;
-        let _ = writeln!(
-            text,
-            "\n{} figures compared: {} changed beyond noise, {equal} equal",
-            self.compared, self.changed
-        );
-        text
+        let marked = [(old, "first"), (new, "second")].into_iter().filter(|(row, _)| row.is_marked());
+        self.rows.push(Changed {
+            experiment: label.to_owned(),
+            row: old.name.clone(),
+            marked_in: marked.map(|(_, word)| word).collect(),
+            no_longer_measured,
+            not_measured_before,
+            changes,
+        });
     }
 }
 
-/// A figure with the range of its repeats: `1,000 (900 to 1,100)`.
-fn figure(row: &Row, metric: &str) -> String {
-    let value = row.metrics.get(metric).map_or_else(|| "-".to_owned(), number);
-    match row.spread(metric) {
-        Some((low, high)) if row.samples.len() > 1 => {
-            format!("{value} ({} to {})", number(low), number(high))
-        }
-        _ => format!("{value} (once)"),
-    }
+fn figure(row: &Row, metric: &str) -> Option<Figure> {
+    let median = row.metrics.get(metric)?;
+    let (smallest, largest) = row.spread(metric).unwrap_or((median, median));
+    Some(Figure { median, smallest, largest, repeats: row.samples.len() })
 }
 
 #[cfg(test)]
@@ -176,12 +241,42 @@ mod tests {
         Report::new(Environment::default(), experiments.collect())
     }
 
+    fn render(before: &Report, after: &Report) -> String {
+        compare(before, after).expect("they have an experiment in common").to_text()
+    }
+
+    #[test]
+    fn programs_are_told_the_same() {
+        let before =
+            report("random", &[(1, &[100.0, 101.0, 99.0]), (8, &[500.0, 505.0, 495.0]), (32, &[1.0])]);
+        let after = report("random", &[(1, &[103.0, 99.5, 104.0]), (8, &[1000.0, 1005.0, 995.0])]);
+        let text = compare(&before, &after).expect("the same experiment").to_json().expect("finite");
+        let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&found["schema"], &found["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+        let diff = &found["diff"];
+        assert_eq!((&diff["compared"], &diff["changed"]), (&2.into(), &1.into()), "{diff}");
+        assert_eq!(diff["only_in_first"], serde_json::json!(["random[depth=32]"]));
+        let row = &diff["rows"][0];
+        assert_eq!((&row["experiment"], &row["row"]), (&"random[depth=8]".into(), &"direct".into()));
+        let change = &row["changes"][0];
+        assert_eq!((&change["metric"], &change["change"]), (&"iops".into(), &"more".into()), "{change}");
+        assert_eq!(
+            (change["times"].as_f64(), change["second"]["largest"].as_f64()),
+            (Some(2.0), Some(1005.0))
+        );
+        assert_eq!(diff["rows"].as_array().map(Vec::len), Some(1));
+        let nothing = report("random", &[(1, &[0.0, 0.0, 0.0])]);
+        let some = report("random", &[(1, &[5.0, 5.0, 5.0])]);
+        let text = compare(&nothing, &some).expect("the same").to_json().expect("finite");
+        assert!(text.contains("\"times\": null"), "{text}");
+    }
+
     #[test]
     fn only_what_changed_beyond_noise_is_told() {
         let before =
             report("random", &[(1, &[100.0, 101.0, 99.0]), (8, &[500.0, 505.0, 495.0]), (32, &[1.0])]);
         let after = report("random", &[(1, &[103.0, 99.5, 104.0]), (8, &[1000.0, 1005.0, 995.0])]);
-        let text = render(&before, &after).expect("the same experiment");
+        let text = render(&before, &after);
         assert!(
             text.contains("random[depth=8].direct\n    iops (IOPS): 500 (495 to 505) -> 1,000 (995 to 1,005): 2 times more"),
             "{text}"
@@ -189,17 +284,17 @@ mod tests {
         assert!(!text.contains("depth=1]"), "{text}");
         assert!(text.contains("only in the first: random[depth=32]"), "{text}");
         assert!(text.ends_with("2 figures compared: 1 changed beyond noise, 1 equal\n"), "{text}");
-        let same = render(&before, &before).expect("the same");
+        let same = render(&before, &before);
         assert!(!same.contains("changed beyond noise\n ") && same.contains("0 changed"), "{same}");
     }
 
     #[test]
     fn different_experiments_are_an_error_that_names_them() {
-        let error = render(&report("random", &[(1, &[1.0])]), &report("scan", &[(1, &[1.0])]))
+        let error = compare(&report("random", &[(1, &[1.0])]), &report("scan", &[(1, &[1.0])]))
             .expect_err("nothing in common");
         assert_eq!(error.code(), 2);
         assert!(error.to_string().contains("the first has random, the second scan"), "{error}");
         let empty = Report::new(Environment::default(), Vec::new());
-        assert!(render(&empty, &empty).is_err_and(|error| error.to_string().contains("has none")));
+        assert!(compare(&empty, &empty).is_err_and(|error| error.to_string().contains("has none")));
     }
 }

@@ -4,16 +4,26 @@ use forebay_wait::{Call, File, Report};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::measure::Document;
-use super::text::{beneath, cells, figures, title, waited_for};
+use super::text::{beneath, cells, figures, time, title, waited_for};
 use crate::output::PAGE_MARK;
+use crate::report::embed::PAGE_BYTES_MAX;
+use crate::report::html as page;
 
 const STYLE: &str = include_str!("../report/style.css");
 const BAR_WIDTH: f64 = 600.0;
 
-/// The whole page, with as many files as asked for; all of them are in the JSON in its source.
-pub(super) fn page(document: &Document, files: usize) -> String {
+/// The whole page, with as many files as asked for; the JSON in its source has as many as there is room for.
+pub(super) fn of(document: &Document, files: usize) -> serde_json::Result<String> {
+    let room = PAGE_BYTES_MAX.saturating_sub(page_with(document, files, "", None).len() + TOLD_BYTES);
+    let (source, known) = document.to_source(room)?;
+    Ok(page_with(document, files, &source, known))
+}
+
+/// More than what is told about files that are left out.
+const TOLD_BYTES: usize = 200;
+
+fn page_with(document: &Document, files: usize, source: &str, known: Option<usize>) -> String {
     let report = &document.report;
-    let heading = format!("How long it waited: {}", title(report));
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -21,28 +31,36 @@ pub(super) fn page(document: &Document, files: usize) -> String {
                 meta charset="utf-8";
                 (PreEscaped(PAGE_MARK))
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (heading) }
+                title { "How long it waited: " (title(report)) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                main {
-                    h1 { (heading) }
+                header {
+                    h1 { "How long a program waited" }
+                    // A command may be a whole script.
+                    p { code { (title(report)) } }
                     p.soft { (document.kernel) }
+                }
+                main {
                     h2 { "What the numbers say" }
-                    ul.verdicts { @for sentence in &report.advice { li { (sentence) "." } } }
+                    ul.verdicts { @for sentence in &report.advice { li { (page::sentence(sentence)) } } }
                     (time_bar(report))
                     (totals(report))
                     (waits(report, files))
                     @if !report.notes.is_empty() {
                         h2 { "To know when reading" }
-                        ul { @for note in &report.notes { li { (note) "." } } }
+                        ul { @for note in &report.notes { li { (page::sentence(note)) } } }
                     }
-                    p.small { "Written by forebay " (env!("CARGO_PKG_VERSION")) ". All numbers as JSON are in this page's source." }
+                    p.small {
+                        "Written by forebay " (env!("CARGO_PKG_VERSION")) ". All numbers as JSON are in this page's source"
+                        @if let Some(known) = known {
+                            ", as far as there is room: of " (known) " files of " (report.files.len()) ", those that were waited \
+                             for longest. The whole is what " code { "--json" } " writes"
+                        }
+                        "."
+                    }
                 }
-                // "<" cannot end the element early, and JSON reads the escape as the same character.
-                script type="application/json" id="forebay-result" {
-                    (PreEscaped(document.to_json().unwrap_or_default().replace('<', "\\u003c")))
-                }
+                script type="application/json" id="forebay-result" { (PreEscaped(source)) }
             }
         }
     }
@@ -69,18 +87,27 @@ fn time_bar(report: &Report) -> Markup {
         *sum += share;
         Some(start)
     });
+    let label = "the time by what the threads did; the numbers stand below";
     html! {
         h2 { "Where the time went" }
         figure {
-            svg viewBox=(format!("0 0 {BAR_WIDTH} 130")) role="img" aria-label="the time by what the threads did" {
+            svg viewBox=(format!("0 0 {BAR_WIDTH} 32")) role="img" aria-label=(label) {
                 @for ((part, share), start) in parts.iter().zip(&shares).zip(starts) {
-                    rect class=(part.2) x=(format!("{:.1}", start * BAR_WIDTH)) y="4" height="30"
-                        width=(format!("{:.1}", share * BAR_WIDTH)) {}
+                    @if *share > 0.0 {
+                        rect class=(format!("part {}", part.2)) x=(format!("{:.1}", start * BAR_WIDTH)) y="1" height="30"
+                            width=(format!("{:.1}", share * BAR_WIDTH)) {}
+                    }
                 }
-                @for (index, (part, share)) in parts.iter().zip(&shares).enumerate() {
-                    @let y = 54 + 20 * index;
-                    rect class=(part.2) x="0" y=(y - 10) width="14" height="11" {}
-                    text x="22" y=(y) { (part.0) ": " (format!("{:.1} %", share * 100.0)) }
+            }
+            // Beside the drawing and not in it: text there would shrink with it on a narrow screen.
+            ul.legend {
+                @for (part, share) in parts.iter().zip(&shares) {
+                    li {
+                        svg.sign viewBox="0 0 22 12" aria-hidden="true" focusable="false" {
+                            rect class=(part.2) x="0" y="0" width="22" height="12" {}
+                        }
+                        (part.0) ": " (time(part.1)) " (" (format!("{:.1} %", share * 100.0)) ")"
+                    }
                 }
             }
         }
@@ -90,7 +117,7 @@ fn time_bar(report: &Report) -> Markup {
 fn totals(report: &Report) -> Markup {
     html! {
         h2 { "The whole" }
-        div.scroll {
+        div.scroll tabindex="0" role="region" aria-label="The whole" {
             table { tbody { @for (name, value) in figures(report) { tr { th scope="row" { (name.trim()) } td { (value) } } } } }
         }
     }
@@ -104,7 +131,7 @@ fn waits(report: &Report, files: usize) -> Markup {
     }
     html! {
         h2 { "For what" }
-        div.scroll {
+        div.scroll tabindex="0" role="region" aria-label="For what it waited" {
             table {
                 thead {
                     tr {

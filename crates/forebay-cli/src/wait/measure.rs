@@ -8,13 +8,13 @@ use forebay_wait::{Ending, Error, Report};
 use serde::Serialize;
 
 use super::signals::Signals;
-use super::{WaitArgs, html, text};
+use super::{WaitArgs, html, known, text};
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
 use crate::output::{Destination, print};
 
 /// The whole JSON document.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Document {
     schema: u32,
     /// The version of this program; also how a file of its own is known again.
@@ -45,6 +45,21 @@ impl Document {
     pub(super) fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
     }
+
+    /// The same for the source of a page: in at most `room` bytes, for which files are left out, those with the shortest waits
+    /// first. With it the number of files that are in it, where not all are.
+    pub(super) fn to_source(&self, room: usize) -> serde_json::Result<(String, Option<usize>)> {
+        let mut part = self.clone();
+        loop {
+            // "<" cannot end the element early, and JSON reads the escape as the same character.
+            let text = serde_json::to_string(&part)?.replace('<', "\\u003c");
+            let files = part.report.files.len();
+            if text.len() <= room || files == 0 {
+                return Ok((text, (files < self.report.files.len()).then_some(files)));
+            }
+            part.report.files.truncate(files / 2);
+        }
+    }
 }
 
 pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
@@ -55,6 +70,7 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
         Some(file) if !to_stdout => Some(Destination::json(file)?),
         _ => None,
     };
+    let served = args.report.as_deref().map(known::served).transpose()?.unwrap_or_default();
     let signals = Signals::install()?;
     let report = match args.pid {
         Some(pid) => {
@@ -64,16 +80,17 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
         }
         None => forebay_wait::run(&args.command, |pid| signals.pass_on_to(pid)),
     };
-    let report = match report {
+    let mut report = match report {
         Ok(report) => report,
         Err(error) => return failed(error),
     };
+    report.advise(&served);
     let code = ending(&report);
     let document = Document::new(report);
     // Signals do not end the program here, so nothing has to be undone from elsewhere.
     let cleanup = Cleanup::default();
     if let Some(page) = page {
-        page.write(&html::page(&document, args.files), &cleanup)?;
+        page.write(&html::of(&document, args.files)?, &cleanup)?;
     }
     if let Some(numbers) = numbers {
         numbers.write(&document.to_json()?, &cleanup)?;

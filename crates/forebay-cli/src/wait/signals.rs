@@ -1,10 +1,13 @@
 //! Signals while a command runs: they are the command's, and this program stays to tell what it saw.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use nix::sys::signal::{SigSet, Signal as Number};
+use nix::sys::signalfd::SignalFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// What arrived, and who is to get it.
 #[derive(Clone, Debug)]
@@ -14,34 +17,60 @@ pub(super) struct Signals {
 
 #[derive(Debug, Default)]
 struct State {
-    command: Option<Pid>,
-    arrived: Option<i32>,
+    /// Not its number, which another process may have once the command has ended.
+    command: Option<OwnedFd>,
+    arrived: Option<Signal>,
 }
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM and SIGHUP from here on.
-    pub(super) fn install() -> std::io::Result<Self> {
-        let mut source = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    /// Takes SIGINT, SIGTERM, SIGHUP and SIGQUIT from here on: they are blocked rather than caught, because a handler would
+    /// also run in the command before it has become its program, and take there what is meant for the command. To be
+    /// called before the program has a second thread.
+    pub(super) fn install() -> io::Result<Self> {
+        let taken: SigSet =
+            [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGQUIT].into_iter().collect();
+        taken.thread_block()?;
+        let source = SignalFd::new(&taken)?;
         let signals = Self { shared: Arc::default() };
         let own = signals.clone();
         std::thread::Builder::new().name("forebay-signals".to_owned()).spawn(move || {
-            for signal in source.forever() {
-                let mut state = own.lock();
-                state.arrived = Some(signal);
-                pass_on(state.command, signal);
-                own.shared.1.notify_all();
+            loop {
+                match source.read_signal() {
+                    Ok(Some(found)) => own.arrived(found.ssi_signo, found.ssi_code),
+                    Ok(None) | Err(nix::errno::Errno::EINTR) => {}
+                    // Signals that cannot be read any more cannot be passed on either.
+                    Err(_) => return,
+                }
             }
         })?;
         Ok(signals)
     }
 
-    /// From now on `pid` gets what arrives. A terminal sends Ctrl-C to the command by itself, so that SIGINT
-    /// is not sent twice.
+    fn arrived(&self, number: u32, code: i32) {
+        /// Sent by the kernel: a key was pressed, and the command, being in the foreground, has got it, too.
+        const FROM_TERMINAL: i32 = 0x80;
+        let signal = match i32::try_from(number) {
+            Ok(libc::SIGINT) => Signal::INT,
+            Ok(libc::SIGHUP) => Signal::HUP,
+            Ok(libc::SIGQUIT) => Signal::QUIT,
+            _ => Signal::TERM,
+        };
+        let mut state = self.lock();
+        state.arrived = Some(signal);
+        if code != FROM_TERMINAL {
+            pass_on(state.command.as_ref(), signal);
+        }
+        self.shared.1.notify_all();
+    }
+
+    /// From now on `pid` gets what arrives, and what arrived before there was a command, whoever sent it.
     pub(super) fn pass_on_to(&self, pid: u32) {
         let mut state = self.lock();
-        state.command = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // Without a handle (a command that is gone already) there is nobody to tell.
+        state.command = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(signal) = state.arrived {
-            pass_on(state.command, signal);
+            pass_on(state.command.as_ref(), signal);
         }
     }
 
@@ -60,12 +89,9 @@ impl Signals {
     }
 }
 
-fn pass_on(command: Option<Pid>, signal: i32) {
-    let Some(command) = command else { return };
-    // It may have ended already; then there is nobody to tell.
-    let _ = match signal {
-        SIGTERM => kill_process(command, Signal::TERM),
-        SIGHUP => kill_process(command, Signal::HUP),
-        _ => Ok(()),
-    };
+fn pass_on(command: Option<&OwnedFd>, signal: Signal) {
+    if let Some(command) = command {
+        // It may have ended already; then there is nobody to tell.
+        let _ = pidfd_send_signal(command, signal);
+    }
 }

@@ -242,7 +242,7 @@ mod tests {
             assert!(HostWork::Random(work.clone()).check(file).is_err(), "{work:?}");
         }
         for bytes in [0, file + 1] {
-            let work = ScanWork { row: ScanRow::Default, bytes, seconds_max: 1.0 };
+            let work = ScanWork { row: ScanRow::Default, bytes, seconds_max: 1.0, depth: None };
             assert!(HostWork::Scan(work).check(file).is_err());
         }
     }

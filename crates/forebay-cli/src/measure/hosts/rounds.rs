@@ -101,6 +101,10 @@ pub(super) fn scan(
     options: &ScanOptions,
     settings: Settings,
 ) -> anyhow::Result<Vec<Experiment>> {
+    if !options.depth.is_empty() {
+        let told = "--depth is for one host: of several hosts a scan has its usual number in flight on each";
+        return Err(Failure::Usage(told.to_owned()).into());
+    }
     let sizes = sizes(fleet, options.memory, options.size, settings.quick)?;
     let prepared = prepare(fleet, &sizes, settings)?;
     let seconds_max = options.seconds.unwrap_or(if settings.quick { 1.5 } else { 5.0 });
@@ -112,7 +116,8 @@ pub(super) fn scan(
         .map(|row| {
             let cache = if row.uses_page_cache() { common_cache(&prepared) } else { CacheState::Direct };
             let way = Way { name: row.name(), description: row.description(), cache };
-            let work = move |_: &mut SplitMix| HostWork::Scan(ScanWork { row, bytes, seconds_max });
+            let work =
+                move |_: &mut SplitMix| HostWork::Scan(ScanWork { row, bytes, seconds_max, depth: None });
             Cell { experiment: 0, way, rounds: Ok(Vec::new()), work: Box::new(work) }
         })
         .collect();

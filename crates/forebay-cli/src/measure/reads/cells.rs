@@ -1,6 +1,7 @@
 //! Runs cells of random reads, each sample in a process of its own, in an order that is shuffled anew for each repeat.
 
 use std::fmt;
+use std::path::Path;
 
 use anyhow::Context as _;
 
@@ -45,6 +46,8 @@ pub(in crate::measure) struct Shape<'a> {
     pub(in crate::measure) experiment: &'static str,
     pub(in crate::measure) subject: &'a Subject,
     pub(in crate::measure) context: &'a Context,
+    /// For the ways that send commands.
+    pub(in crate::measure) namespace: Option<&'a Path>,
     pub(in crate::measure) block_bytes: u64,
     pub(in crate::measure) workers: usize,
     pub(in crate::measure) seconds: f64,
@@ -83,8 +86,9 @@ impl Shape<'_> {
         turns.take_in(cells, order, |setting, way, _| {
             let answer = self.one(setting, way, seeds.next_u64())?;
             let claim = Claim {
-                // A cache of the file that fills while it is read asks the device for less.
-                read_bytes: (!way.uses_page_cache()).then(|| answer.operations * self.block_bytes),
+                // A cache of the file that fills while it is read asks the device for less, and commands are not counted.
+                read_bytes: (!way.uses_page_cache() && !way.sends_commands())
+                    .then(|| answer.operations * self.block_bytes),
                 workers: way.is_one_thread().then_some(1),
                 busy_on_purpose: self.count_calls,
                 ..Claim::default()
@@ -112,6 +116,7 @@ impl Shape<'_> {
         let mut job = Job::new(self.experiment, &self.subject.path, &work, work.seconds)?;
         job.pattern_seed = self.subject.pattern.map(Pattern::seed);
         job.device_stat.clone_from(&self.subject.device_stat);
+        job.namespace = self.namespace.map(Path::to_owned);
         let text = run_child(&job, None, &self.context.cleanup)?;
         serde_json::from_str(&text).context("the measuring child answered in an unknown way")
     }

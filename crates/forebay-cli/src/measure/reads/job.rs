@@ -60,14 +60,18 @@ pub(in crate::measure) enum Way {
     UringSqpoll,
     #[serde(rename = "io_uring-iopoll")]
     UringIopoll,
+    #[serde(rename = "io_uring-commands")]
+    UringCommands,
     TokioFs,
     SpawnBlocking,
     ForebayShard,
+    ForebayPolled,
+    ForebayCommands,
     ForebayTokio,
 }
 
 impl Way {
-    pub(in crate::measure) const ALL: [Self; 12] = [
+    pub(in crate::measure) const ALL: [Self; 15] = [
         Self::Pread,
         Self::PreadHipri,
         Self::Uring,
@@ -76,9 +80,12 @@ impl Way {
         Self::UringDeferTaskrun,
         Self::UringSqpoll,
         Self::UringIopoll,
+        Self::UringCommands,
         Self::TokioFs,
         Self::SpawnBlocking,
         Self::ForebayShard,
+        Self::ForebayPolled,
+        Self::ForebayCommands,
         Self::ForebayTokio,
     ];
 
@@ -92,9 +99,12 @@ impl Way {
             Self::UringDeferTaskrun => "io_uring-defer-taskrun",
             Self::UringSqpoll => "io_uring-sqpoll",
             Self::UringIopoll => "io_uring-iopoll",
+            Self::UringCommands => "io_uring-commands",
             Self::TokioFs => "tokio-fs",
             Self::SpawnBlocking => "spawn-blocking",
             Self::ForebayShard => "forebay-shard",
+            Self::ForebayPolled => "forebay-polled",
+            Self::ForebayCommands => "forebay-commands",
             Self::ForebayTokio => "forebay-tokio",
         }
     }
@@ -117,6 +127,9 @@ impl Way {
             Self::UringIopoll => {
                 "registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN, and completions that are polled for (IOPOLL)"
             }
+            Self::UringCommands => {
+                "the same ring with entries of 128 bytes, and reads as commands to the NVMe namespace"
+            }
             Self::TokioFs => {
                 "a Tokio task for each reader, seek and read_exact of a tokio::fs::File, through the page cache"
             }
@@ -124,12 +137,23 @@ impl Way {
                 "a Tokio task for each reader, a spawn_blocking with pread and O_DIRECT for each read"
             }
             Self::ForebayShard => "a task on one of Forebay's shards for each reader, O_DIRECT",
+            Self::ForebayPolled => {
+                "a task on one of Forebay's shards for each reader, O_DIRECT, and completions that are polled for"
+            }
+            Self::ForebayCommands => {
+                "the same from the NVMe namespace (Engine::open_nvme), where reads are commands, and polled for"
+            }
             Self::ForebayTokio => "Forebay from tasks of a Tokio runtime, one shard, O_DIRECT",
         }
     }
 
     pub(in crate::measure) const fn uses_page_cache(self) -> bool {
         matches!(self, Self::TokioFs)
+    }
+
+    /// Whether it reads from a namespace, by commands that the block layer does not see.
+    pub(in crate::measure) const fn sends_commands(self) -> bool {
+        matches!(self, Self::UringCommands | Self::ForebayCommands)
     }
 
     /// Whether all of the program's part runs on one thread, so that one processor is all it can use.
@@ -141,7 +165,10 @@ impl Way {
                 | Self::UringFixedFiles
                 | Self::UringDeferTaskrun
                 | Self::UringIopoll
+                | Self::UringCommands
                 | Self::ForebayShard
+                | Self::ForebayPolled
+                | Self::ForebayCommands
         )
     }
 }

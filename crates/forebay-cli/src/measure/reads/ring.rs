@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, opcode, types};
+use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue, types};
 
 use super::super::aligned::AlignedBuffer;
+use super::super::commands::Namespace;
 use super::super::job::Job;
 use super::arrivals::sleep_sharply;
 use super::job::{ReadWork, Way};
@@ -35,14 +36,14 @@ impl Setup {
         Self {
             fixed_buffers: !matches!(way, Way::Uring),
             fixed_file: !matches!(way, Way::Uring | Way::UringFixedBuffers),
-            defer_taskrun: matches!(way, Way::UringDeferTaskrun | Way::UringIopoll),
+            defer_taskrun: matches!(way, Way::UringDeferTaskrun | Way::UringIopoll | Way::UringCommands),
             sqpoll: matches!(way, Way::UringSqpoll),
-            iopoll: matches!(way, Way::UringIopoll),
+            iopoll: matches!(way, Way::UringIopoll | Way::UringCommands),
         }
     }
 
-    fn build(self, entries: usize) -> anyhow::Result<IoUring> {
-        let mut builder = IoUring::builder();
+    fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Ended>> {
+        let mut builder = IoUring::<E, E::Ended>::builder();
         if self.defer_taskrun {
             builder.setup_single_issuer().setup_defer_taskrun();
         }
@@ -53,11 +54,46 @@ impl Setup {
             builder.setup_iopoll();
         }
         builder.build(entries.next_power_of_two() as u32).context(match self {
-            Self { iopoll: true, .. } => "the kernel refuses a ring with IOPOLL",
+            Self { iopoll: true, .. } => "the kernel refuses a ring with IOPOLL (of commands: Linux 6.1)",
             Self { sqpoll: true, .. } => "the kernel refuses a ring with SQPOLL",
             Self { defer_taskrun: true, .. } => "the kernel refuses a ring with DEFER_TASKRUN (Linux 6.1)",
             _ => "the kernel refuses a ring (the sysctl kernel.io_uring_disabled, or a seccomp filter)",
         })
+    }
+}
+
+/// What is submitted, and what comes back.
+trait Entry: squeue::EntryMarker {
+    type Ended: cqueue::EntryMarker + Into<cqueue::Entry>;
+    /// What is said of a command is that it went well; of a read, how many bytes it gave.
+    const TELLS_BYTES: bool;
+
+    /// A read at `offset` into a piece of memory.
+    fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self;
+}
+
+impl Entry for squeue::Entry {
+    type Ended = cqueue::Entry;
+    const TELLS_BYTES: bool = true;
+
+    fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self {
+        let (length, fixed) = (pieces.piece_bytes as u32, types::Fixed(0));
+        let plain = types::Fd(pieces.descriptor);
+        let entry = match (pieces.setup.fixed_buffers, pieces.setup.fixed_file) {
+            (true, true) => opcode::ReadFixed::new(fixed, piece, length, 0).offset(offset).build(),
+            (true, false) => opcode::ReadFixed::new(plain, piece, length, 0).offset(offset).build(),
+            (false, _) => opcode::Read::new(plain, piece, length).offset(offset).build(),
+        };
+        entry.user_data(slot)
+    }
+}
+
+impl Entry for squeue::Entry128 {
+    type Ended = cqueue::Entry32;
+    const TELLS_BYTES: bool = false;
+
+    fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self {
+        pieces.namespace.read(offset, piece, pieces.piece_bytes as u32).user_data(slot)
     }
 }
 
@@ -74,10 +110,34 @@ struct Read {
 /// # Errors
 /// The kernel refuses the ring or what it is to do, a read failed, or gave what was not written there.
 pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) -> anyhow::Result<Tally> {
+    run::<squeue::Entry>(job, work, file, Namespace::default(), pacer)
+}
+
+/// The same with commands to a namespace.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn commands(
+    job: &Job,
+    work: &ReadWork,
+    file: &File,
+    namespace: Namespace,
+    pacer: &Arc<Pacer>,
+) -> anyhow::Result<Tally> {
+    run::<squeue::Entry128>(job, work, file, namespace, pacer)
+}
+
+fn run<E: Entry>(
+    job: &Job,
+    work: &ReadWork,
+    file: &File,
+    namespace: Namespace,
+    pacer: &Arc<Pacer>,
+) -> anyhow::Result<Tally> {
     let mut lane = Lane::new(job, work, 0, pacer)?;
     let setup = Setup::of(work.way);
-    let mut ring = setup.build(work.readers)?;
-    let mut memory = Pieces::new(&ring, setup, file, work)?;
+    let mut ring = setup.build::<E>(work.readers)?;
+    let mut memory = Pieces::new(&ring, setup, file, namespace, work)?;
     let (mut submitter, mut sq, mut cq) = ring.split();
     // Refused before Linux 5.18; then each enter looks the ring up.
     _ = submitter.register_ring_fd();
@@ -97,6 +157,7 @@ pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) 
                 free.pop();
                 let offset = lane.offset();
                 reads[slot] = Some(Read { ask, offset, begun });
+                make_room(&submitter, &mut sq, &mut lane)?;
                 memory.push(&mut sq, slot, offset)?;
             }
             next = pacer.ask();
@@ -108,6 +169,7 @@ pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) 
         let due = next.and_then(|ask| ask.due).filter(|_| !free.is_empty());
         wait(&submitter, &mut sq, &mut cq, due, &mut lane)?;
         for completion in &mut cq {
+            let completion: cqueue::Entry = completion.into();
             let slot = completion.user_data() as usize;
             memory.in_flight -= 1;
             let result = completion.result();
@@ -117,7 +179,8 @@ pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) 
             if result < 0 {
                 return Err(io::Error::from_raw_os_error(-result)).context("a read failed");
             }
-            anyhow::ensure!(result as u64 == work.block_bytes, "a read gave {result} bytes");
+            let wanted = if E::TELLS_BYTES { work.block_bytes } else { 0 };
+            anyhow::ensure!(result as u64 == wanted, "a read gave {result} and not {wanted}");
             let read = reads[slot].take().context("a completion that nobody waits for")?;
             lane.ended(read.ask, read.begun, read.offset, memory.piece(slot))?;
             free.push(slot);
@@ -125,11 +188,33 @@ pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) 
     }
 }
 
-/// Submits what was queued and waits for a completion, until `due` at the latest.
-fn wait(
+/// Waits until the queue has a free place. Only with SQPOLL it can be full here: the kernel's thread may have ended a read
+/// before it has given the place back, and on a busy machine that takes long.
+fn make_room<E: Entry>(
     submitter: &Submitter<'_>,
-    sq: &mut SubmissionQueue<'_>,
-    cq: &mut CompletionQueue<'_>,
+    sq: &mut SubmissionQueue<'_, E>,
+    lane: &mut Lane,
+) -> anyhow::Result<()> {
+    while sq.is_full() {
+        sq.sync();
+        if sq.is_full() {
+            // The submission wakes the thread if it sleeps.
+            match submitter.submit().and_then(|_| submitter.squeue_wait()) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) => return Err(error).context("waiting for room in the queue failed"),
+            }
+            lane.called();
+        }
+    }
+    Ok(())
+}
+
+/// Submits what was queued and waits for a completion, until `due` at the latest.
+fn wait<E: Entry>(
+    submitter: &Submitter<'_>,
+    sq: &mut SubmissionQueue<'_, E>,
+    cq: &mut CompletionQueue<'_, E::Ended>,
     due: Option<Instant>,
     lane: &mut Lane,
 ) -> anyhow::Result<()> {
@@ -161,13 +246,20 @@ struct Pieces {
     piece_bytes: usize,
     setup: Setup,
     descriptor: i32,
+    namespace: Namespace,
     in_flight: usize,
     /// Touched through `start` only.
     memory: Option<AlignedBuffer>,
 }
 
 impl Pieces {
-    fn new(ring: &IoUring, setup: Setup, file: &File, work: &ReadWork) -> anyhow::Result<Self> {
+    fn new<E: Entry>(
+        ring: &IoUring<E, E::Ended>,
+        setup: Setup,
+        file: &File,
+        namespace: Namespace,
+        work: &ReadWork,
+    ) -> anyhow::Result<Self> {
         let piece_bytes = work.block_bytes as usize;
         let mut memory = AlignedBuffer::new(work.readers * piece_bytes);
         let start = memory.bytes_mut().as_mut_ptr();
@@ -182,7 +274,7 @@ impl Pieces {
             unsafe { ring.submitter().register_buffers(&[whole]) }
                 .context("registering the memory; raise the limit on locked memory")?;
         }
-        Ok(Self { start, piece_bytes, setup, descriptor, in_flight: 0, memory: Some(memory) })
+        Ok(Self { start, piece_bytes, setup, descriptor, namespace, in_flight: 0, memory: Some(memory) })
     }
 
     fn piece(&self, slot: usize) -> &[u8] {
@@ -192,19 +284,18 @@ impl Pieces {
     }
 
     /// Queues a read at `offset` into piece `slot`.
-    fn push(&mut self, sq: &mut SubmissionQueue<'_>, slot: usize, offset: u64) -> anyhow::Result<()> {
+    fn push<E: Entry>(
+        &mut self,
+        sq: &mut SubmissionQueue<'_, E>,
+        slot: usize,
+        offset: u64,
+    ) -> anyhow::Result<()> {
         // SAFETY: slots are numbers of readers, for each of which the memory has a piece.
         let piece = unsafe { self.start.add(slot * self.piece_bytes) };
-        let (length, fixed) = (self.piece_bytes as u32, types::Fixed(0));
-        let plain = types::Fd(self.descriptor);
-        let entry = match (self.setup.fixed_buffers, self.setup.fixed_file) {
-            (true, true) => opcode::ReadFixed::new(fixed, piece, length, 0).offset(offset).build(),
-            (true, false) => opcode::ReadFixed::new(plain, piece, length, 0).offset(offset).build(),
-            (false, _) => opcode::Read::new(plain, piece, length).offset(offset).build(),
-        };
+        let entry = E::read(self, piece, offset, slot as u64);
         // SAFETY: the piece lies in the memory, which outlives the read (see `drop`), the file outlives the ring, and one
         // read for each slot is in flight.
-        unsafe { sq.push(&entry.user_data(slot as u64)) }.context("the queue has room for every reader")?;
+        unsafe { sq.push(&entry) }.context("the queue has room for every reader")?;
         self.in_flight += 1;
         Ok(())
     }
@@ -237,6 +328,8 @@ mod tests {
         assert_eq!(Setup::of(Way::UringFixedFiles), setup(true, true, false, false, false));
         assert_eq!(Setup::of(Way::UringDeferTaskrun), setup(true, true, true, false, false));
         assert_eq!(Setup::of(Way::UringSqpoll), setup(true, true, false, true, false));
-        assert_eq!(Setup::of(Way::UringIopoll), setup(true, true, true, false, true));
+        for way in [Way::UringIopoll, Way::UringCommands] {
+            assert_eq!(Setup::of(way), setup(true, true, true, false, true));
+        }
     }
 }

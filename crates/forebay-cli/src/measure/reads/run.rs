@@ -1,9 +1,11 @@
 //! One sample: one way, its readers, the time in which they count.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::commands::{self, Namespace};
 use super::super::gauge::{Cost, Gauge};
 use super::super::job::Job;
 use super::super::turns::Evidence;
@@ -24,6 +26,22 @@ pub(in crate::measure) fn sample(job: &Job) -> anyhow::Result<String> {
 }
 
 fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+    if work.way.sends_commands() {
+        return run_commands(job, work);
+    }
+    run_on(job, work)
+}
+
+/// The same on the namespace, as far in as the file is long.
+fn run_commands(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+    let job = commands::of_namespace(job)?;
+    let mut work = work.clone();
+    work.span_bytes = work.span_bytes.min(Namespace::look(&job.path)?.bytes);
+    anyhow::ensure!(work.span_bytes >= work.block_bytes, "the namespace is shorter than a block");
+    run_on(&job, &work)
+}
+
+fn run_on(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
     let shared: Shared = Arc::new((job.clone(), work.clone()));
     let (tally, gauged) = match work.way {
         Way::Pread | Way::PreadHipri => on_threads(job, work)?,
@@ -31,7 +49,9 @@ fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
             let pacer = Arc::new(Pacer::new(work));
             from_tokio(&shared, None, &pacer)?
         }
-        Way::ForebayShard | Way::ForebayTokio => with_forebay(&shared)?,
+        Way::ForebayShard | Way::ForebayPolled | Way::ForebayCommands | Way::ForebayTokio => {
+            with_forebay(&shared)?
+        }
         _ => on_a_ring(job, work)?,
     };
     Ok(answer(tally, gauged))
@@ -142,8 +162,12 @@ fn on_threads(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
 }
 
 fn on_a_ring(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
-    let file = threads::open_direct(&job.path)?;
     let pacer = Arc::new(Pacer::new(work));
+    if work.way == Way::UringCommands {
+        let (namespace, file) = (Namespace::look(&job.path)?, File::open(&job.path)?);
+        return beside(job, work, &pacer, || ring::commands(job, work, &file, namespace, &pacer));
+    }
+    let file = threads::open_direct(&job.path)?;
     beside(job, work, &pacer, || ring::read(job, work, &file, &pacer))
 }
 
@@ -179,10 +203,10 @@ fn from_tokio(
 
 fn with_forebay(shared: &Shared) -> anyhow::Result<(Tally, Gauged)> {
     let (job, work) = &**shared;
-    let (engine, file) = shards::open(&job.path)?;
+    let (engine, file) = shards::open(&job.path, work.way)?;
     let pacer = Arc::new(Pacer::new(work));
     let outcome = match work.way {
-        Way::ForebayShard => {
+        Way::ForebayShard | Way::ForebayPolled | Way::ForebayCommands => {
             beside(job, work, &pacer, || shards::read_on_shard(&engine, &file, shared, &pacer))
         }
         _ if pacer.is_open() => beside(job, work, &pacer, || runtime::serve(shared, &file, &pacer)),
@@ -255,7 +279,8 @@ mod tests {
     fn every_way_reads_checks_and_counts() {
         let cleanup = Cleanup::default();
         let temp = planted(&cleanup);
-        for way in Way::ALL {
+        // There is no namespace here: `vm/tests/polled` has one.
+        for way in Way::ALL.into_iter().filter(|way| !way.sends_commands()) {
             let answer = match run_long_enough(&temp, 5, way) {
                 Ok(answer) => answer,
                 Err(error) if refused(way, &error) => continue,
@@ -268,11 +293,19 @@ mod tests {
             assert_eq!((answer.unanswered, answer.late_p99_us), (0, None), "{name}");
             match (&answer.calls, way) {
                 // No thread of ours makes a system call for each read there.
-                (Some(calls), Way::UringSqpoll | Way::UringIopoll) => assert!(calls.operations > 0),
+                (Some(calls), Way::UringSqpoll | Way::UringIopoll | Way::ForebayPolled) => {
+                    assert!(calls.operations > 0)
+                }
                 (Some(calls), Way::Pread) => assert!(calls.count >= calls.operations / 2, "{calls:?}"),
                 (Some(calls), _) => assert!(calls.count > 0 && calls.operations > 0, "{name}: {calls:?}"),
                 (None, _) => {
-                    let silent = [Way::TokioFs, Way::SpawnBlocking, Way::ForebayShard, Way::ForebayTokio];
+                    let silent = [
+                        Way::TokioFs,
+                        Way::SpawnBlocking,
+                        Way::ForebayShard,
+                        Way::ForebayPolled,
+                        Way::ForebayTokio,
+                    ];
                     assert!(silent.contains(&way), "{name}");
                 }
             }

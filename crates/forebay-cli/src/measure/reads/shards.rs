@@ -4,21 +4,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay::{Class, Config, Engine, File, Open};
+use forebay::{Class, Config, Engine, File, Open, Polling};
 
+use super::super::commands;
 use super::super::job::Job;
-use super::job::ReadWork;
+use super::job::{ReadWork, Way};
 use super::lane::{Lane, Tally};
 use super::pacer::Pacer;
+use super::threads::NO_POLLING;
 
 /// An engine of one shard, and the file.
 ///
 /// # Errors
-/// Those of the engine.
-pub(super) fn open(path: &Path) -> anyhow::Result<(Engine, File)> {
-    let engine = Engine::start(Config::default().shards(1))?;
-    let file = engine.open(path, Open::read()).wait()?;
-    Ok((engine, file))
+/// Those of the engine; polling was asked for and is not to be had.
+pub(super) fn open(path: &Path, way: Way) -> anyhow::Result<(Engine, File)> {
+    let (engine, file) = match way {
+        Way::ForebayCommands => commands::open(path)?,
+        _ => {
+            let polling = if way == Way::ForebayPolled { Polling::On } else { Polling::Off };
+            let engine = Engine::start(Config::default().shards(1).polling(polling))?;
+            let file = engine.open(path, Open::read()).wait()?;
+            // The first read makes the ring, and shows whether the file system takes polled reads.
+            file.read_up_to(0..1).wait()?;
+            (engine, file)
+        }
+    };
+    match why_not_polled(&engine) {
+        Some(why) => Err(anyhow::anyhow!(why).context(NO_POLLING)),
+        None => Ok((engine, file)),
+    }
+}
+
+/// Why an engine that was to poll does not, if so.
+pub(in crate::measure) fn why_not_polled(engine: &Engine) -> Option<String> {
+    let told = engine.health().degraded.into_iter().find(|told| told.what == "polled I/O");
+    told.map(|told| told.why)
 }
 
 /// Ends the engine after the figures were taken: one that does not end well is not to be trusted.

@@ -18,7 +18,7 @@ use super::lane::{Lane, Tally};
 use super::pacer::Pacer;
 
 /// What a refusal of polled reads means.
-pub(super) const NO_POLLING: &str =
+pub(in crate::measure) const NO_POLLING: &str =
     "the kernel refuses polled reads here; they need a device with poll queues (NVMe: nvme.poll_queues=2)";
 
 /// Opens a file for direct I/O.

@@ -13,7 +13,7 @@ use super::super::sampler::run_child;
 use super::super::subject::Subject;
 use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
 use super::job::{BIN_SECONDS, LoadRow, SustainAnswer, SustainWork};
-use super::level;
+use super::{level, stall};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, Series, metric};
 
@@ -87,7 +87,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(1),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&answer)?, evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(&answer, work.depth())?, evidence: answer.evidence, claim })
     })?;
     let is_too_short = seconds < super::SECONDS;
     let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
@@ -123,17 +123,21 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
 
 fn series_of(answer: &SustainAnswer) -> Series {
     let place = |bin: usize| (bin as f64 * BIN_SECONDS * 10.0).round() / 10.0;
-    let at: Vec<f64> = (0..answer.bins.len()).map(place).collect();
+    let at: Vec<f64> = (0..answer.ended.bins.len()).map(place).collect();
     let rates = rates(answer);
     Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)])
 }
 
 /// Millions of bytes a second, of each bin.
 fn rates(answer: &SustainAnswer) -> Vec<f64> {
-    answer.bins.iter().map(|bytes| *bytes as f64 / 1e6 / BIN_SECONDS).collect()
+    answer.ended.bins.iter().map(|bytes| *bytes as f64 / 1e6 / BIN_SECONDS).collect()
 }
 
-fn metrics(answer: &SustainAnswer) -> anyhow::Result<Metrics> {
+/// The figures of a load with so many in flight.
+///
+/// # Errors
+/// It had no time.
+pub(super) fn metrics(answer: &SustainAnswer, depth: usize) -> anyhow::Result<Metrics> {
     let levels = level::find(&rates(answer)).context("the load had no time")?;
     let operations = answer.operations as f64;
     let mut metrics = Metrics::default();
@@ -148,7 +152,20 @@ fn metrics(answer: &SustainAnswer) -> anyhow::Result<Metrics> {
     if let Some(change) = levels.change {
         metrics.set(metric::CHANGE_S, change as f64 * BIN_SECONDS);
         if levels.sustained < levels.burst {
-            metrics.set(metric::DROP_BYTES, answer.bins[..change].iter().sum::<u64>() as f64);
+            metrics.set(metric::DROP_BYTES, answer.ended.bins[..change].iter().sum::<u64>() as f64);
+        }
+    }
+    // At the level that lasts: before it, other operations are as many as usual.
+    if let Some(stalls) = stall::find(answer.ended.steps_from(levels.change.unwrap_or(0)), depth) {
+        metrics
+            .set(metric::STALL_COUNT, stalls.count as f64)
+            .set(metric::STALL_SHARE, stalls.share)
+            .set(metric::STALL_STEP_MS, stalls.step_ms);
+        if stalls.count > 0 {
+            metrics.set(metric::STALL_MS, stalls.length_ms);
+        }
+        if let Some(every_s) = stalls.every_s {
+            metrics.set(metric::STALL_EVERY_S, every_s);
         }
     }
     for (name, value) in [(metric::P50_US, answer.p50_us), (metric::P99_US, answer.p99_us)] {
@@ -168,20 +185,47 @@ fn method(plan: &Plan, seconds: f64) -> String {
          series around whose two means the sum of squares is least; it counts when it explains far more than chance would, \
          when the medians of the two sides differ by a seventh at least and by three times the scatter of either side. Burst \
          and sustained level are these medians; without a change both are the median of everything. Variation is the standard \
-         deviation of the tenths of a second at the sustained level, divided by their mean.",
+         deviation of the tenths of a second at the sustained level, divided by their mean. Standstills are looked for at the \
+         sustained level, in steps of at least 10 ms in which 32 operations, and four times as many as are in flight, end on \
+         average: a step with less than a quarter of what busy ones have is one, and what is shorter than two steps may not \
+         show.",
         plan.idle_seconds, plan.depth
     )
 }
 
+/// The table of random writes of which these ended, each with its time and its bytes.
+#[cfg(test)]
+pub(crate) fn simulated(
+    time: std::time::Duration,
+    depth: usize,
+    ended: &[(std::time::Duration, u64)],
+) -> Experiment {
+    use crate::result::{Row, Sample};
+    let seconds = time.as_secs_f64();
+    let mut answer = SustainAnswer {
+        ended: super::job::Ended::new(seconds),
+        operations: ended.len() as u64,
+        seconds,
+        ..SustainAnswer::default()
+    };
+    ended.iter().for_each(|(since, bytes)| answer.ended.count(*since, *bytes));
+    let metrics = metrics(&answer, depth).expect("it has bins");
+    let row = Row::from_samples(LoadRow::RandomWrite.name(), vec![Sample { repeat: 0, metrics }]);
+    let mut experiment = Experiment::new(super::KIND.name, "").parameter("seconds", seconds);
+    experiment.rows.push(row);
+    experiment
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::job::Ended;
     use super::*;
 
     fn answer(parts: &[(u64, usize)]) -> SustainAnswer {
         let bins: Vec<u64> = parts.iter().flat_map(|(bytes, count)| vec![*bytes; *count]).collect();
         SustainAnswer {
             seconds: bins.len() as f64 * BIN_SECONDS,
-            bins,
+            ended: Ended { steps: vec![100; 10 * bins.len()], bins },
             operations: 1000,
             ..SustainAnswer::default()
         }
@@ -189,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_drop_is_told_with_its_time_and_bytes() {
-        let metrics = metrics(&answer(&[(10_000_000, 50), (2_000_000, 100)])).expect("it has bins");
+        let metrics = metrics(&answer(&[(10_000_000, 50), (2_000_000, 100)]), 32).expect("it has bins");
         let get = |name: &str| metrics.get(name).expect("it was set");
         assert_eq!((get(metric::BURST_MB_PER_S), get(metric::SUSTAINED_MB_PER_S)), (100.0, 20.0));
         assert_eq!((get(metric::CHANGE_S), get(metric::DROP_BYTES)), (5.0, 500_000_000.0));
@@ -198,11 +242,24 @@ mod tests {
 
     #[test]
     fn a_rise_has_no_drop_and_a_level_no_change() {
-        let rise = metrics(&answer(&[(2_000_000, 50), (10_000_000, 50)])).expect("it has bins");
+        let rise = metrics(&answer(&[(2_000_000, 50), (10_000_000, 50)]), 32).expect("it has bins");
         assert_eq!((rise.get(metric::CHANGE_S), rise.get(metric::DROP_BYTES)), (Some(5.0), None));
-        let level = metrics(&answer(&[(2_000_000, 100)])).expect("it has bins");
+        let level = metrics(&answer(&[(2_000_000, 100)]), 32).expect("it has bins");
         assert_eq!((level.get(metric::CHANGE_S), level.get(metric::DROP_BYTES)), (None, None));
-        assert!(metrics(&answer(&[])).is_err());
+        assert!(metrics(&answer(&[]), 32).is_err());
+    }
+
+    #[test]
+    fn standstills_are_told_of_the_level_that_lasts() {
+        let mut stalling = answer(&[(10_000_000, 20), (2_000_000, 100)]);
+        stalling.ended.steps[200..].chunks_mut(100).for_each(|second| second[90..].fill(0));
+        let found = metrics(&stalling, 8).expect("it has bins");
+        let get = |name: &str| found.get(name).expect("it was set");
+        assert_eq!((get(metric::STALL_COUNT), get(metric::STALL_STEP_MS)), (10.0, 10.0));
+        assert_eq!((get(metric::STALL_EVERY_S), get(metric::STALL_MS)), (1.0, 100.0));
+        assert!((get(metric::STALL_SHARE) - 0.1).abs() < 1e-9);
+        let steady = metrics(&answer(&[(2_000_000, 100)]), 8).expect("it has bins");
+        assert_eq!((steady.get(metric::STALL_COUNT), steady.get(metric::STALL_MS)), (Some(0.0), None));
     }
 
     #[test]

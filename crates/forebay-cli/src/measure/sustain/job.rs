@@ -1,5 +1,7 @@
 //! What a sample of `measure sustain` is asked to do, and what it answers.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::super::turns::{Evidence, Way};
@@ -13,6 +15,9 @@ pub(super) const SEQUENTIAL_DEPTH: usize = 8;
 pub(super) const BIN_MS: u64 = 100;
 /// The same.
 pub(super) const BIN_SECONDS: f64 = BIN_MS as f64 / 1000.0;
+
+/// Length of a step, in which operations are counted to find standstills.
+pub(super) const STEP_MS: u64 = 10;
 
 /// One load, once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,11 +77,43 @@ impl LoadRow {
     }
 }
 
+/// What ended when.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ended {
+    /// Bytes of the operations that ended in each tenth of a second.
+    pub(super) bins: Vec<u64>,
+    /// How many operations ended in each [`STEP_MS`].
+    pub(super) steps: Vec<u32>,
+}
+
+impl Ended {
+    /// Room for so many seconds.
+    pub(super) fn new(seconds: f64) -> Self {
+        let bins = (seconds / BIN_SECONDS).round() as usize;
+        Self { bins: vec![0; bins], steps: vec![0; bins * (BIN_MS / STEP_MS) as usize] }
+    }
+
+    /// Counts an operation that ended so long after the beginning. Behind the end it belongs nowhere.
+    pub(super) fn count(&mut self, since: Duration, bytes: u64) {
+        let place = |width_ms: u64| (since.as_millis() / u128::from(width_ms)) as usize;
+        if let (Some(sum), Some(count)) =
+            (self.bins.get_mut(place(BIN_MS)), self.steps.get_mut(place(STEP_MS)))
+        {
+            *sum += bytes;
+            *count += 1;
+        }
+    }
+
+    /// The steps from bin number `bin` on.
+    pub(super) fn steps_from(&self, bin: usize) -> &[u32] {
+        self.steps.get(bin * (BIN_MS / STEP_MS) as usize..).unwrap_or_default()
+    }
+}
+
 /// What the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct SustainAnswer {
-    /// Bytes of the operations that ended in each tenth of a second.
-    pub(super) bins: Vec<u64>,
+    pub(super) ended: Ended,
     /// Until the last operation had ended.
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
@@ -102,6 +139,18 @@ impl Way for LoadRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ends_belongs_to_its_bin_and_its_step() {
+        let mut ended = Ended::new(0.3);
+        for (milliseconds, bytes) in [(10, 1), (99, 2), (101, 4), (250, 8), (300, 16), (900, 32)] {
+            ended.count(Duration::from_millis(milliseconds), bytes);
+        }
+        assert_eq!((ended.bins.as_slice(), ended.steps.len()), (&[3, 4, 8][..], 30));
+        let some: Vec<usize> = (0..30).filter(|step| ended.steps[*step] > 0).collect();
+        assert_eq!(some, [1, 9, 10, 25]);
+        assert_eq!((ended.steps_from(2).len(), ended.steps_from(9).len()), (10, 0));
+    }
 
     #[test]
     fn names_in_json_are_the_names_in_the_tables() {

@@ -12,7 +12,7 @@ use super::super::gauge::Gauge;
 use super::super::latency::Latency;
 use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
 use super::super::turns::Evidence;
-use super::job::{BIN_MS, BIN_SECONDS, LoadRow, SustainAnswer, SustainWork};
+use super::job::{Ended, LoadRow, SustainAnswer, SustainWork};
 
 /// Runs it on the file at `path`, after the idle time.
 ///
@@ -42,7 +42,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork
         report.leaked_operations
     );
     let answer = SustainAnswer {
-        bins: tally.bins,
+        ended: tally.ended,
         seconds: (written - begun).as_secs_f64(),
         cpu_seconds: cost.cpu_seconds,
         operations: tally.latency.count(),
@@ -58,7 +58,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork
 #[derive(Debug)]
 struct Tally {
     begun: Instant,
-    bins: Vec<u64>,
+    ended: Ended,
     latency: Latency,
     /// Of the sequential writes.
     next_offset: u64,
@@ -67,17 +67,12 @@ struct Tally {
 impl Tally {
     fn ended(&mut self, before: Instant, now: Instant, bytes: u64) {
         self.latency.record(now - before);
-        // What ends behind the last bin belongs to none.
-        let bin = ((now - self.begun).as_millis() / u128::from(BIN_MS)) as usize;
-        if let Some(sum) = self.bins.get_mut(bin) {
-            *sum += bytes;
-        }
+        self.ended.count(now - self.begun, bytes);
     }
 }
 
 async fn on_shard(file: File, work: SustainWork, begun: Instant) -> anyhow::Result<Tally> {
-    let bins = vec![0; (work.seconds / BIN_SECONDS).round() as usize];
-    let tally = Tally { begun, bins, latency: Latency::new()?, next_offset: 0 };
+    let tally = Tally { begun, ended: Ended::new(work.seconds), latency: Latency::new()?, next_offset: 0 };
     let tally = Rc::new(RefCell::new(tally));
     let work = Rc::new(work);
     let lanes = (0..work.depth())
@@ -147,8 +142,8 @@ mod tests {
                 SustainWork { row, file_bytes: 8 << 20, depth: 4, idle_seconds: 0.01, seconds: 0.5, seed: 2 };
             let text = sample(temp.path(), None, &work).unwrap_or_else(|error| panic!("{row:?}: {error:#}"));
             let answer: SustainAnswer = serde_json::from_str(&text).expect("its own text");
-            assert_eq!(answer.bins.len(), 5, "{row:?}");
-            let bytes: u64 = answer.bins.iter().sum();
+            assert_eq!((answer.ended.bins.len(), answer.ended.steps.len()), (5, 50), "{row:?}");
+            let bytes: u64 = answer.ended.bins.iter().sum();
             // Those of the last operations that ended too late are in no bin.
             assert!(bytes > 0 && bytes <= answer.operations * work.block_bytes(), "{row:?} {answer:?}");
             assert!(bytes.is_multiple_of(work.block_bytes()) && answer.seconds >= 0.5, "{row:?} {answer:?}");
@@ -156,16 +151,5 @@ mod tests {
             assert_eq!(found.len(), 8 << 20, "{row:?}");
             assert_eq!(found.iter().all(|byte| *byte == 0), row == LoadRow::RandomRead, "{row:?}");
         }
-    }
-
-    #[test]
-    fn what_ends_belongs_to_its_tenth_of_a_second() {
-        let begun = Instant::now();
-        let latency = Latency::new().expect("a few kilobytes");
-        let mut tally = Tally { begun, bins: vec![0; 3], latency, next_offset: 0 };
-        for (milliseconds, bytes) in [(10, 1), (99, 2), (101, 4), (250, 8), (300, 16), (900, 32)] {
-            tally.ended(begun, begun + Duration::from_millis(milliseconds), bytes);
-        }
-        assert_eq!((tally.bins, tally.latency.count()), (vec![3, 4, 8], 6));
     }
 }

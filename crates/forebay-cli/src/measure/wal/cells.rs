@@ -18,11 +18,14 @@ use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
 use super::super::subject::check_space;
+use super::super::timers;
 use super::super::turns::{Cell, Taken, Turns, cut_short, until};
 use super::job::{FlushChoice, Load, Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER, workers};
+use super::published;
 use super::words::method;
 use crate::context::Context;
+use crate::report::harm;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What is to be measured.
@@ -38,6 +41,7 @@ pub(in crate::measure) struct Plan {
     /// Records of one append.
     pub(in crate::measure) batch: usize,
     pub(in crate::measure) file_bytes: u64,
+    pub(in crate::measure) as_published: bool,
     pub(in crate::measure) flush: FlushChoice,
 }
 
@@ -46,11 +50,21 @@ pub(in crate::measure) struct Plan {
 pub(in crate::measure) struct Setting {
     pub(in crate::measure) workload: Workload,
     pub(in crate::measure) load: Load,
+    /// Threads of the runtime, where they are not as many as processors.
+    pub(in crate::measure) threads: Option<u32>,
+}
+
+impl Setting {
+    /// Threads of the runtime.
+    pub(super) fn workers(&self) -> usize {
+        self.threads.map_or_else(workers, |threads| threads as usize)
+    }
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, ", load {}", self.load.name())
+        write!(formatter, ", load {}", self.load.name())?;
+        self.threads.map_or(Ok(()), |threads| write!(formatter, ", {threads} threads"))
     }
 }
 
@@ -93,10 +107,12 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
             row,
             workload: setting.workload,
             load: setting.load,
+            workers: setting.workers(),
             seconds,
             record_bytes: plan.record_bytes,
             batch: plan.batch,
             file_bytes: plan.file_bytes,
+            as_published: plan.as_published,
             flush: plan.flush,
             seed: seeds.next_u64(),
         };
@@ -130,7 +146,8 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
 fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
     let mut cells = Vec::new();
     for setting in &plan.settings {
-        let base = (setting.load == Load::Cpu).then_some(WalRow::NoAppends);
+        // What the runtime's other tasks are compared with.
+        let base = (setting.load != Load::None).then_some(WalRow::NoAppends);
         for row in base.into_iter().chain(plan.rows.iter().copied()) {
             cells.push(Cell::new(*setting, row));
         }
@@ -186,7 +203,15 @@ fn metrics(answer: &WalAnswer, batch: usize, load: Load) -> Metrics {
         Load::Cpu => metrics.set(metric::WORK_PER_S, answer.work as f64 / answer.seconds),
         // Beside the load it would count the load.
         Load::None => metrics.set(metric::CPU_US_PER_APPEND, answer.cpu_seconds * 1e6 / appends),
+        Load::Timers => match answer.durable {
+            // Alone they show what they cost themselves.
+            None => metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds),
+            Some(_) => &mut metrics,
+        },
     };
+    if let Some(late) = answer.timers {
+        set_times(&mut metrics, &metric::TIMERS_LATE, late);
+    }
     metrics
 }
 
@@ -213,7 +238,7 @@ fn experiment(
         .parameter("file_bytes", plan.file_bytes)
         .parameter("log_flush", plan.flush.name())
         .parameter("seconds", seconds)
-        .parameter("workers", workers())
+        .parameter("workers", setting.workers())
         .parameter("repeats", repeats);
     experiment = match setting.workload {
         Workload::Open { rate } => experiment.parameter("loop", "open").parameter("rate_per_s", rate),
@@ -221,15 +246,23 @@ fn experiment(
             experiment.parameter("loop", "closed").parameter("appenders", appenders)
         }
     };
-    if setting.load == Load::Cpu {
-        experiment = experiment
-            .parameter("load_tasks", workers() * TASKS_PER_WORKER)
-            .parameter("sorted_numbers", SORTED);
+    if let Some(threads) = setting.threads {
+        experiment = experiment.parameter("threads", threads);
+    }
+    experiment = match setting.load {
+        Load::None => experiment,
+        Load::Cpu => experiment
+            .parameter("load_tasks", setting.workers() * TASKS_PER_WORKER)
+            .parameter("sorted_numbers", SORTED),
+        Load::Timers => experiment.parameter("load_tasks", timers::TASKS),
+    };
+    if plan.as_published {
+        experiment = experiment.parameter("as_published", true);
     }
     if let Some(source) = said.source.take() {
         experiment = experiment.parameter("source_priority", source);
     }
-    if plan.rows.iter().any(|row| !row.is_log()) {
+    if !plan.as_published && plan.rows.iter().any(|row| !row.is_log()) {
         experiment.notes.push(
             "old records are given up as it goes: the rows without a log begin again at the beginning of their file, and \
              the log uses its segments again; it was filled until it did before the sample"
@@ -239,7 +272,8 @@ fn experiment(
     for (row, why) in &said.degraded {
         experiment.notes.push(format!("`{row}` did not get what it asks for: {why}"));
     }
-    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut said)).collect();
+    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut said, plan)).collect();
+    experiment.notes.extend(harm::own_cost(&experiment, WalRow::NoAppends.name()));
     experiment
 }
 
@@ -260,10 +294,13 @@ fn keep_shares(cells: &mut [Cell<Setting, WalRow>]) {
     }
 }
 
-fn build_row(cell: Cell<Setting, WalRow>, said: &mut Said) -> Row {
+fn build_row(cell: Cell<Setting, WalRow>, said: &mut Said, plan: &Plan) -> Row {
     let way = cell.way;
     let mut row = cell.into_row();
     row.degraded = said.degraded.remove(way.name());
+    if plan.as_published && row.skipped.is_none() {
+        return row.describe(published::description(way));
+    }
     if way.is_log() { row.cache(CacheState::Direct) } else { row }
 }
 
@@ -277,7 +314,7 @@ mod tests {
             taken.metrics.set(metric::WORK_PER_S, *rate);
             (repeat as u32, taken)
         };
-        let setting = Setting { workload: Workload::Open { rate: 1 }, load: Load::Cpu };
+        let setting = Setting { workload: Workload::Open { rate: 1 }, load: Load::Cpu, threads: None };
         Cell { taken: Ok(work.iter().enumerate().map(sample).collect()), ..Cell::new(setting, row) }
     }
 

@@ -11,6 +11,8 @@ pub(in crate::measure) struct WalWork {
     pub(in crate::measure) row: WalRow,
     pub(in crate::measure) workload: Workload,
     pub(in crate::measure) load: Load,
+    /// Threads of the runtime.
+    pub(in crate::measure) workers: usize,
     /// Measured; the warm-up before it is not in it.
     pub(in crate::measure) seconds: f64,
     pub(in crate::measure) record_bytes: usize,
@@ -18,6 +20,8 @@ pub(in crate::measure) struct WalWork {
     pub(in crate::measure) batch: usize,
     /// Of the file that is written through before, and of a segment of the log.
     pub(in crate::measure) file_bytes: u64,
+    /// Each append makes a file of its own and removes it, and both are in its time.
+    pub(in crate::measure) as_published: bool,
     /// How the log flushes; nothing to other rows.
     pub(in crate::measure) flush: FlushChoice,
     pub(in crate::measure) seed: u64,
@@ -88,6 +92,8 @@ pub(in crate::measure) enum Load {
     None,
     /// Tasks that sort, two for each worker.
     Cpu,
+    /// Tasks that wait for a time and do nothing, and whose lateness is what is looked at.
+    Timers,
 }
 
 impl Load {
@@ -95,6 +101,7 @@ impl Load {
         match self {
             Self::None => "none",
             Self::Cpu => "cpu",
+            Self::Timers => "timers",
         }
     }
 }
@@ -103,7 +110,7 @@ impl Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::measure) enum WalRow {
-    /// Only the load: what the runtime does of its own work when nobody appends.
+    /// Only the load: what becomes of the runtime's other tasks when nobody appends.
     NoAppends,
     TokioFs,
     StdInTask,
@@ -191,7 +198,7 @@ impl WalRow {
 
     pub(super) const fn description(self) -> &'static str {
         match self {
-            Self::NoAppends => "nobody appends: what the runtime does of its own work",
+            Self::NoAppends => "nobody appends: what becomes of the runtime's other tasks then",
             Self::TokioFs => {
                 "tokio::fs::File: write_all and flush under a lock, then sync_data beside the others' on a handle of its own"
             }
@@ -242,7 +249,7 @@ pub(in crate::measure) struct Times {
 
 impl Times {
     /// `None` when nothing was recorded.
-    pub(super) fn of(latency: &Latency) -> Option<Self> {
+    pub(in crate::measure) fn of(latency: &Latency) -> Option<Self> {
         Some(Self {
             p50_us: latency.quantile_us(0.5)?,
             p99_us: latency.quantile_us(0.99)?,
@@ -267,6 +274,8 @@ pub(in crate::measure) struct WalAnswer {
     pub(in crate::measure) late: Option<Times>,
     /// Sorted vectors of the load.
     pub(in crate::measure) work: u64,
+    /// How late the timer tasks were.
+    pub(in crate::measure) timers: Option<Times>,
     pub(in crate::measure) workers: usize,
     /// User and system time of all threads.
     pub(in crate::measure) cpu_seconds: f64,
@@ -298,10 +307,12 @@ mod tests {
                 row,
                 workload: Workload::Open { rate: 500 },
                 load: Load::Cpu,
+                workers: 2,
                 seconds: 0.5,
                 record_bytes: 256,
                 batch: 1,
                 file_bytes: 1 << 20,
+                as_published: true,
                 flush: FlushChoice::Blocking,
                 seed: 7,
             };

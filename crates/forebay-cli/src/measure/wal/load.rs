@@ -15,15 +15,18 @@ pub(super) const SORTED: usize = 16_384;
 /// Tasks for each worker: one that runs and one that waits, so that whatever else becomes ready has to queue.
 pub(super) const TASKS_PER_WORKER: usize = 2;
 
-/// Workers of the runtime: one for each processor that this process may use.
-pub(super) fn workers() -> usize {
+/// Workers of the runtime unless told otherwise: one for each processor that this process may use.
+pub(in crate::measure) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The runtime that has the load and awaits the appends.
-pub(super) fn runtime(polite: bool) -> std::io::Result<Runtime> {
+pub(super) fn runtime(workers: usize, polite: bool, load: Load) -> std::io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(workers());
+    builder.worker_threads(workers);
+    if load == Load::Timers {
+        builder.enable_time();
+    }
     if polite {
         builder.on_thread_start(forebay::polite_worker);
     }
@@ -39,11 +42,11 @@ pub(super) struct Working {
 }
 
 impl Working {
-    pub(super) fn start(handle: &Handle, load: Load, seed: u64) -> Self {
+    pub(super) fn start(handle: &Handle, load: Load, workers: usize, seed: u64) -> Self {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let count = match load {
-            Load::None => 0,
-            Load::Cpu => workers() * TASKS_PER_WORKER,
+            Load::None | Load::Timers => 0,
+            Load::Cpu => workers * TASKS_PER_WORKER,
         };
         let tasks = (0..count as u64)
             .map(|task| handle.spawn(sort(seed ^ task, Arc::clone(&stop), Arc::clone(&done))))
@@ -88,13 +91,13 @@ mod tests {
 
     #[test]
     fn work_is_counted_and_ends() {
-        let runtime = runtime(true).expect("threads can be started");
-        let working = Working::start(runtime.handle(), Load::Cpu, 1);
+        let runtime = runtime(3, true, Load::Cpu).expect("threads can be started");
+        let working = Working::start(runtime.handle(), Load::Cpu, 3, 1);
         while working.done() < 10 {
             std::thread::yield_now();
         }
         working.stop(&runtime).expect("no task panicked");
-        let idle = Working::start(runtime.handle(), Load::None, 1);
+        let idle = Working::start(runtime.handle(), Load::None, 3, 1);
         assert_eq!(idle.done(), 0);
         idle.stop(&runtime).expect("there is no task");
     }

@@ -49,9 +49,7 @@ impl Records {
 /// # Errors
 /// Those of the engine and the log.
 pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn Appender>> {
-    let priority = priority(work.row);
-    let engine = Engine::start(Config::default().shards(1).priority(priority))?;
-    let degraded = refusal(&engine.health(), priority);
+    let (engine, degraded) = start_engine(work.row)?;
     let options = Options::new().segment_bytes(work.file_bytes).flush(work.flush.flush());
     let (wal, _) = Wal::open(&engine, directory, options).wait()?;
     let aged = age(&wal)?;
@@ -99,8 +97,19 @@ impl Log {
     }
 }
 
+/// An engine with one shard and the row's priority, and what it did not get.
+///
+/// # Errors
+/// Those of the engine.
+pub(super) fn start_engine(row: WalRow) -> anyhow::Result<(Engine, Option<String>)> {
+    let priority = priority(row);
+    let engine = Engine::start(Config::default().shards(1).priority(priority))?;
+    let degraded = refusal(&engine.health(), priority);
+    Ok((engine, degraded))
+}
+
 /// What the row asks for.
-pub(super) fn priority(row: WalRow) -> Priority {
+fn priority(row: WalRow) -> Priority {
     match row {
         WalRow::ForebayPrompt => Priority::Prompt,
         WalRow::ForebayRealtime => Priority::RealTime,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::appender::{Appender, Appending};
 use super::file::PeerFile;
-use super::job::{WalRow, WalWork};
+use super::job::{Load, WalRow, WalWork};
 use super::stamp::stamped;
 
 /// The row's appender, with a fresh file.
@@ -28,7 +28,7 @@ pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn A
         WalRow::SpawnBlocking => Arc::new(Blocking(file)),
         WalRow::StdThread => Arc::new(OneThread::start(file)?),
         WalRow::OwnRuntime => {
-            let runtime = super::load::runtime(false)?;
+            let runtime = super::load::runtime(work.workers, false, Load::None)?;
             let inner = Arc::new(TokioFs::open(file, work.workload.lanes())?);
             Arc::new(OwnRuntime {
                 inner,

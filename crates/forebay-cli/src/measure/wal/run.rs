@@ -12,12 +12,13 @@ use tokio::runtime::{Handle, Runtime};
 
 use super::super::gauge::Gauge;
 use super::super::latency::Latency;
+use super::super::timers::{self, Timers};
 use super::super::turns::Evidence;
 use super::appender::Appender;
-use super::job::{Times, WalAnswer, WalRow, WalWork, Workload};
-use super::load::{Working, runtime, workers};
+use super::job::{Load, Times, WalAnswer, WalRow, WalWork, Workload};
+use super::load::{Working, runtime};
 use super::source::{Schedule, become_punctual, sleep_until};
-use super::{log, peers, store};
+use super::{log, peers, published, store};
 
 /// Not measured: threads and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
@@ -36,6 +37,7 @@ pub(in crate::measure) fn sample(
     // Before the runtime: the engine's threads must not inherit what its workers are.
     let appender = match (work.row, work.row.way()) {
         (WalRow::NoAppends, _) => None,
+        _ if work.as_published => Some(published::open(directory, work)?),
         (row, Some(way)) if row.is_store() => Some(store::open(directory, work, way)?),
         (row, _) if row.is_log() => Some(log::open(directory, work)?),
         _ => Some(peers::open(directory, work)?),
@@ -43,9 +45,10 @@ pub(in crate::measure) fn sample(
     // What earlier samples removed and this one made: the file system would write it in the middle of the
     // sample.
     rustix::fs::syncfs(File::open(directory)?)?;
-    let runtime = runtime(work.row == WalRow::ForebayPrompt)?;
-    let working = Working::start(runtime.handle(), work.load, work.seed);
-    let beside = Beside { working: &working, device_stat };
+    let runtime = runtime(work.workers, work.row == WalRow::ForebayPrompt, work.load)?;
+    let working = Working::start(runtime.handle(), work.load, work.workers, work.seed);
+    let timers = (work.load == Load::Timers).then(|| Timers::start(runtime.handle())).transpose()?;
+    let beside = Beside { working: &working, timers: timers.as_ref(), device_stat };
     let (mut answer, appends) = match (&appender, work.workload) {
         (None, _) => (nothing(work, &beside)?, 0),
         (Some(appender), Workload::Open { rate }) => open_loop(&runtime, &beside, appender, work, rate)?,
@@ -53,9 +56,14 @@ pub(in crate::measure) fn sample(
             closed_loop(&runtime, &beside, appender, work, appenders)?
         }
     };
+    if let Some(timers) = timers {
+        let late = timers.stop(&runtime)?;
+        answer.timers = Times::of(&late);
+        answer.evidence.times.insert(timers::NAME.to_owned(), late);
+    }
     working.stop(&runtime)?;
     drop(runtime);
-    answer.workers = workers();
+    answer.workers = work.workers;
     if let Some(appender) = appender {
         answer.degraded = appender.degraded();
         appender.close(appends)?;
@@ -66,6 +74,7 @@ pub(in crate::measure) fn sample(
 /// What is looked at beside the appends.
 struct Beside<'a> {
     working: &'a Working,
+    timers: Option<&'a Timers>,
     device_stat: Option<&'a Path>,
 }
 
@@ -77,17 +86,27 @@ struct Window {
 
 impl Window {
     fn open(beside: &Beside<'_>) -> std::io::Result<Self> {
-        Ok(Self { gauge: Gauge::start(beside.device_stat)?, work: beside.working.done() })
+        let gauge = Gauge::start(beside.device_stat)?;
+        if let Some(timers) = beside.timers {
+            timers.count();
+        }
+        Ok(Self { gauge, work: beside.working.done() })
     }
 
     /// Counts from now on.
     fn begin_again(&mut self, beside: &Beside<'_>) -> std::io::Result<()> {
         self.work = beside.working.done();
+        if let Some(timers) = beside.timers {
+            timers.count();
+        }
         self.gauge.begin_again()
     }
 
     fn close(self, beside: &Beside<'_>) -> std::io::Result<WalAnswer> {
         let work = beside.working.done() - self.work;
+        if let Some(timers) = beside.timers {
+            timers.end();
+        }
         let cost = self.gauge.stop()?;
         let evidence = Evidence { witness: cost.witness, ..Evidence::default() };
         let (seconds, cpu_seconds) = (cost.seconds, cost.cpu_seconds);
@@ -277,10 +296,12 @@ mod tests {
             row,
             workload,
             load: Load::Cpu,
+            workers: 2,
             seconds: 0.05,
             record_bytes: 256,
             batch: if WalRow::BATCHES.contains(&row) { 10 } else { 1 },
             file_bytes: 1 << 20,
+            as_published: false,
             flush: FlushChoice::default(),
             seed: 3,
         }

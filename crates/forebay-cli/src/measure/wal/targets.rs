@@ -30,7 +30,7 @@ fn is(experiment: &Experiment, kind: &str, load: &str) -> bool {
     let has = |name: &str, value: &str| {
         experiment.parameters.get(name).and_then(serde_json::Value::as_str) == Some(value)
     };
-    has("loop", kind) && has("load", load)
+    has("loop", kind) && has("load", load) && !experiment.parameters.contains_key("threads")
 }
 
 fn open_loop(experiment: &mut Experiment, idle: Option<&Experiment>) {

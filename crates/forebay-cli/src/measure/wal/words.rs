@@ -1,9 +1,10 @@
 //! How the numbers of a table were made, in words.
 
+use super::super::timers;
 use super::super::units::show_bytes;
 use super::cells::{Plan, Setting};
 use super::job::{Load, Workload};
-use super::load::{SORTED, TASKS_PER_WORKER, workers};
+use super::load::{SORTED, TASKS_PER_WORKER};
 
 /// One paragraph for the page.
 pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
@@ -28,9 +29,21 @@ pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
         Load::Cpu => format!(
             "The runtime is busy: {} tasks sort {SORTED} numbers in each poll and yield. `work kept` is how many vectors \
              they sorted, divided by how many in the same repeat without any appends.",
-            workers() * TASKS_PER_WORKER
+            setting.workers() * TASKS_PER_WORKER
         ),
+        Load::Timers => timers::method(),
     };
+    if plan.as_published {
+        return format!(
+            "As the published benchmarks count: each append makes a file, writes {what} into it, syncs it (fdatasync) and \
+             removes it, and all of that is in its time. `durable` is when the sync was over, with the file's making; `seen` \
+             is when the task that awaits it was told, with its removal. Each sample is a fresh process with a Tokio runtime \
+             of {} workers, measured for {seconds:.2} s after 0.1 s of warming up. {workload}. {load} Neither the file's name \
+             nor its removal is made durable. After each sample it is made sure that as many files were made as appends were \
+             answered, and that none is left. Rows take turns within a repeat; a figure is the median of the repeats.",
+            setting.workers(),
+        );
+    }
     format!(
         "Each sample is a fresh process with a Tokio runtime of {} workers and a fresh file or log, measured for \
          {seconds:.2} s after 0.1 s of warming up: {what}, each durable (fdatasync) before it is answered. {workload}. {load} \
@@ -38,7 +51,7 @@ pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
          that made the blocking call. `seen` is when the task that awaits it was told, which the runtime's queue decides. \
          Files and segments of the log have {} and are written through before. After each sample it is made sure that \
          what was answered is there. Rows take turns within a repeat; a figure is the median of the repeats.",
-        workers(),
+        setting.workers(),
         show_bytes(plan.file_bytes),
     )
 }

@@ -22,7 +22,11 @@ fn hop(work: &WalkWork, file: &File, buffer: &mut AlignedBuffer, at: u64, key: u
     Ok(search(node, at, key).ok_or(LookupError::Damaged { position: at })?)
 }
 
-fn whole(
+/// A descent on the calling thread.
+///
+/// # Errors
+/// As [`pread`].
+pub(super) fn whole(
     work: &WalkWork,
     file: &File,
     buffer: &mut AlignedBuffer,
@@ -53,7 +57,35 @@ pub(super) fn pread(work: &WalkWork, file: &File, lane: usize, phase: &Arc<Phase
     }
 }
 
-/// `blocking-per-hop`: one lane as a task; the buffer goes to the blocking thread and comes back.
+/// A descent with a `spawn_blocking` for each node; the buffer goes to the blocking thread and comes back.
+///
+/// # Errors
+/// As [`pread`].
+pub(super) async fn hop_by_hop(
+    work: &Arc<WalkWork>,
+    file: &Arc<File>,
+    buffer: &mut Option<AlignedBuffer>,
+    root: u64,
+    key: u64,
+) -> anyhow::Result<u64> {
+    let mut at = root;
+    loop {
+        let (work, file) = (Arc::clone(work), Arc::clone(file));
+        let mut lent = buffer.take().context("it came back")?;
+        let hopped = tokio::task::spawn_blocking(move || {
+            let next = hop(&work, &file, &mut lent, at, key);
+            (next, lent)
+        });
+        let (next, back) = hopped.await?;
+        *buffer = Some(back);
+        match next? {
+            Next::Child(child) => at = child,
+            Next::Found(value) => return Ok(value),
+        }
+    }
+}
+
+/// `blocking-per-hop`: one lane as a task.
 ///
 /// # Errors
 /// As [`pread`].
@@ -66,23 +98,7 @@ pub(super) async fn per_hop(
     let mut lane = Lane::new(&work, lane, &phase)?;
     let mut buffer = Some(AlignedBuffer::new(work.read_bytes()));
     loop {
-        let (mut at, key) = (lane.root(), lane.key());
-        let descent = async {
-            loop {
-                let (work, file) = (Arc::clone(&work), Arc::clone(&file));
-                let mut lent = buffer.take().context("it came back")?;
-                let hopped = tokio::task::spawn_blocking(move || {
-                    let next = hop(&work, &file, &mut lent, at, key);
-                    (next, lent)
-                });
-                let (next, back) = hopped.await?;
-                buffer = Some(back);
-                match next? {
-                    Next::Child(child) => at = child,
-                    Next::Found(value) => return anyhow::Ok(value),
-                }
-            }
-        };
+        let descent = hop_by_hop(&work, &file, &mut buffer, lane.root(), lane.key());
         let (value, wakes) = count_wakes(descent).await;
         if !lane.answered(value?, wakes)? {
             return Ok(lane.end());
@@ -119,6 +135,27 @@ pub(super) async fn descent(
     }
 }
 
+/// A descent with `seek` and `read_exact` for each node.
+///
+/// # Errors
+/// As [`pread`].
+pub(super) async fn seek_and_read(
+    file: &mut tokio::fs::File,
+    node: &mut [u8],
+    root: u64,
+    key: u64,
+) -> anyhow::Result<u64> {
+    let mut at = root;
+    loop {
+        file.seek(SeekFrom::Start(at)).await?;
+        file.read_exact(node).await?;
+        match search(node, at, key).ok_or(LookupError::Damaged { position: at })? {
+            Next::Child(child) => at = child,
+            Next::Found(value) => return Ok(value),
+        }
+    }
+}
+
 /// `tokio-fs`: one lane as a task, with a file of its own.
 ///
 /// # Errors
@@ -135,18 +172,7 @@ pub(super) async fn tokio_fs(
     file.set_max_buf_size(work.tree.node_bytes as usize);
     let mut node = vec![0; work.tree.node_bytes as usize];
     loop {
-        let (mut at, key) = (lane.root(), lane.key());
-        let descent = async {
-            loop {
-                file.seek(SeekFrom::Start(at)).await?;
-                file.read_exact(&mut node).await?;
-                match search(&node, at, key).ok_or(LookupError::Damaged { position: at })? {
-                    Next::Child(child) => at = child,
-                    Next::Found(value) => return anyhow::Ok(value),
-                }
-            }
-        };
-        let (value, wakes) = count_wakes(descent).await;
+        let (value, wakes) = count_wakes(seek_and_read(&mut file, &mut node, lane.root(), lane.key())).await;
         if !lane.answered(value?, wakes)? {
             return Ok(lane.end());
         }

@@ -14,9 +14,11 @@ use super::super::sampler::run_child;
 use super::super::turns::{Cell, Taken, Turns};
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::plant::Planted;
+use super::published::tree_of;
 use super::tree::{Tree, fan_out_max};
 use super::words::{method, notes};
 use crate::context::Context;
+use crate::report::harm;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// What is to be measured.
@@ -30,6 +32,7 @@ pub(super) struct Plan {
     pub(super) fan_out: Option<u64>,
     pub(super) file_bytes: u64,
     pub(super) in_flight: usize,
+    pub(super) as_published: bool,
     pub(super) seconds: f64,
     pub(super) repeats: usize,
 }
@@ -39,11 +42,14 @@ pub(super) struct Plan {
 pub(super) struct Setting {
     pub(super) depth: u64,
     pub(super) threads: usize,
+    /// Beside a thousand timer tasks.
+    pub(super) timers: bool,
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, ", depth {}", self.depth)
+        let beside = if self.timers { ", beside timers" } else { "" };
+        write!(formatter, ", depth {}{beside}", self.depth)
     }
 }
 
@@ -82,11 +88,17 @@ fn of_node(
     let begun = Instant::now();
     let share = context.remaining().map(|remaining| remaining / files as u32);
     let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
+    // Where each lookup has a file of its own this one only shows what a direct read needs.
+    let tree = if plan.as_published { tree_of(tree, levels) } else { tree };
     let planted = Planted::make(home, tree, context)?;
     let mut cells: Vec<Cell<Setting, WalkRow>> = plan
         .settings
         .iter()
-        .flat_map(|setting| plan.rows.iter().map(|row| Cell::new(*setting, *row)))
+        .flat_map(|setting| {
+            // What the timer tasks are compared with.
+            let alone = setting.timers.then_some(WalkRow::NoLookups);
+            alone.into_iter().chain(plan.rows.iter().copied()).map(|row| Cell::new(*setting, row))
+        })
         .collect();
     let fitted = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), remaining());
     let seconds = (fitted - EXTRA_SECONDS).max(plan.seconds.min(0.1));
@@ -103,67 +115,90 @@ fn of_node(
     let done = turns.take(&mut cells, |setting, row, repeat| {
         let work = WalkWork {
             row,
-            tree,
+            tree: if plan.as_published { tree_of(tree, setting.depth) } else { tree },
             unit_bytes: planted.unit_bytes,
             depth: setting.depth,
             in_flight: plan.in_flight,
             threads: setting.threads,
+            as_published: plan.as_published,
+            timers: setting.timers,
             seconds,
             seed: seeds[repeat],
         };
-        Ok(taken(one(&planted, &work, context)?, &work))
+        Ok(taken(one(home, &planted, &work, context)?, &work))
     })?;
     let conditions = planted.ground.conditions();
     let build = |setting: &Setting| {
-        let mut experiment =
-            Experiment::new(super::KIND.name, method(&planted, *setting, plan.in_flight, seconds))
-                .parameter("depth", setting.depth)
-                .parameter("threads", setting.threads)
-                .parameter("in_flight", plan.in_flight)
-                .parameter("node_bytes", node_bytes)
-                .parameter("fan_out", tree.fan_out)
-                .parameter("levels", tree.levels)
-                .parameter("nodes_per_level", tree.nodes)
-                .parameter("file_bytes", tree.file_bytes())
-                .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
-                .parameter("seconds", seconds)
-                .parameter("repeats", done)
-                .parameter("file_system", home.filesystem.as_str())
-                .parameter("seed", context.seed);
+        let mut experiment = Experiment::new(super::KIND.name, method(&planted, *setting, plan, seconds))
+            .parameter("depth", setting.depth)
+            .parameter("threads", setting.threads)
+            .parameter("beside", if setting.timers { "timers" } else { "nothing" })
+            .parameter("in_flight", plan.in_flight)
+            .parameter("node_bytes", node_bytes)
+            .parameter("fan_out", tree.fan_out)
+            .parameter("levels", tree.levels)
+            .parameter("nodes_per_level", tree.nodes)
+            .parameter("file_bytes", tree.file_bytes())
+            .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
+            .parameter("seconds", seconds)
+            .parameter("repeats", done)
+            .parameter("file_system", home.filesystem.as_str())
+            .parameter("seed", context.seed);
         if let Some(device) = &planted.device {
             experiment = experiment.parameter("device", device.as_str());
         }
-        experiment.notes = notes(done, plan.repeats);
+        if plan.as_published {
+            experiment = experiment.parameter("as_published", true);
+        }
+        experiment.notes = notes(plan, done);
         experiment.conditions.clone_from(&conditions);
         let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
-        experiment.rows = of_this.map(build_row).collect();
+        experiment.rows = of_this.map(|cell| build_row(cell, plan.as_published)).collect();
+        experiment.notes.extend(harm::own_cost(&experiment, WalkRow::NoLookups.name()));
         experiment
     };
     Ok(plan.settings.iter().map(build).collect())
 }
 
 /// One sample in a process of its own.
-fn one(planted: &Planted, work: &WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
+fn one(home: &Home, planted: &Planted, work: &WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
     planted.evict()?;
-    let mut job = Job::new(super::KIND.name, planted.temp.path(), work, work.seconds)?;
+    let own = work.as_published.then(|| home.temp_directory(context, "walk")).transpose()?;
+    let place = own.as_ref().map_or(planted.temp.path(), |own| own.path());
+    let mut job = Job::new(super::KIND.name, place, work, work.seconds)?;
     job.device_stat.clone_from(&planted.device_stat);
     let text = run_child(&job, None, &context.cleanup)?;
     serde_json::from_str(&text).context("the measuring child answered in an unknown way")
 }
 
-fn metrics(answer: &WalkAnswer) -> Metrics {
+fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
     let lookups = answer.lookups as f64;
     let mut metrics = Metrics::default();
-    metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::LOOKUPS_PER_S, lookups / answer.seconds)
-        .set(metric::CPU_US_PER_LOOKUP, answer.cpu_seconds * 1e6 / lookups)
-        .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, answer.context_switches as f64 / lookups);
+    metrics.set(metric::SECONDS, answer.seconds);
+    if let Some(late) = answer.timers {
+        let values = [late.p50_us, late.p99_us, late.p99_9_us, late.max_us];
+        for (name, value) in metric::TIMERS_LATE.iter().zip(values) {
+            metrics.set(name, value);
+        }
+        if row == WalkRow::NoLookups {
+            // Alone they show what they cost themselves.
+            metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds);
+            return metrics;
+        }
+    } else {
+        // Beside the timers it would count the timers.
+        metrics
+            .set(metric::CPU_US_PER_LOOKUP, answer.cpu_seconds * 1e6 / lookups)
+            .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, answer.context_switches as f64 / lookups);
+    }
+    metrics.set(metric::LOOKUPS_PER_S, lookups / answer.seconds);
     let optional = [
         (metric::P50_US, answer.p50_us),
         (metric::P99_US, answer.p99_us),
         (metric::WAKES_PER_LOOKUP, answer.wakes.map(|wakes| wakes as f64 / lookups)),
         (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+        // A lookup has one read at a time: of all that are in flight, those are on the device whose reads are there.
+        (metric::DEVICE_SHARE, answer.in_flight_avg.map(|reads| (reads / in_flight as f64).min(1.0))),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -176,16 +211,22 @@ fn metrics(answer: &WalkAnswer) -> Metrics {
 fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
     let claim = Claim {
         // A cache of the file that fills while it is read asks the device for less.
-        read_bytes: (!work.row.uses_page_cache())
+        read_bytes: (!work.row.uses_page_cache() && work.row != WalkRow::NoLookups)
             .then(|| answer.lookups * work.depth * work.read_bytes() as u64),
         workers: Some(work.workers()),
         ..Claim::default()
     };
-    Taken { metrics: metrics(&answer), evidence: answer.evidence, claim }
+    Taken { metrics: metrics(&answer, work.row, work.in_flight), evidence: answer.evidence, claim }
 }
 
-fn build_row(cell: Cell<Setting, WalkRow>) -> Row {
-    let cache = if cell.way.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
+fn build_row(cell: Cell<Setting, WalkRow>, as_published: bool) -> Row {
+    let cache = match (cell.way, as_published) {
+        (WalkRow::NoLookups, _) => return cell.into_row(),
+        // It reads what it has just written.
+        (row, true) if row.uses_page_cache() => CacheState::Warm,
+        (row, false) if row.uses_page_cache() => CacheState::Evicted,
+        _ => CacheState::Direct,
+    };
     cell.into_row().cache(cache)
 }
 
@@ -202,14 +243,17 @@ mod tests {
             lookups: 1_000,
             p50_us: Some(50.0),
             wakes: Some(6_000),
+            in_flight_avg: Some(48.0),
             ..WalkAnswer::default()
         };
-        let metrics = metrics(&answer);
+        let metrics = metrics(&answer, WalkRow::Pread, 64);
+        assert_eq!(metrics.get(metric::DEVICE_SHARE), Some(0.75));
         assert_eq!(metrics.get(metric::LOOKUPS_PER_S), Some(2_000.0));
         assert_eq!(metrics.get(metric::CPU_US_PER_LOOKUP), Some(100.0));
         assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_LOOKUP), Some(2.0));
         assert_eq!(metrics.get(metric::WAKES_PER_LOOKUP), Some(6.0));
         assert_eq!((metrics.get(metric::P50_US), metrics.get(metric::P99_US)), (Some(50.0), None));
-        assert_eq!(super::metrics(&WalkAnswer::default()).get(metric::CPU_US_PER_LOOKUP), None);
+        let none = super::metrics(&WalkAnswer::default(), WalkRow::Pread, 64);
+        assert_eq!(none.get(metric::CPU_US_PER_LOOKUP), None);
     }
 }

@@ -9,15 +9,17 @@ use super::job::WalkWork;
 use super::lane::{Lane, Phase, Tally, count_wakes};
 use super::tree::{Lookup, LookupError, Next, search};
 
-/// An engine, and the file once for each shard.
+/// An engine, and the file once for each shard where there is one.
 ///
 /// # Errors
 /// Those of the engine.
-pub(super) fn open(path: &Path, work: &WalkWork) -> anyhow::Result<(Engine, Vec<File>)> {
+pub(super) fn open(path: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Engine, Vec<File>)> {
     let shards = work.shards();
     let engine = Engine::start(Config::default().shards(shards))?;
-    let files = (0..shards)
-        .map(|shard| Ok(engine.open(path, Open::read().shard(shard)).wait()?))
+    let files = path
+        .into_iter()
+        .flat_map(|path| (0..shards).map(move |shard| (path, shard)))
+        .map(|(path, shard)| Ok(engine.open(path, Open::read().shard(shard)).wait()?))
         .collect::<anyhow::Result<Vec<File>>>()?;
     Ok((engine, files))
 }
@@ -59,6 +61,21 @@ pub(super) async fn walk(
     }
 }
 
+/// A descent with a read for each node.
+///
+/// # Errors
+/// As [`walk`].
+pub(super) async fn read_by_read(file: &File, node_bytes: u64, root: u64, key: u64) -> anyhow::Result<u64> {
+    let mut at = root;
+    loop {
+        let node = file.read(at..at + node_bytes).await?;
+        match search(&node, at, key).ok_or(LookupError::Damaged { position: at })? {
+            Next::Child(child) => at = child,
+            Next::Found(value) => return Ok(value),
+        }
+    }
+}
+
 /// `forebay-task`: one lane as a task of a shard.
 ///
 /// # Errors
@@ -72,17 +89,7 @@ pub(super) async fn task(
     let mut lane = Lane::new(&work, lane, &phase)?;
     let node_bytes = work.tree.node_bytes;
     loop {
-        let (mut at, key) = (lane.root(), lane.key());
-        let descent = async {
-            loop {
-                let node = file.read(at..at + node_bytes).await?;
-                match search(&node, at, key).ok_or(LookupError::Damaged { position: at })? {
-                    Next::Child(child) => at = child,
-                    Next::Found(value) => return anyhow::Ok(value),
-                }
-            }
-        };
-        let (value, wakes) = count_wakes(descent).await;
+        let (value, wakes) = count_wakes(read_by_read(&file, node_bytes, lane.root(), lane.key())).await;
         if !lane.answered(value?, wakes)? {
             return Ok(lane.end());
         }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::turns::{Evidence, Way};
+use super::super::wal::Times;
 use super::tree::Tree;
 
 /// One row with one depth and number of threads, once.
@@ -18,6 +19,10 @@ pub(in crate::measure) struct WalkWork {
     pub(super) in_flight: usize,
     /// From which lookups come.
     pub(super) threads: usize,
+    /// Each lookup makes a file with its nodes and removes it, and both are in its time.
+    pub(super) as_published: bool,
+    /// Beside a thousand timer tasks.
+    pub(super) timers: bool,
     /// Measured; the warm-up before it is not in it.
     pub(in crate::measure) seconds: f64,
     /// Of the keys.
@@ -38,6 +43,7 @@ impl WalkWork {
     /// Threads that do the work, those of the engine included.
     pub(super) fn workers(&self) -> usize {
         match self.row {
+            WalkRow::NoLookups => processors(),
             WalkRow::Pread => self.in_flight,
             WalkRow::ForebayWalkTokio => self.threads() + self.shards(),
             // The blocking pool has a thread for each read that waits.
@@ -70,6 +76,8 @@ pub(super) fn processors() -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WalkRow {
+    /// Only the timer tasks.
+    NoLookups,
     Pread,
     #[serde(rename = "io_uring")]
     IoUring,
@@ -95,6 +103,7 @@ impl WalkRow {
 
     pub(super) const fn name(self) -> &'static str {
         match self {
+            Self::NoLookups => "no-lookups",
             Self::Pread => "pread",
             Self::IoUring => "io_uring",
             Self::ForebayTask => "forebay-task",
@@ -108,6 +117,7 @@ impl WalkRow {
 
     pub(super) const fn description(self) -> &'static str {
         match self {
+            Self::NoLookups => "nobody looks anything up: what becomes of the timer tasks then",
             Self::Pread => "a std thread for each lookup in flight, pread with O_DIRECT",
             Self::IoUring => {
                 "a loop on a bare ring that submits the next read where the last one completes, with \
@@ -137,6 +147,11 @@ impl WalkRow {
         matches!(self, Self::ForebayTask | Self::ForebayWalk)
     }
 
+    /// Its lookups are tasks of a Tokio runtime.
+    pub(super) const fn is_of_tokio(self) -> bool {
+        matches!(self, Self::ForebayWalkTokio | Self::BlockingPerHop | Self::BlockingWhole | Self::TokioFs)
+    }
+
     pub(super) const fn uses_page_cache(self) -> bool {
         matches!(self, Self::TokioFs)
     }
@@ -155,6 +170,8 @@ pub(super) struct WalkAnswer {
     pub(super) p99_us: Option<f64>,
     /// How often a task was polled again for a lookup; rows without tasks have none.
     pub(super) wakes: Option<u64>,
+    /// How late the timer tasks were.
+    pub(super) timers: Option<Times>,
     pub(super) evidence: Evidence,
 }
 
@@ -189,6 +206,8 @@ mod tests {
             depth: 1,
             in_flight: 2,
             threads: 8,
+            as_published: false,
+            timers: false,
             seconds: 1.0,
             seed: 0,
         };

@@ -139,6 +139,8 @@ mod tests {
             depth: 2,
             in_flight: 1,
             threads: 1,
+            as_published: false,
+            timers: false,
             seconds: 1.0,
             seed: 3,
         };

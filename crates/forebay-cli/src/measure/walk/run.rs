@@ -11,16 +11,21 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::super::gauge::{Cost, Gauge};
+use super::super::latency::Latency;
+use super::super::timers::{self, Timers};
 use super::super::turns::Evidence;
+use super::super::wal::Times;
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::lane::{Phase, Tally};
 use super::plant::open_direct;
+use super::published::{self, Files};
 use super::{blocking, engine, ring};
 
 /// Not measured: threads, rings and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
 
-/// Runs it on the file at `path`; `device_stat` is the `stat` file of the device below.
+/// Runs it on the file at `path`, or with files of its own in that directory; `device_stat` is the `stat` file of the
+/// device below.
 ///
 /// # Errors
 /// The row failed, or gave a wrong answer.
@@ -29,12 +34,26 @@ pub(in crate::measure) fn sample(
     device_stat: Option<&Path>,
     work: &WalkWork,
 ) -> anyhow::Result<String> {
-    let (tally, cost) = match work.row {
-        WalkRow::Pread | WalkRow::IoUring => on_threads(path, device_stat, work)?,
-        WalkRow::ForebayTask | WalkRow::ForebayWalk => on_shards(path, device_stat, work)?,
-        _ => from_tokio(path, device_stat, work)?,
+    let files = work.as_published.then(|| Arc::new(Files::new(path, work)));
+    let place = Place { path, device_stat, files: files.as_ref() };
+    let (tally, cost, late) = if work.row.is_of_tokio() {
+        from_tokio(&place, work)?
+    } else {
+        // The timers have a runtime to themselves, with as many workers as the rows of Tokio have.
+        let idle = work.timers.then(|| runtime(work)).transpose()?;
+        let timers = idle.as_ref().map(|idle| Timers::start(idle.handle())).transpose()?;
+        let (tally, cost) = match work.row {
+            WalkRow::NoLookups => {
+                (Tally::new()?, gauge(work, &Phase::default(), device_stat, timers.as_ref())?)
+            }
+            WalkRow::Pread | WalkRow::IoUring => on_threads(&place, work, timers.as_ref())?,
+            _ => on_shards(&place, work, timers.as_ref())?,
+        };
+        (tally, cost, idle.zip(timers).map(|(idle, timers)| timers.stop(&idle)).transpose()?)
     };
-    let is_task = !matches!(work.row, WalkRow::Pread | WalkRow::IoUring);
+    files.map_or(Ok(()), |files| files.check())?;
+    let is_task = !matches!(work.row, WalkRow::NoLookups | WalkRow::Pread | WalkRow::IoUring);
+    let mut evidence = Evidence { witness: cost.witness, ..Evidence::default() };
     let answer = WalkAnswer {
         seconds: cost.seconds,
         cpu_seconds: cost.cpu_seconds,
@@ -44,18 +63,53 @@ pub(in crate::measure) fn sample(
         p50_us: tally.latency.quantile_us(0.5),
         p99_us: tally.latency.quantile_us(0.99),
         wakes: is_task.then_some(tally.wakes),
-        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
+        timers: late.as_ref().and_then(Times::of),
+        evidence: {
+            evidence.times.insert("latency".to_owned(), tally.latency);
+            evidence.times.extend(late.map(|late| (timers::NAME.to_owned(), late)));
+            evidence
+        },
     };
     Ok(serde_json::to_string(&answer)?)
 }
 
+/// What a sample has to do with.
+#[derive(Debug)]
+struct Place<'a> {
+    path: &'a Path,
+    device_stat: Option<&'a Path>,
+    /// One for each lookup, instead of the one at `path`.
+    files: Option<&'a Arc<Files>>,
+}
+
+/// The runtime of the rows of Tokio, and of the timers.
+fn runtime(work: &WalkWork) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(work.threads());
+    if work.timers {
+        builder.enable_time();
+    }
+    builder.build()
+}
+
 /// Gauges the sample while others work, and ends it.
-fn gauge(work: &WalkWork, phase: &Phase, device_stat: Option<&Path>) -> anyhow::Result<Cost> {
+fn gauge(
+    work: &WalkWork,
+    phase: &Phase,
+    device_stat: Option<&Path>,
+    timers: Option<&Timers>,
+) -> anyhow::Result<Cost> {
     std::thread::sleep(WARM);
     let gauged = Gauge::start(device_stat).and_then(|gauge| {
         phase.count();
+        if let Some(timers) = timers {
+            timers.count();
+        }
         std::thread::sleep(Duration::from_secs_f64(work.seconds));
         phase.end();
+        if let Some(timers) = timers {
+            timers.end();
+        }
         gauge.stop()
     });
     Ok(gauged?)
@@ -83,24 +137,26 @@ fn sum(parts: impl IntoIterator<Item = anyhow::Result<Tally>>) -> anyhow::Result
     Ok(all)
 }
 
-fn on_threads(path: &Path, device_stat: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Tally, Cost)> {
-    let file = open_direct(path, false)?;
+fn on_threads(place: &Place<'_>, work: &WalkWork, timers: Option<&Timers>) -> anyhow::Result<(Tally, Cost)> {
+    let file = place.files.is_none().then(|| open_direct(place.path, false)).transpose()?;
     let phase = Arc::new(Phase::default());
     let count = if work.row == WalkRow::Pread { work.in_flight } else { work.threads() };
     std::thread::scope(|scope| {
-        let (file, phase) = (&file, &phase);
+        let (file, files, phase) = (file.as_ref(), place.files, &phase);
         let _ending = Ending(phase);
         let threads = (0..count)
             .map(|number| {
                 // A lane needs few kilobytes.
                 let builder = std::thread::Builder::new().stack_size(256 * 1024);
-                builder.spawn_scoped(scope, move || match work.row {
-                    WalkRow::Pread => blocking::pread(work, file, number, phase),
-                    _ => ring::descend(work, file, &lanes_of(work, number, count), phase),
+                builder.spawn_scoped(scope, move || match (file, files, work.row) {
+                    (Some(file), _, WalkRow::Pread) => blocking::pread(work, file, number, phase),
+                    (Some(file), ..) => ring::descend(work, file, &lanes_of(work, number, count), phase),
+                    (None, Some(files), _) => published::pread(work, files, number, phase),
+                    (None, None, _) => anyhow::bail!("there is no file"),
                 })
             })
             .collect::<std::io::Result<Vec<_>>>()?;
-        let cost = gauge(work, phase, device_stat)?;
+        let cost = gauge(work, phase, place.device_stat, timers)?;
         let joined = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread with lookups panicked")))
         });
@@ -108,76 +164,94 @@ fn on_threads(path: &Path, device_stat: Option<&Path>, work: &WalkWork) -> anyho
     })
 }
 
-fn on_shards(path: &Path, device_stat: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Tally, Cost)> {
-    let (engine, files) = engine::open(path, work)?;
+fn on_shards(place: &Place<'_>, work: &WalkWork, timers: Option<&Timers>) -> anyhow::Result<(Tally, Cost)> {
+    let (engine, opened) = engine::open(place.files.is_none().then_some(place.path), work)?;
     let phase = Arc::new(Phase::default());
     let shared = Arc::new(work.clone());
     let outcome = std::thread::scope(|scope| {
         let engine = &engine;
         let _ending = Ending(&phase);
-        let waiting: Vec<_> = files
-            .iter()
-            .enumerate()
-            .map(|(shard, file)| {
-                let (file, work, phase) = (file.clone(), Arc::clone(&shared), Arc::clone(&phase));
-                let lanes = lanes_of(&work, shard, files.len());
-                scope.spawn(move || match work.row {
-                    WalkRow::ForebayTask => engine::on_shard(engine, shard, lanes, move |lane| {
-                        engine::task(Arc::clone(&work), file.clone(), lane, Arc::clone(&phase))
-                    }),
-                    _ => engine::on_shard(engine, shard, lanes, move |lane| {
+        let shards = engine.shard_count();
+        let waiting: Vec<_> = (0..shards)
+            .map(|shard| {
+                let (work, phase) = (Arc::clone(&shared), Arc::clone(&phase));
+                let (file, files) = (opened.get(shard).cloned(), place.files.cloned());
+                let lanes = lanes_of(&work, shard, shards);
+                scope.spawn(move || match (file, files) {
+                    (Some(file), _) if work.row == WalkRow::ForebayTask => {
+                        engine::on_shard(engine, shard, lanes, move |lane| {
+                            engine::task(Arc::clone(&work), file.clone(), lane, Arc::clone(&phase))
+                        })
+                    }
+                    (Some(file), _) => engine::on_shard(engine, shard, lanes, move |lane| {
                         engine::walk(Arc::clone(&work), file.clone(), lane, Arc::clone(&phase))
                     }),
+                    (None, Some(files)) => {
+                        let own = engine.clone();
+                        engine::on_shard(engine, shard, lanes, move |lane| {
+                            let (work, files) = (Arc::clone(&work), Arc::clone(&files));
+                            published::forebay(work, files, (own.clone(), shard), lane, Arc::clone(&phase))
+                        })
+                    }
+                    (None, None) => anyhow::bail!("there is no file"),
                 })
             })
             .collect();
-        let cost = gauge(work, &phase, device_stat)?;
+        let cost = gauge(work, &phase, place.device_stat, timers)?;
         let joined = waiting.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the wait for a shard panicked")))
         });
         anyhow::Ok((sum(joined)?, cost))
     })?;
-    drop(files);
+    drop(opened);
     engine::close(engine)?;
     Ok(outcome)
 }
 
-fn from_tokio(path: &Path, device_stat: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Tally, Cost)> {
-    let opened = match work.row {
-        WalkRow::ForebayWalkTokio => Some(engine::open(path, work)?),
-        _ => None,
-    };
-    let direct = Arc::new(open_direct(path, false)?);
-    let runtime = Builder::new_multi_thread().worker_threads(work.threads()).build()?;
+fn from_tokio(place: &Place<'_>, work: &WalkWork) -> anyhow::Result<(Tally, Cost, Option<Latency>)> {
+    let is_forebay = work.row == WalkRow::ForebayWalkTokio;
+    let one_file = place.files.is_none().then_some(place.path);
+    let opened = is_forebay.then(|| engine::open(one_file, work)).transpose()?;
+    let direct = one_file.map(|path| open_direct(path, false)).transpose()?.map(Arc::new);
+    let runtime = runtime(work)?;
+    let timers = work.timers.then(|| Timers::start(runtime.handle())).transpose()?;
     let phase = Arc::new(Phase::default());
     let shared = Arc::new(work.clone());
     let _ending = Ending(&phase);
     let lanes = (0..work.in_flight)
         .map(|lane| {
             let (work, phase) = (Arc::clone(&shared), Arc::clone(&phase));
-            Ok(match (work.row, &opened) {
-                (_, Some((_, files))) => {
-                    let file = files[lane % files.len()].clone();
+            Ok(match (&opened, place.files, &direct) {
+                (Some((engine, _)), Some(files), _) => {
+                    let on = (engine.clone(), lane % engine.shard_count());
+                    runtime.spawn(published::forebay(work, Arc::clone(files), on, lane, phase))
+                }
+                (None, Some(files), _) => {
+                    runtime.spawn(published::from_tokio(work, Arc::clone(files), lane, phase))
+                }
+                (Some((_, opened)), None, _) => {
+                    let file = opened[lane % opened.len()].clone();
                     runtime.spawn(engine::walk(work, file, lane, phase))
                 }
-                (WalkRow::BlockingPerHop, _) => {
-                    runtime.spawn(blocking::per_hop(work, Arc::clone(&direct), lane, phase))
+                (None, None, Some(file)) if work.row == WalkRow::BlockingPerHop => {
+                    runtime.spawn(blocking::per_hop(work, Arc::clone(file), lane, phase))
                 }
-                (WalkRow::BlockingWhole, _) => {
-                    runtime.spawn(blocking::descent(work, Arc::clone(&direct), lane, phase))
+                (None, None, Some(file)) if work.row == WalkRow::BlockingWhole => {
+                    runtime.spawn(blocking::descent(work, Arc::clone(file), lane, phase))
                 }
-                _ => runtime.spawn(blocking::tokio_fs(work, open_buffered(path)?, lane, phase)),
+                _ => runtime.spawn(blocking::tokio_fs(work, open_buffered(place.path)?, lane, phase)),
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let cost = gauge(work, &phase, device_stat)?;
+    let cost = gauge(work, &phase, place.device_stat, timers.as_ref())?;
     let tally = sum(lanes.into_iter().map(|lane| end(&runtime, lane)))?;
+    let late = timers.map(|timers| timers.stop(&runtime)).transpose()?;
     drop(runtime);
     if let Some((engine, files)) = opened {
         drop(files);
         engine::close(engine)?;
     }
-    Ok((tally, cost))
+    Ok((tally, cost, late))
 }
 
 fn end(runtime: &Runtime, lane: JoinHandle<anyhow::Result<Tally>>) -> anyhow::Result<Tally> {
@@ -213,7 +287,9 @@ mod tests {
 
     fn work(planted: &Planted, row: WalkRow, depth: u64, in_flight: usize, threads: usize) -> WalkWork {
         let (tree, unit_bytes) = (planted.tree, planted.unit_bytes);
-        WalkWork { row, tree, unit_bytes, depth, in_flight, threads, seconds: 0.05, seed: 9 }
+        let (as_published, timers) = (false, false);
+        let (seconds, seed) = (0.05, 9);
+        WalkWork { row, tree, unit_bytes, depth, in_flight, threads, as_published, timers, seconds, seed }
     }
 
     #[test]

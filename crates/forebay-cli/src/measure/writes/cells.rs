@@ -170,6 +170,35 @@ fn notes(repeats: usize, wanted: usize) -> Vec<String> {
     notes
 }
 
+/// Writes of one client: by row how many there were in each repeat, how long they took, and the sync left out.
+#[cfg(test)]
+pub(crate) type Simulated = (u32, std::time::Duration, Option<std::time::Duration>);
+
+/// The table of such writes.
+#[cfg(test)]
+pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Experiment {
+    use crate::result::{Row, Sample};
+    let mut experiment = Experiment::new(super::KIND.name, "")
+        .parameter("pattern", Pattern::Sparse.name())
+        .parameter("clients", 1)
+        .parameter("block_bytes", BLOCK_BYTES);
+    for (name, repeats) in rows {
+        let way = WriteRow::ALL.into_iter().find(|way| way.name() == *name).expect("a row");
+        let sample = |(writes, time, left_out): &Simulated| {
+            let answer = WritesAnswer {
+                operations: u64::from(*writes),
+                write_s: time.as_secs_f64(),
+                total_s: time.as_secs_f64(),
+                left_out_s: left_out.map(|time| time.as_secs_f64()),
+                ..WritesAnswer::default()
+            };
+            Sample { repeat: 0, metrics: metrics(way, &answer) }
+        };
+        experiment.rows.push(Row::from_samples(*name, repeats.iter().map(sample).collect()));
+    }
+    experiment
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::witness::Bytes;

@@ -11,6 +11,9 @@ use super::super::aligned::AlignedBuffer;
 use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WriteRow, WritesWork};
 
+/// What a combine keeps free and in flight beside the pages that wait.
+const COMBINE_SPARE_BYTES: usize = 16 << 20;
+
 /// One task for each client. Answers when they began, and what they did.
 ///
 /// # Errors
@@ -71,10 +74,17 @@ async fn one(
     let file = engine.open(path, Open::write()).await?;
     let mut now = Instant::now();
     client.open = now - begun;
+    let combine = (work.row == WriteRow::ForebayCombine).then(|| {
+        let bytes = offsets.len() * BLOCK_BYTES as usize + COMBINE_SPARE_BYTES;
+        file.combine().memory(bytes).start()
+    });
     for offset in offsets {
         contents.stamp(offset, buffer.bytes_mut());
         let before = now;
-        file.write(offset, buffer.bytes()).durable(durability).await?;
+        match &combine {
+            Some(combine) => combine.write(offset, buffer.bytes()).await?,
+            None => file.write(offset, buffer.bytes()).durable(durability).await?,
+        }
         now = Instant::now();
         client.write += now - before;
         client.latency.record(now - before);
@@ -82,12 +92,16 @@ async fn one(
             break;
         }
     }
-    if work.row == WriteRow::Forebay {
-        file.sync(Durability::Data).await?;
+    if matches!(work.row, WriteRow::Forebay | WriteRow::ForebayCombine) {
+        match &combine {
+            Some(combine) => combine.flush(Durability::Data).await?,
+            None => file.sync(Durability::Data).await?,
+        }
         let written = now;
         now = Instant::now();
         client.sync = now - written;
     }
+    drop(combine);
     file.close().await?;
     client.ended = Instant::now();
     client.close = client.ended - now;

@@ -80,10 +80,11 @@ pub(super) enum WriteRow {
     FsyncEach,
     Forebay,
     ForebayDurable,
+    ForebayCombine,
 }
 
 impl WriteRow {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Naive,
         Self::SyncAtEnd,
         Self::SyncClose,
@@ -93,6 +94,7 @@ impl WriteRow {
         Self::FsyncEach,
         Self::Forebay,
         Self::ForebayDurable,
+        Self::ForebayCombine,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -106,6 +108,7 @@ impl WriteRow {
             Self::FsyncEach => "fsync-each",
             Self::Forebay => "forebay",
             Self::ForebayDurable => "forebay-durable",
+            Self::ForebayCombine => "forebay-combine",
         }
     }
 
@@ -129,6 +132,10 @@ impl WriteRow {
             Self::ForebayDurable => {
                 "Forebay from tasks of a Tokio runtime, O_DIRECT, each write durable(Durability::Data)"
             }
+            Self::ForebayCombine => {
+                "Forebay from tasks of a Tokio runtime, O_DIRECT, writes gathered by a Combine of each client with memory for \
+                 all of them, one flush at the end"
+            }
         }
     }
 
@@ -138,11 +145,11 @@ impl WriteRow {
     }
 
     pub(super) const fn is_direct(self) -> bool {
-        matches!(self, Self::ODirect | Self::ODirectDsync | Self::Forebay | Self::ForebayDurable)
+        matches!(self, Self::ODirect | Self::ODirectDsync) || self.is_forebay()
     }
 
     pub(super) const fn is_forebay(self) -> bool {
-        matches!(self, Self::Forebay | Self::ForebayDurable)
+        matches!(self, Self::Forebay | Self::ForebayDurable | Self::ForebayCombine)
     }
 }
 

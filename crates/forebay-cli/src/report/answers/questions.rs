@@ -2,10 +2,11 @@
 
 use super::{Answer, Verdict, page};
 use crate::doctor::units::{bytes, number};
-use crate::measure::kind;
 use crate::report::facts::{self, Curve, rows};
+use crate::report::waits::{command, short};
 use crate::report::{columns, view};
 use crate::result::{Report, Row, metric};
+use crate::saved::waited;
 
 /// From this share of the bandwidth on a pattern is said to reach it, and below the other to be kept from it.
 const REACHED: f64 = 0.8;
@@ -184,15 +185,9 @@ pub(super) fn starving(report: &Report) -> Answer {
             command: None,
         };
     }
-    let (known, command) = match kind::find("fairness") {
-        Some(_) => ("Shares of users beside each other were not measured.", "forebay measure fairness"),
-        None => (
-            "This version has no experiment for shares of users beside each other; the tail under load comes nearest.",
-            "forebay measure saturate",
-        ),
-    };
+    let known = "Shares of users beside each other were not measured.";
     let tail = facts::curve(report).and_then(|curve| tail(&curve).map(|sentence| (sentence, curve.section)));
-    let mut answer = Answer::unknown(question, known, command);
+    let mut answer = Answer::unknown(question, known, "forebay measure fairness");
     if let Some((sentence, section)) = tail {
         answer.sentence = format!("{known} {sentence}");
         answer.section = Some(section);
@@ -216,15 +211,18 @@ fn tail(curve: &Curve<'_>) -> Option<String> {
 
 pub(super) fn waiting(report: &Report) -> Answer {
     let question = "How long does the program wait?";
-    let waits = rows(report, "wait", "full_wait_share");
+    let waits = rows(report, waited::NAME, metric::FULL_WAIT_SHARE);
     if let Some(wait) = waits.first() {
+        let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE).map_or_else(String::new, |some| {
+            format!(", and in {} % of it at least one thread did", number(some * 100.0))
+        });
         return Answer {
             question,
             verdict: Verdict::Measured,
             figure: Some(format!("{} % of its time", number(wait.value * 100.0))),
             sentence: format!(
-                "Every thread of `{}` that had work stood still for I/O so long.",
-                wait.row.name
+                "So long `{}` stood still for I/O: a thread waited, and none ran{some}.",
+                short(command(wait.experiment))
             ),
             section: Some(wait.section),
             command: None,
@@ -232,8 +230,9 @@ pub(super) fn waiting(report: &Report) -> Answer {
     }
     let mut answer = Answer::unknown(
         question,
-        "Only the program itself can tell; the time it stands still counts, not the device's figures.",
-        "forebay wait -- COMMAND",
+        "Only the program itself can tell; the time it stands still counts, not the device's figures. `forebay report` \
+         with `--wait WAIT.json` puts the answer here.",
+        "forebay wait --json WAIT.json -- COMMAND",
     );
     let each =
         rows(report, "writes", "sync_ms").into_iter().filter(|found| found.row.name.ends_with("-each"));

@@ -73,12 +73,16 @@ fn frame(
     let right = WIDTH - widest - 12.0;
     let scale = Scale::new(Spread::Linear, ends.iter().copied(), LEFT, right);
     let height = bottom + 42.0;
+    let upright =
+        scale.ticks.iter().map(|(tick, _)| format!("M{} {}V{}", n(scale.at(*tick)), n(top), n(bottom)));
+    let grid: String = upright.collect();
     html! {
         svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) {
-            @for (tick, text) in &scale.ticks {
-                line.grid x1=(n(scale.at(*tick))) x2=(n(scale.at(*tick))) y1=(n(top)) y2=(n(bottom)) {}
-                text.tick x=(n(scale.at(*tick))) y=(n(bottom + 16.0))
-                    text-anchor=(if *tick == 0.0 { "start" } else { "middle" }) { (text) }
+            path.grid d=(grid) {}
+            g.tick text-anchor="middle" {
+                @for (tick, text) in &scale.ticks {
+                    text x=(n(scale.at(*tick))) y=(n(bottom + 16.0)) text-anchor=[(*tick == 0.0).then_some("start")] { (text) }
+                }
             }
             @for (index, name) in names.iter().enumerate() {
                 @let top = top + ROW * index as f64;

@@ -6,6 +6,8 @@ use super::scale::{Scale, Spread, width_of};
 use super::{WIDTH, class, dot, n};
 use crate::doctor::units::number;
 
+/// Points of a line that are drawn: about two for each pixel of a wide chart.
+const DRAWN_MAX: usize = 2_000;
 /// From so many points on a line has few dots, and a band instead of whiskers.
 const DENSE: usize = 40;
 const RIGHT: f64 = WIDTH - 14.0;
@@ -79,13 +81,13 @@ pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], 
     let height = bottom + 42.0;
     html! {
         svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) {
-            @for (tick, text) in &y.ticks {
-                line.grid x1=(n(left)) x2=(n(RIGHT)) y1=(n(y.at(*tick))) y2=(n(y.at(*tick))) {}
-                text.tick x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) text-anchor="end" { (text) }
+            // One path for all lines of the grid, and what its texts share in one place: half of a page is charts.
+            path.grid d=(grid(&x, &y, left, bottom)) {}
+            g.tick text-anchor="end" {
+                @for (tick, text) in &y.ticks { text x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) { (text) } }
             }
-            @for (tick, text) in &x.ticks {
-                line.grid x1=(n(x.at(*tick))) x2=(n(x.at(*tick))) y1=(n(bottom)) y2=(n(bottom + 4.0)) {}
-                text.tick x=(n(x.at(*tick).min(WIDTH - width_of(text) / 2.0))) y=(n(bottom + 17.0)) text-anchor="middle" { (text) }
+            g.tick text-anchor="middle" {
+                @for (place, text) in readable(&x) { text x=(n(place)) y=(n(bottom + 17.0)) { (text) } }
             }
             line.axis x1=(n(left)) x2=(n(RIGHT)) y1=(n(bottom)) y2=(n(bottom)) {}
             text.title x="2" y="14" { (y_title) @if spread == Spread::Log { " (log axis)" } }
@@ -103,6 +105,28 @@ pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], 
     }
 }
 
+/// A line across for each tick of the vertical axis, and a short one below for each of the horizontal one.
+fn grid(x: &Scale, y: &Scale, left: f64, bottom: f64) -> String {
+    let across = y.ticks.iter().map(|(tick, _)| format!("M{} {}H{}", n(left), n(y.at(*tick)), n(RIGHT)));
+    let below = x.ticks.iter().map(|(tick, _)| format!("M{} {}v4", n(x.at(*tick)), n(bottom)));
+    across.chain(below).collect()
+}
+
+/// The texts of the ticks that have room beside the one before, and their middles; all of them have their line.
+fn readable(x: &Scale) -> Vec<(f64, &str)> {
+    let mut free = f64::NEG_INFINITY;
+    let mut texts = Vec::new();
+    for (tick, text) in &x.ticks {
+        let half = width_of(text) / 2.0;
+        let middle = x.at(*tick).min(WIDTH - half);
+        if middle - half >= free {
+            free = middle + half;
+            texts.push((middle, text.as_str()));
+        }
+    }
+    texts
+}
+
 fn horizontal(axis: &XAxis, mut places: Vec<f64>, left: f64) -> Scale {
     if axis.ticks_at_points {
         places.sort_by(f64::total_cmp);
@@ -118,13 +142,28 @@ fn name_of(mark: &Mark, x: f64, y: f64) -> Markup {
     html! { text.label x=(n(x)) y=(n(y)) text-anchor=(anchor) { (mark.label) } }
 }
 
+/// Of more points than a chart is wide, the lowest and the highest of each so many: what is drawn looks the same, and the
+/// page of half an hour stays small.
+fn drawn(points: &[Point]) -> impl Iterator<Item = &Point> {
+    let each = points.len().div_ceil(DRAWN_MAX / 2).max(2);
+    let all = points.len() <= DRAWN_MAX;
+    points.chunks(if all { usize::MAX } else { each }).flat_map(move |chunk| {
+        let by_value = |a: &(usize, &Point), b: &(usize, &Point)| a.1.y.total_cmp(&b.1.y);
+        let ends = [
+            chunk.iter().enumerate().min_by(by_value).map_or(0, |(at, _)| at),
+            chunk.iter().enumerate().max_by(by_value).map_or(0, |(at, _)| at),
+        ];
+        chunk.iter().enumerate().filter(move |(at, _)| all || ends.contains(at)).map(|(_, point)| point)
+    })
+}
+
 fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup {
     let dense = line.points.len() >= DENSE;
     // Beside each other, so that no whisker hides another one.
     let shift = if dense { 0.0 } else { 2.5 * (series as f64 - (of as f64 - 1.0) / 2.0) };
     let at = |point: &Point| x.at(point.x) + shift;
     let joined: Vec<String> =
-        line.points.iter().map(|point| format!("{},{}", n(at(point)), n(y.at(point.y)))).collect();
+        drawn(&line.points).map(|point| format!("{},{}", n(at(point)), n(y.at(point.y)))).collect();
     let class = class(series);
     html! {
         @if dense && line.points.iter().any(|point| point.high > point.low) {
@@ -175,6 +214,28 @@ mod tests {
         assert_eq!(chart.matches("<circle").count(), 2);
         assert_eq!(chart.matches("<polyline").count(), 1);
         assert!(chart.contains(">8</text>") && chart.contains(">IOPS</text>"));
+    }
+
+    /// The texts of 99.99 %, 99.999 % and 99.9999 % stood over each other.
+    #[test]
+    fn texts_of_ticks_that_stand_close_are_not_drawn_over_each_other() {
+        let tail = XAxis { title: "share".to_owned(), spread: Spread::Tail, ticks_at_points: false };
+        let places = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999_999].map(|place| (place, 10.0));
+        let chart = lines("", &tail, "p99", &[line(places)], &[]).into_string();
+        let (_, texts) = chart.split_once("text-anchor=\"middle\">").expect("the lower ticks");
+        let texts = texts.split_once("</g>").expect("they end").0;
+        let mut free = 0.0;
+        let mut told = 0;
+        for text in texts.split("<text x=\"").skip(1) {
+            let (place, rest) = text.split_once('"').expect("a place");
+            let words = rest.split_once('>').and_then(|(_, words)| words.split_once('<')).expect("a text").0;
+            let (middle, half) = (place.parse::<f64>().expect("a number"), width_of(words) / 2.0);
+            assert!(middle - half >= free - 0.1, "{words} in {texts}");
+            free = middle + half;
+            told += 1;
+        }
+        // Those without a text have their line.
+        assert!(told >= 4 && chart.matches("v4").count() > told, "{told}: {chart}");
     }
 
     #[test]

@@ -1,0 +1,166 @@
+//! Makes the file, runs the rows, one process each, and builds a table for each number of hogs.
+
+use std::fmt;
+
+use anyhow::Context as _;
+
+use super::super::gates::Claim;
+use super::super::home::Home;
+use super::super::job::Job;
+use super::super::plan::fit_seconds;
+use super::super::sampler::run_child;
+use super::super::subject::Subject;
+use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::group::HogGroup;
+use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES};
+use crate::context::Context;
+use crate::result::{CacheState, Experiment, Metrics, metric};
+
+/// What is to be measured.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) rows: Vec<FairRow>,
+    pub(super) hogs: Vec<u32>,
+    pub(super) writes: bool,
+    pub(super) file_bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) repeats: usize,
+}
+
+/// What the rows of one table share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Setting {
+    hogs: u32,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, ", hogs {}", self.hogs)
+    }
+}
+
+/// One experiment for each number of hogs.
+///
+/// # Errors
+/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
+    let home = Home::find(context, super::KIND.name)?;
+    let subject = Subject::prepare(context, plan.file_bytes, None)?;
+    let settings: Vec<Setting> = plan.hogs.iter().map(|&hogs| Setting { hogs }).collect();
+    let mut cells = cells(&settings, &plan.rows);
+    let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
+    let turns = Turns {
+        label: format!("measure {}", super::KIND.name),
+        repeats: plan.repeats,
+        until: until(context),
+        place: &home.directory,
+        context,
+    };
+    let seeds = seeds(context, plan.repeats);
+    let mut made = 0;
+    let done = turns.take(&mut cells, |setting, row, repeat| {
+        made += 1;
+        let group = match row {
+            FairRow::CgroupIo => Some(HogGroup::create(&subject.path, made, &context.cleanup)?),
+            _ => None,
+        };
+        let work = FairWork {
+            row,
+            hogs: setting.hogs,
+            writes: plan.writes,
+            file_bytes: subject.bytes,
+            seconds,
+            seed: seeds[repeat],
+            hogs_door: group.as_ref().map(HogGroup::door),
+        };
+        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, seconds * 2.0)?;
+        job.device_stat.clone_from(&subject.device_stat);
+        let text = run_child(&job, None, &context.cleanup)?;
+        let answer: FairAnswer =
+            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+        let small = answer.reads * READ_BYTES;
+        let claim = Claim {
+            read_bytes: Some(if plan.writes { small } else { small + answer.hog_bytes })
+                .filter(|&bytes| bytes > 0),
+            written_bytes: (plan.writes && row.has_hogs()).then_some(answer.hog_bytes),
+            workers: Some(1),
+            ..Claim::default()
+        };
+        Ok(Taken { metrics: metrics(row, &answer), evidence: answer.evidence, claim })
+    })?;
+    let mut experiments = Vec::new();
+    let mut cells = cells.into_iter().peekable();
+    for setting in settings {
+        let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
+            .parameter("hogs", setting.hogs)
+            .parameter("hog_does", if plan.writes { "write" } else { "read" })
+            .parameter("hog_bytes", HOG_BYTES)
+            .parameter("hog_depth", HOG_DEPTH)
+            .parameter("block_bytes", READ_BYTES)
+            .parameter("seconds", seconds)
+            .parameter("file_bytes", subject.bytes)
+            .parameter("repeats", done)
+            .parameter("file_system", home.filesystem.as_str())
+            .parameter("seed", context.seed);
+        experiment.notes.extend(cut_short(done, plan.repeats));
+        experiment.conditions = subject.ground.conditions();
+        while let Some(cell) = cells.next_if(|cell| cell.setting == setting) {
+            experiment.rows.push(cell.into_row().cache(CacheState::Direct));
+        }
+        experiments.push(experiment);
+    }
+    Ok(experiments)
+}
+
+fn metrics(row: FairRow, answer: &FairAnswer) -> Metrics {
+    let mut metrics = Metrics::default();
+    metrics.set(metric::SECONDS, answer.seconds);
+    if row.has_hogs() {
+        metrics.set(metric::HOG_MB_PER_S, answer.hog_bytes as f64 / 1e6 / answer.seconds);
+    }
+    if row.has_reader() {
+        metrics.set(metric::IOPS, answer.reads as f64 / answer.seconds);
+    }
+    let times = [
+        (metric::P50_US, answer.p50_us),
+        (metric::P99_US, answer.p99_us),
+        (metric::P99_9_US, answer.p99_9_us),
+    ];
+    for (name, value) in times {
+        if let Some(value) = value.filter(|_| row.has_reader()) {
+            metrics.set(name, value);
+        }
+    }
+    metrics
+}
+
+fn method(plan: &Plan, seconds: f64) -> String {
+    let does = if plan.writes { "writes" } else { "reads" };
+    format!(
+        "The file is written through with data that do not compress. Each row is a fresh process that runs for {seconds:.1} s: \
+         a reader that reads 4 KiB anywhere in the file, one at a time, past the page cache, and hogs of which each has 64 {does} \
+         of 1 MiB anywhere in the same file in flight. Percentiles are the reader's; the hogs' bytes are those of requests that \
+         ended within the time."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_figures_only_of_whom_it_has() {
+        let answer = FairAnswer {
+            seconds: 2.0,
+            reads: 100,
+            hog_bytes: 8_000_000,
+            p50_us: Some(5.0),
+            ..FairAnswer::default()
+        };
+        let of = |row| metrics(row, &answer);
+        assert_eq!(of(FairRow::Classes).get(metric::HOG_MB_PER_S), Some(4.0));
+        assert_eq!(of(FairRow::Classes).get(metric::IOPS), Some(50.0));
+        assert_eq!(of(FairRow::ReaderAlone).get(metric::HOG_MB_PER_S), None);
+        assert_eq!(of(FairRow::HogsAlone).get(metric::P50_US), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! Hogs in a process of their own, for what the kernel only does between processes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+
+use super::super::CHILD_SUBCOMMAND;
+use super::super::job::Job;
+use super::job::{FairAnswer, FairRow, FairWork};
+
+/// The process; killed when dropped.
+pub(super) struct OtherHogs {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl OtherHogs {
+    /// Starts it, and returns when its hogs begin.
+    ///
+    /// # Errors
+    /// It cannot be started, or may not enter its group; it has said why on standard error.
+    pub(super) fn start(path: &Path, work: &FairWork) -> anyhow::Result<Self> {
+        let work = FairWork { row: FairRow::HogsAlone, ..work.clone() };
+        let job = Job::new(super::KIND.name, path, &work, work.seconds * 2.0)?;
+        let program = std::env::current_exe().context("the program does not find itself")?;
+        let mut child = Command::new(program)
+            .args([CHILD_SUBCOMMAND, &serde_json::to_string(&job)?])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("no process for the hogs")?;
+        let out = BufReader::new(child.stdout.take().context("the hogs' process has no output")?);
+        let mut others = Self { child, out };
+        let mut line = String::new();
+        others.out.read_line(&mut line)?;
+        ensure!(line == "begun\n", "the hogs could not begin in their cgroup");
+        Ok(others)
+    }
+
+    /// The bytes that they moved in their time.
+    ///
+    /// # Errors
+    /// A read or a write failed.
+    pub(super) fn finish(mut self) -> anyhow::Result<u64> {
+        let mut text = String::new();
+        self.out.read_to_string(&mut text)?;
+        ensure!(self.child.wait()?.success(), "the hogs failed");
+        let answer: FairAnswer =
+            serde_json::from_str(&text).context("the hogs answered in an unknown way")?;
+        Ok(answer.hog_bytes)
+    }
+}
+
+impl Drop for OtherHogs {
+    fn drop(&mut self) {
+        // It is over, or nobody wants it any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

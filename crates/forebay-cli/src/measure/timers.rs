@@ -1,0 +1,164 @@
+//! The harm to other tasks: a thousand timer tasks on a runtime, and how late each of their times was.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::runtime::{Handle, Runtime};
+use tokio::task::JoinHandle;
+
+use super::latency::Latency;
+
+/// Tasks that wait for a time, and then for the next.
+pub(super) const TASKS: u32 = 1_000;
+/// From one time of a task to its next. The tasks' times lie equally far apart: ten in each millisecond. A thousand tasks
+/// that each wake every millisecond would take a processor for themselves.
+pub(super) const PERIOD: Duration = Duration::from_millis(100);
+/// Histograms, so that workers seldom write to the same one.
+const SHARES: usize = 16;
+/// What the times are called in [`Evidence`](super::turns::Evidence), and their metrics begin with.
+pub(super) const NAME: &str = "timers_late";
+
+/// What is done, in words.
+pub(super) fn method() -> String {
+    format!(
+        "Beside it {TASKS} tasks of a Tokio runtime wait for a time each {} ms, so that {} times a millisecond are due, and \
+         do nothing else. How long after it is due a time is noticed is their lateness; one that is missed counts, and so do \
+         those that follow it. Tokio's timers have a grain of one millisecond: what the row in which nothing else is done \
+         says is nobody's harm.",
+        PERIOD.as_millis(),
+        u128::from(TASKS) / PERIOD.as_millis()
+    )
+}
+
+/// Running; the runtime needs its time driver.
+#[derive(Debug)]
+pub(super) struct Timers {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    base: Instant,
+    /// Times before this one do not count; nanoseconds after `base`.
+    from_ns: AtomicU64,
+    /// Nor do those after this one, and the tasks end.
+    until_ns: AtomicU64,
+    late: Vec<Mutex<Latency>>,
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Timers {
+    /// Starts the tasks; nothing counts before [`count`](Self::count).
+    ///
+    /// # Errors
+    /// Memory for the counters is missing.
+    pub(super) fn start(runtime: &Handle) -> anyhow::Result<Self> {
+        let late = (0..SHARES).map(|_| Ok(Mutex::new(Latency::new()?))).collect::<anyhow::Result<_>>()?;
+        let (from_ns, until_ns) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
+        let shared = Arc::new(Shared { base: Instant::now(), from_ns, until_ns, late });
+        let tasks = (0..TASKS).map(|task| runtime.spawn(wait_again(task, Arc::clone(&shared)))).collect();
+        Ok(Self { shared, tasks })
+    }
+
+    /// Times from now on count.
+    pub(super) fn count(&self) {
+        self.shared.from_ns.store(self.shared.now_ns(), Ordering::Relaxed);
+    }
+
+    /// Times after this do not count. Those before it do, however late they are noticed.
+    pub(super) fn end(&self) {
+        self.shared.until_ns.store(self.shared.now_ns(), Ordering::Relaxed);
+    }
+
+    /// How late they were; waits for the tasks, a period at most unless they are later than that.
+    ///
+    /// # Errors
+    /// A task panicked.
+    pub(super) fn stop(self, runtime: &Runtime) -> anyhow::Result<Latency> {
+        if self.shared.until_ns.load(Ordering::Relaxed) == u64::MAX {
+            self.end();
+        }
+        for task in self.tasks {
+            runtime.block_on(task).context("a timer task panicked")?;
+        }
+        let mut all = Latency::new()?;
+        for share in &self.shared.late {
+            all.add(&share.lock().unwrap_or_else(PoisonError::into_inner))?;
+        }
+        Ok(all)
+    }
+}
+
+/// A time that is missed does not move the ones after it, and each counts with its own lateness.
+async fn wait_again(task: u32, shared: Arc<Shared>) {
+    let period_ns = PERIOD.as_nanos() as u64;
+    let mut due_ns = period_ns * u64::from(task) / u64::from(TASKS);
+    while due_ns < shared.until_ns.load(Ordering::Relaxed) {
+        let due = shared.base + Duration::from_nanos(due_ns);
+        tokio::time::sleep_until(due.into()).await;
+        let now = Instant::now();
+        let counts = shared.from_ns.load(Ordering::Relaxed) <= due_ns
+            && due_ns < shared.until_ns.load(Ordering::Relaxed);
+        if counts {
+            let share = &shared.late[task as usize % SHARES];
+            share.lock().unwrap_or_else(PoisonError::into_inner).record(now.saturating_duration_since(due));
+        }
+        due_ns += period_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a thread")
+    }
+
+    #[test]
+    fn each_time_within_the_window_counts_once() {
+        let runtime = runtime();
+        let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        timers.count();
+        std::thread::sleep(Duration::from_millis(150));
+        timers.end();
+        let window = [&timers.shared.from_ns, &timers.shared.until_ns].map(|at| at.load(Ordering::Relaxed));
+        let late = timers.stop(&runtime).expect("no task panicked");
+        // One is due each so often, whatever the machine let run.
+        let apart_ns = PERIOD.as_nanos() as u64 / u64::from(TASKS);
+        let expected = window[1].div_ceil(apart_ns) - window[0].div_ceil(apart_ns);
+        assert_eq!(late.count(), expected);
+    }
+
+    /// The point of it: whoever blocks a worker makes the others' times late, and that is seen in all of them.
+    #[test]
+    fn a_worker_that_is_blocked_is_seen_in_the_times_of_the_others() {
+        let runtime = runtime();
+        let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        timers.count();
+        let blocked = runtime.spawn(async { std::thread::sleep(Duration::from_millis(300)) });
+        runtime.block_on(blocked).expect("it does not panic");
+        let late = timers.stop(&runtime).expect("no task panicked");
+        let half = late.quantile_us(0.5).expect("some were due");
+        assert!(half > 50_000.0, "half were up to {half} us late");
+        assert!(late.count() > 1_000, "a task's time that is missed counts, too: {}", late.count());
+    }
+
+    #[test]
+    fn what_was_never_counted_is_nothing() {
+        let runtime = runtime();
+        let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        let late = timers.stop(&runtime).expect("no task panicked");
+        assert_eq!(late.count(), 0);
+    }
+}

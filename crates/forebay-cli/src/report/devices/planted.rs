@@ -1,0 +1,185 @@
+//! The devices of the table, and what was planted in each.
+
+use std::time::Duration;
+
+use forebay::sim::Profile;
+
+pub(super) const MS: Duration = Duration::from_millis(1);
+/// What a read of all devices takes, what a write and what a flush of most.
+pub(super) const READ: Duration = Duration::from_millis(2);
+pub(super) const WRITE: Duration = Duration::from_millis(4);
+const FLUSH: Duration = Duration::from_micros(200);
+
+/// A device with what was planted in it.
+#[derive(Clone)]
+pub(super) struct Device {
+    pub(super) name: &'static str,
+    pub(super) profile: Profile,
+    /// How many reads it serves at full speed: by its depth, its token bucket, its bandwidth. `None`: more than are asked.
+    pub(super) places: Option<f64>,
+    /// The share of slower reads, and how many times as long they take.
+    pub(super) sorts: Option<(f64, f64)>,
+    /// How many times as much as a write a flush costs, where that is worth a word.
+    pub(super) flush: Option<f64>,
+    /// Much of what was written is in its volatile cache when it is acknowledged.
+    pub(super) cache: bool,
+    /// From one stall to the next, and how long it lasts.
+    pub(super) stall: Option<(Duration, Duration)>,
+    /// How many writes it takes at full speed, and how many times slower it is then.
+    pub(super) purse: Option<(f64, f64)>,
+    /// What it serves depends on what it served before, so that nothing can be said of its reads.
+    pub(super) remembers: bool,
+}
+
+fn device(name: &'static str, profile: Profile) -> Device {
+    let profile = profile.latency(READ, WRITE, FLUSH).write_cache(0);
+    Device {
+        name,
+        profile,
+        places: None,
+        sorts: None,
+        flush: None,
+        cache: false,
+        stall: None,
+        purse: None,
+        remembers: false,
+    }
+}
+
+impl Device {
+    /// For how many reads one after the other a closed loop lasts: where some reads take several times as long, so
+    /// much longer that these even out; where it stalls, whole periods.
+    pub(super) fn reads_each(&self) -> u32 {
+        match (self.stall, self.sorts, self.places) {
+            (Some((every, _)), ..) => (every.as_micros() / READ.as_micros()) as u32,
+            (None, Some(_), Some(_)) => 300,
+            (None, Some(_), None) => 60,
+            (None, None, _) => 30,
+        }
+    }
+
+    fn with(self, change: impl FnOnce(Profile) -> Profile) -> Self {
+        let profile = change(self.profile.clone());
+        Self { profile, ..self }
+    }
+
+    fn places(self, places: f64) -> Self {
+        Self { places: Some(places), ..self }
+    }
+
+    /// As many operations at a time; a limit where fewer than are asked for.
+    fn depth(self, depth: u32) -> Self {
+        self.with(|profile| profile.parallelism(depth)).places(f64::from(depth))
+    }
+
+    /// Some operations take longer.
+    fn tail(self, ppm: u32, times: u32) -> Self {
+        let sorts = Some((f64::from(ppm) / 1e6, f64::from(times)));
+        Self { sorts, ..self.with(|profile| profile.tail(ppm, times)) }
+    }
+
+    /// A flush takes as long, and `drain` bytes a second of what the cache holds; 0: nothing is in it.
+    fn flushes(self, flush: Duration, drain: u64) -> Self {
+        let cache = if drain > 0 { 64 << 20 } else { 0 };
+        self.with(|profile| profile.latency(READ, WRITE, flush).write_cache(cache).drain(drain))
+    }
+
+    fn slow_flush(self, times: f64) -> Self {
+        Self { flush: Some(times), ..self }
+    }
+
+    fn cached(self) -> Self {
+        Self { cache: true, ..self }
+    }
+
+    fn stalls(self, every: u32, length: u32) -> Self {
+        let (every, length) = (MS * every, MS * length);
+        Self { stall: Some((every, length)), ..self.with(|profile| profile.stall(every, length)) }
+    }
+
+    /// Works at full speed until `writes` were made.
+    fn purse(self, writes: f64, times: f64) -> Self {
+        Self { purse: Some((writes, times)), ..self }
+    }
+
+    fn remembers(self) -> Self {
+        Self { remembers: true, ..self }
+    }
+}
+
+/// A disk without any limit that 256 readers reach.
+fn wide() -> Profile {
+    Profile::ideal().parallelism(1024)
+}
+
+/// Those in which reads find what was planted, and those with nothing in them.
+pub(super) fn read_devices() -> Vec<Device> {
+    // What a read of 2 ms waits for when so many are let through in a second.
+    let bucket = |rate: u64| wide().iops(rate, 4);
+    vec![
+        device("no limit", wide()),
+        device("no limit, jitter", wide().jitter(50)),
+        device("no limit, much jitter", wide().jitter(200)),
+        device("no limit, rare tail", wide().tail(1_000, 20)),
+        device("no limit, two levels", wide()).tail(50_000, 20),
+        device("no limit, two levels and jitter", wide().jitter(40)).tail(100_000, 10),
+        device("one at a time", wide()).depth(1),
+        device("two at a time", wide()).depth(2),
+        device("4 at a time", wide()).depth(4),
+        device("8 at a time", wide()).depth(8),
+        device("16 at a time", wide()).depth(16),
+        device("32 at a time", wide()).depth(32),
+        device("64 at a time", wide()).depth(64),
+        device("4 at a time, jitter", wide().jitter(50)).depth(4),
+        device("16 at a time, jitter", wide().jitter(50)).depth(16),
+        device("64 at a time, much jitter", wide().jitter(200)).depth(64),
+        device("16 at a time, two levels", wide()).depth(16).tail(100_000, 5),
+        device("32 at a time, two levels, jitter", wide().jitter(30)).depth(32).tail(80_000, 6),
+        device("8 at a time, rare tail", wide().tail(1_000, 20)).depth(8),
+        device("short queue", wide().queue_depth(12)).places(12.0),
+        device("bucket of 2,000", bucket(2_000)).places(4.0),
+        device("bucket of 8,000", bucket(8_000)).places(16.0),
+        device("bucket of 8,000, two levels", bucket(8_000)).places(22.4).tail(100_000, 5),
+        device("bucket beyond reach", bucket(1_000_000)),
+        device("16 MB/s", wide().bandwidth(16_384_000)).places(8.0),
+        device("bandwidth beyond reach", wide().bandwidth(4_000_000_000)),
+        device("a drive", Profile::nand()).places(32.0),
+        device("a volume of a cloud", Profile::cloud().tail(0, 1).iops(4_000, 4).parallelism(1024))
+            .places(10.0),
+    ]
+}
+
+/// Those in which writes, flushes and long loads find it, and near misses.
+pub(super) fn write_devices() -> Vec<Device> {
+    vec![
+        device("slow flush", wide()).flushes(MS * 60, 0).slow_flush(15.0),
+        device("slow flush, jitter", wide().jitter(50)).flushes(MS * 120, 0).slow_flush(30.0),
+        device("slow flush, 16 at a time", wide()).depth(16).flushes(MS * 48, 0).slow_flush(12.0),
+        device("a flush of five writes", wide()).flushes(MS * 20, 0),
+        device("a flush of half a write", wide()).flushes(MS * 2, 0),
+        device("write cache", wide()).flushes(MS, 2_000_000).cached(),
+        device("write cache, jitter", wide().jitter(50)).flushes(MS, 1_500_000).cached(),
+        device("write cache, rare tail", wide().tail(1_000, 20)).flushes(MS * 2, 1_000_000).cached(),
+        device("write cache and slow flush", wide()).flushes(MS * 50, 1_000_000).slow_flush(13.5).cached(),
+        device("a cache that drains at once", wide()).flushes(FLUSH, 400_000_000),
+        device("a flush of a write, a cache that drains at once", wide()).flushes(MS * 4, 400_000_000),
+        device("slow flush, a cache that drains at once", wide())
+            .flushes(MS * 60, 40_000_000)
+            .slow_flush(15.0),
+        device("stalls every second", wide()).stalls(1000, 200),
+        device("stalls three times a second", wide()).stalls(300, 60),
+        device("stalls half of the time", wide()).stalls(800, 400),
+        device("stalls every second, jitter", wide().jitter(100)).stalls(1000, 120),
+        device("stalls every second, 4 at a time", wide()).depth(4).stalls(1000, 250),
+        device("stalls every second, slow flush", wide())
+            .stalls(1000, 100)
+            .flushes(MS * 60, 0)
+            .slow_flush(15.0),
+        device("stalls too short to be seen", wide().stall(MS * 500, MS * 6)),
+        device("a purse of 3,000", wide().iops(500, 3_000)).purse(4_000.0, 4.0).remembers(),
+        device("a purse of 4,000", wide().iops(1_000, 4_000)).purse(8_000.0, 2.0).remembers(),
+        device("a purse and jitter", wide().jitter(20).iops(400, 4_000)).purse(5_130.0, 4.54).remembers(),
+        device("a purse beyond reach", wide().iops(500, 50_000)).remembers(),
+        device("a purse that hardly matters", wide().iops(1_850, 500)).remembers(),
+    ]
+}

@@ -1,0 +1,84 @@
+//! The other end of an engine's socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::exit::Failure;
+
+/// No engine tells more in a line: 256 files with long paths are a tenth of it.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// # Errors
+    /// [`Failure::Path`] when nobody serves there, [`Failure::Lacking`] when it is another user's.
+    pub(super) fn connect(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::Path(format!(
+                "nobody serves at {name}: its program ended without removing it, or it is no engine's socket"
+            )),
+            io::ErrorKind::PermissionDenied => Failure::Lacking(format!(
+                "{name} belongs to another user: only that user and root may look at its engine"
+            )),
+            _ => Failure::missing(path, &error),
+        })?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// What the engine tells now, a line; `None` when it ended.
+    ///
+    /// # Errors
+    /// The connection failed, or what comes is no line.
+    pub(super) fn ask(&mut self) -> anyhow::Result<Option<String>> {
+        self.stream.get_ref().set_read_timeout(None)?;
+        let mut line = String::new();
+        let asked = self.stream.get_ref().write_all(b"stats\n");
+        let answered =
+            asked.and_then(|()| io::Read::take(&mut self.stream, LINE_BYTES_MAX).read_line(&mut line));
+        match answered {
+            Ok(0) => Ok(None),
+            Ok(_) if line.ends_with('\n') => Ok(Some(line)),
+            Ok(_) => {
+                Err(Failure::Unsuitable("what is told there is not an engine's statistics".to_owned()).into())
+            }
+            Err(error) if has_ended(&error) => Ok(None),
+            Err(error) => Err(error).context("the engine cannot be asked"),
+        }
+    }
+
+    /// Waits for so long; false when the engine ends meanwhile.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn wait(&mut self, interval: Duration) -> anyhow::Result<bool> {
+        self.stream.get_ref().set_read_timeout(Some(interval))?;
+        loop {
+            return match self.stream.fill_buf() {
+                Ok([]) => Ok(false),
+                Ok(_) => {
+                    Err(Failure::Unsuitable("something was told that nobody asked for".to_owned()).into())
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    Ok(true)
+                }
+                Err(error) if has_ended(&error) => Ok(false),
+                Err(error) => Err(error).context("the engine cannot be asked"),
+            };
+        }
+    }
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

@@ -1,0 +1,59 @@
+//! A terminal that is drawn over: its other screen, given back at the end and at Ctrl-C.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+
+use super::view::Size;
+use crate::cleanup::{Cleanup, Guard};
+use crate::output::print;
+
+/// To the other screen, without a cursor; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// Standard output as a screen.
+pub(super) struct Screen {
+    #[allow(dead_code, reason = "held for its Drop, which gives the terminal back")]
+    guard: Guard,
+}
+
+impl Screen {
+    /// `None` when standard output is no terminal.
+    ///
+    /// # Errors
+    /// The terminal cannot be written.
+    pub(super) fn open(cleanup: &Cleanup) -> io::Result<Option<Self>> {
+        if !io::stdout().is_terminal() {
+            return Ok(None);
+        }
+        let leave = || {
+            // The terminal may be gone; there is nobody left to tell.
+            let _ = print(LEAVE);
+        };
+        let ((), guard) = cleanup.create(|| print(ENTER), leave)?;
+        Ok(Some(Self { guard }))
+    }
+
+    /// How much it shows now; it may have been resized.
+    pub(super) fn size(&self) -> Size {
+        let found = rustix::termios::tcgetwinsize(io::stdout()).ok();
+        let found = found.filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        found.map_or_else(Size::default, |size| Size {
+            columns: size.ws_col.into(),
+            rows: Some(size.ws_row.into()),
+        })
+    }
+
+    /// Shows `text`, line over line, so that nothing flickers.
+    ///
+    /// # Errors
+    /// The terminal cannot be written.
+    pub(super) fn show(&self, text: &str) -> io::Result<()> {
+        let mut frame = String::from("\x1b[H");
+        for (number, line) in text.lines().enumerate() {
+            let _ = write!(frame, "{}{line}\x1b[K", if number == 0 { "" } else { "\r\n" });
+        }
+        frame.push_str("\x1b[J");
+        print(&frame)
+    }
+}

@@ -1,0 +1,338 @@
+//! The tables of `top`, in lines that fit the terminal.
+
+use super::told::{Counts, Flow, Told};
+
+/// How much a terminal shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) columns: usize,
+    /// `None`: everything is shown.
+    pub(super) rows: Option<usize>,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { columns: 80, rows: None }
+    }
+}
+
+/// What all tables together leave at least for the files, in lines.
+const FILES_MIN: usize = 3;
+
+/// All tables, with rates since `before`.
+pub(super) fn render(now: &Told, before: Option<&Told>, size: Size) -> String {
+    let seconds = before.map(|before| now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9);
+    let seconds = seconds.filter(|seconds| *seconds > 0.0);
+    let mut lines = head(now, before, seconds);
+    lines.extend(flows(now, before, seconds));
+    lines.extend(shares(now, before, seconds));
+    lines.extend(devices(now));
+    lines.extend(stalls(now));
+    lines.extend(now.degraded.iter().map(|degraded| format!("degraded: {degraded}")));
+    let room = size.rows.map(|rows| rows.saturating_sub(lines.len()).max(FILES_MIN));
+    let files = files(now, before, seconds, size.columns);
+    let shown = room.map_or(files.len(), |room| room.min(files.len()));
+    lines.extend_from_slice(&files[..shown]);
+    if let Some(rows) = size.rows {
+        lines.truncate(rows);
+    }
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&fitted(&line, size.columns));
+        text.push('\n');
+    }
+    text
+}
+
+fn head(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+    let in_flight: u64 = now.shards.iter().map(|shard| shard.in_flight).sum();
+    let tasks: u64 = now.shards.iter().map(|shard| shard.tasks).sum();
+    let memory = &now.memory;
+    let mut lines = vec![format!(
+        "forebay  pid {}  {}  shards {}  in flight {in_flight}  tasks {tasks}  memory {}/{}",
+        now.pid,
+        now.driver,
+        now.shards.len(),
+        bytes(memory.held_bytes as f64),
+        bytes(memory.arena_bytes as f64)
+    )];
+    if memory.overflow_bytes > 0 {
+        lines[0] += &format!(" +{}", bytes(memory.overflow_bytes as f64));
+    }
+    let since = |now: u64, before: Option<u64>| rate(now - before.unwrap_or(0).min(now), seconds);
+    if now.page_cache_reads > 0 {
+        let reads = since(now.page_cache_reads, before.map(|before| before.page_cache_reads));
+        let moved = since(now.page_cache_bytes, before.map(|before| before.page_cache_bytes));
+        lines.push(format!("page cache, on callers' threads: {} reads/s, {}B/s", count(reads), count(moved)));
+    }
+    lines
+}
+
+/// A header for what `columns` of counts make.
+const COUNTS_HEAD: &str = " READ/s     B/s WRITE/s     B/s  SYNC/s";
+
+fn rates(counts: Counts, seconds: Option<f64>) -> String {
+    [counts.reads, counts.read_bytes, counts.writes, counts.write_bytes, counts.syncs]
+        .map(|value| format!("{:>7}", count(rate(value, seconds))))
+        .join(" ")
+}
+
+fn flows(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+    let mut lines =
+        vec![String::new(), format!("{:<12} {:<11}{COUNTS_HEAD}  QUEUE-DEV p99", "CLASS", "DEVICE")];
+    let same = |a: &Flow, b: &Flow| a.class == b.class && a.device == b.device;
+    for flow in &now.flows {
+        let known = before.and_then(|before| before.flows.iter().find(|known| same(known, flow)));
+        let counts = flow.counts.since(known.map_or_else(Counts::default, |known| known.counts));
+        let mut line =
+            format!("{:<12} {:<11}{}", cell(&flow.class, 12), cell(&flow.device, 11), rates(counts, seconds));
+        line += &format!("  {:>6}-{}", time(flow.queued_p99_ns), time(flow.device_p99_ns));
+        if flow.failures > 0 {
+            line += &format!(" {} failed", flow.failures);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// Classes that had to share a device.
+fn shares(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+    if now.classes.is_empty() {
+        return Vec::new();
+    }
+    let header = format!("{:<12} {:<11} RECEIVED     DUE  WAITED/s  STARVED", "CLASS", "DEVICE");
+    let mut lines = vec![String::new(), header];
+    let known = |class: &super::told::Class| {
+        let same = |known: &&super::told::Class| known.class == class.class && known.device == class.device;
+        before.and_then(|before| before.classes.iter().find(same)).cloned().unwrap_or_default()
+    };
+    let all = |device: &str, of: fn(&super::told::Class) -> u64| -> u64 {
+        let here = now.classes.iter().filter(|class| class.device == device);
+        here.map(|class| of(class).saturating_sub(of(&known(class)))).sum()
+    };
+    for class in &now.classes {
+        let old = known(class);
+        let part = |of: fn(&super::told::Class) -> u64| match all(&class.device, of) {
+            0 => "-".to_owned(),
+            all => format!("{:.1}%", of(class).saturating_sub(of(&old)) as f64 * 100.0 / all as f64),
+        };
+        let starved_ns = class.starved_ns.saturating_sub(old.starved_ns);
+        lines.push(format!(
+            "{:<12} {:<11} {:>8} {:>7} {:>9} {:>8}",
+            cell(&class.class, 12),
+            cell(&class.device, 11),
+            part(|class| class.received),
+            part(|class| class.due),
+            count(rate(class.queued.saturating_sub(old.queued), seconds)),
+            time(starved_ns)
+        ));
+    }
+    lines
+}
+
+fn devices(now: &Told) -> Vec<String> {
+    if now.devices.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), format!("{:<24} {:>9}  A WRITE COSTS", "DEVICE", "BUDGET")];
+    for device in &now.devices {
+        let calibrated = if device.calibrated { "  calibrated" } else { "" };
+        let budget = bytes(device.budget_bytes as f64);
+        lines.push(format!(
+            "{:<24} {budget:>9}  {:.2} reads{calibrated}",
+            cell(&device.device, 24),
+            device.write_cost
+        ));
+    }
+    lines
+}
+
+/// Lines of a back-trace that are shown: the innermost say most.
+const FRAMES: usize = 3;
+
+fn stalls(now: &Told) -> Vec<String> {
+    if now.stalls.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), "  TIMES  LONGEST  TASK THAT HELD ITS SHARD".to_owned()];
+    let mut sorted: Vec<_> = now.stalls.iter().collect();
+    sorted.sort_by_key(|stall| std::cmp::Reverse(stall.longest_ns));
+    for stall in sorted.into_iter().take(5) {
+        lines.push(format!("{:>7}  {:>7}  {}", stall.polls, time(stall.longest_ns), stall.task));
+        lines.extend(stall.back_trace.lines().take(FRAMES).map(|frame| format!("{:>20}{frame}", "at ")));
+    }
+    lines
+}
+
+fn files(now: &Told, before: Option<&Told>, seconds: Option<f64>, columns: usize) -> Vec<String> {
+    let known = |path: &str| -> Counts {
+        let file = before.and_then(|before| before.files.iter().find(|file| file.path == path));
+        file.map_or_else(Counts::default, |file| file.counts)
+    };
+    let mut moved: Vec<_> =
+        now.files.iter().map(|file| (file.counts.since(known(&file.path)), file)).collect();
+    moved.sort_by_key(|(counts, _)| std::cmp::Reverse(counts.operations()));
+    let mut lines = vec![String::new(), format!("{COUNTS_HEAD}  FILE")];
+    let room = columns.saturating_sub(COUNTS_HEAD.len() + 2).max(10);
+    for (counts, file) in moved {
+        let path = if file.path.is_empty() { &file.device } else { &file.path };
+        lines.push(format!("{}  {}", rates(counts, seconds), path_end(path, room)));
+    }
+    if now.files_left_out > 0 {
+        lines.push(format!("{} files with fewer operations are not told", now.files_left_out));
+    }
+    lines
+}
+
+/// A second; of what was counted since the start nothing can be said.
+fn rate(value: u64, seconds: Option<f64>) -> Option<f64> {
+    seconds.map(|seconds| value as f64 / seconds)
+}
+
+/// At most six letters: `0`, `999`, `12.3k`, `4.56M`.
+fn count(value: Option<f64>) -> String {
+    let Some(mut value) = value else { return "-".to_owned() };
+    for unit in ["", "k", "M", "G", "T"] {
+        if value < 999.5 {
+            return match unit {
+                "" => format!("{value:.0}"),
+                _ if value < 9.995 => format!("{value:.2}{unit}"),
+                _ if value < 99.95 => format!("{value:.1}{unit}"),
+                _ => format!("{value:.0}{unit}"),
+            };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.0}P")
+}
+
+fn bytes(value: f64) -> String {
+    let (mut value, mut unit) = (value, "B");
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, next);
+    }
+    if value < 10.0 && unit != "B" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// At most six letters: `850ns`, `12.3us`, `4.1ms`, `12.0s`.
+fn time(ns: u64) -> String {
+    let ns = ns as f64;
+    match ns {
+        0.0 => "-".to_owned(),
+        _ if ns < 999.5 => format!("{ns:.0}ns"),
+        _ if ns < 999_500.0 => short(ns / 1e3, "us"),
+        _ if ns < 999_500_000.0 => short(ns / 1e6, "ms"),
+        _ => short(ns / 1e9, "s"),
+    }
+}
+
+fn short(value: f64, unit: &str) -> String {
+    if value < 99.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
+}
+
+/// A name in a column.
+fn cell(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 1).chain(['~']).collect()
+}
+
+/// The end of a path, which tells more than its beginning.
+fn path_end(path: &str, width: usize) -> String {
+    let letters = path.chars().count();
+    if letters <= width {
+        return path.to_owned();
+    }
+    std::iter::once('~').chain(path.chars().skip(letters + 1 - width)).collect()
+}
+
+/// Cut at the terminal's edge, and without what a terminal would take for an order: names come from another program.
+fn fitted(line: &str, columns: usize) -> String {
+    let clean = |letter: char| if letter.is_control() { '?' } else { letter };
+    line.trim_end().chars().map(clean).take(columns).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(at_ns: u64, reads: u64) -> Told {
+        let json = format!(
+            r#"{{"forebay_stats":1,"version":"0.1.0","pid":7,"at_ns":{at_ns},"driver":"uring",
+            "shards":[{{"in_flight":3,"tasks":2}},{{"in_flight":4,"tasks":0}}],
+            "devices":[{{"device":"nvme0n1","budget_bytes":589824,"write_cost":1.25,"calibrated":true}}],
+            "classes":[{{"class":"default","device":"nvme0n1","queued":{reads},"received":{reads}000,"due":{reads}000,
+              "starved_ns":{reads}}},
+              {{"class":"a class with a long name","device":"nvme0n1","queued":0,"received":{reads}000,"due":0,"starved_ns":0}}],
+            "flows":[{{"class":"default","device":"nvme0n1","reads":{reads},"writes":5,"syncs":1,"failures":2,
+              "read_bytes":{reads}000,"write_bytes":9,"queued_p99_ns":1500,"device_p99_ns":98765432}}],
+            "files":[{{"path":"/data/idle","device":"nvme0n1","reads":1,"writes":0,"syncs":0,"read_bytes":1,"write_bytes":0}},
+              {{"path":"/data/a/very/long/way/to/a/file/whose/name/matters/table-000123.\u001b[31m","device":"nvme0n1",
+              "reads":{reads},"writes":0,"syncs":0,"read_bytes":{reads}000,"write_bytes":0}}],
+            "files_left_out":4,"page_cache_reads":0,"page_cache_bytes":0,
+            "stalls":[{{"task":"app::index::build::{{{{closure}}}}","polls":3,"longest_ns":25000000,
+              "back_trace":"app::index::sum (a.rs:3)\nb (a.rs:9)\nc (a.rs:1)\nd (a.rs:2)"}}],
+            "memory":{{"arena_bytes":8388608,"held_bytes":65536,"overflow_bytes":0}},
+            "degraded":["huge pages: the kernel gave none for the I/O memory (echo madvise > /sys/kernel/mm/transparent_hugepage/enabled)"],
+            "something_new":[1,2,3]}}"#
+        );
+        Told::parse(&json).expect("it is what an engine tells")
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks() {
+        let text = render(&told(4_000_000_000, 3_000), Some(&told(2_000_000_000, 1_000)), Size::default());
+        for line in [
+            "forebay  pid 7  uring  shards 2  in flight 7  tasks 2  memory 64 KiB/8.0 MiB",
+            "default      nvme0n1      1.00k   1.00M       0       0       0   1.5us-98.8ms 2",
+            "default      nvme0n1        50.0%  100.0%     1.00k    2.0us",
+            "a class wit~ nvme0n1        50.0%    0.0%         0        -",
+            "nvme0n1                    576 KiB  1.25 reads  calibrated",
+            "      3   25.0ms  app::index::build::{{closure}}\n                 at app::index::sum (a.rs:3)\n                 at b (a.rs:9)",
+            "  1.00k   1.00M       0       0       0  ~/whose/name/matters/table-000123.?[31m",
+            "      0       0       0       0       0  /data/idle",
+            "4 files with fewer operations are not told",
+        ] {
+            assert!(text.contains(line), "{line:?} is not in:\n{text}");
+        }
+        assert!(!text.contains("d (a.rs:2)"), "the innermost frames only:\n{text}");
+        assert!(text.find("table-000123") < text.find("/data/idle"), "the busiest first:\n{text}");
+    }
+
+    #[test]
+    fn nothing_is_wider_or_higher_than_the_terminal() {
+        for (columns, rows) in [(80, None), (80, Some(24)), (40, Some(10)), (200, Some(50)), (1, Some(1))] {
+            let size = Size { columns, rows };
+            let text = render(&told(2, 2), Some(&told(1, 1)), size);
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{size:?}\n{text}");
+            assert!(text.lines().count() <= rows.unwrap_or(usize::MAX), "{size:?}\n{text}");
+            assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn without_an_earlier_look_there_are_no_rates() {
+        let text = render(&told(2, 2), None, Size::default());
+        assert!(text.contains("default      nvme0n1          -       -       -"), "{text}");
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_was_opened_again_counts_from_its_opening() {
+        let text = render(&told(2_000_000_000, 10), Some(&told(1_000_000_000, 50)), Size::default());
+        assert!(text.contains("     10   10.0k       0       0       0  ~/whose"), "{text}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let counts = [0.0, 999.4, 1000.0, 12_345.0, 999_600.0, 4.56e6, 7.8e10, 3e15];
+        let texts = counts.map(|value| count(Some(value)));
+        assert_eq!(texts, ["0", "999", "1.00k", "12.3k", "1.00M", "4.56M", "78.0G", "3P"]);
+        let times = [0, 850, 12_345, 999_999, 4_100_000, 12_000_000_000].map(time);
+        assert_eq!(times, ["-", "850ns", "12.3us", "1.0ms", "4.1ms", "12.0s"]);
+    }
+}

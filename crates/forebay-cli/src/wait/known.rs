@@ -1,0 +1,105 @@
+//! What an earlier measurement says of the device: the advice tells no gain that nobody measured.
+
+use std::fs;
+use std::path::Path;
+
+use forebay_wait::Served;
+
+use crate::environment::PathInfo;
+use crate::exit::Failure;
+use crate::report::columns::groups;
+use crate::report::facts::curve;
+use crate::result::{Report, metric};
+use crate::saved;
+
+/// Reads it from a result of `measure saturate`, `measure random` or `report`.
+///
+/// # Errors
+/// The file is no such result, or does not say what one read at a time and several bring; a [`Failure`].
+pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
+    let report = saved::load(file)?;
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    match of(&report, &name) {
+        Some(served) => Ok(vec![served]),
+        None => Err(Failure::Usage(format!(
+            "{} does not say what this device serves one read at a time and with several in flight: give a result of \
+             `forebay measure saturate --json` or of `forebay report --json FILE`",
+            file.display()
+        ))),
+    }
+}
+
+fn of(report: &Report, name: &str) -> Option<Served> {
+    let curve = curve(report)?;
+    let ((load, alone), (in_flight, knee)) = (curve.first(), curve.knee());
+    let rate = |row: &crate::result::Row| row.metrics.get(metric::IOPS);
+    let experiment = groups(&report.experiments).get(curve.section)?.first().copied()?;
+    (load == 1.0).then_some(Served {
+        device_number: report.environment.path.as_ref().and_then(number).unwrap_or_default(),
+        block_bytes: experiment.number("block_bytes")? as u64,
+        alone_per_s: rate(alone)?,
+        in_flight: in_flight as u64,
+        per_s: rate(knee)?,
+        source: format!("{} in {name}", experiment.name),
+    })
+}
+
+/// The number that the uppermost device below the path has on this machine now, when it is still the one that was
+/// measured as far as its size tells.
+fn number(path: &PathInfo) -> Option<String> {
+    let here = Path::new("/sys/class/block");
+    let upper = &path.layers.first()?.name;
+    let measured = path.device.as_ref()?;
+    let sectors: u64 = read(&here.join(&measured.name).join("size"))?.parse().ok()?;
+    if measured.size_bytes.is_some_and(|bytes| bytes != sectors * 512) {
+        return None;
+    }
+    read(&here.join(upper).join("dev"))
+}
+
+fn read(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::facts::tests::{random, report};
+
+    #[test]
+    fn the_first_and_the_smallest_load_with_all_there_is_are_taken() {
+        let report = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let served = of(&report, "base.json").expect("it has a sweep");
+        assert_eq!((served.block_bytes, served.in_flight), (4096, 32));
+        assert_eq!((served.alone_per_s, served.per_s), (10e3, 80e3));
+        assert_eq!((served.source.as_str(), served.device_number.as_str()), ("random in base.json", ""));
+    }
+
+    #[test]
+    fn what_does_not_begin_with_one_read_tells_no_gain() {
+        let report = report(random([(2, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        assert!(of(&report, "base.json").is_none());
+    }
+
+    #[test]
+    fn another_devices_size_is_another_device() {
+        let Some(name) = fs::read_dir("/sys/class/block").ok().and_then(|mut all| all.next()?.ok()) else {
+            return;
+        };
+        let name = name.file_name().to_string_lossy().into_owned();
+        let sectors =
+            read(&Path::new("/sys/class/block").join(&name).join("size")).expect("every device has one");
+        let bytes = sectors.parse::<u64>().expect("a number") * 512;
+        let path = |size_bytes: u64| PathInfo {
+            layers: vec![crate::environment::LayerInfo { name: name.clone(), ..Default::default() }],
+            device: Some(crate::environment::DeviceInfo {
+                name: name.clone(),
+                size_bytes: Some(size_bytes),
+                ..Default::default()
+            }),
+            ..PathInfo::default()
+        };
+        assert!(number(&path(bytes)).is_some_and(|number| number.contains(':')));
+        assert_eq!(number(&path(bytes + 512)), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! What people hand in by mistake, to every experiment: values that make no sense, places that cannot be used, results of
+//! other versions, and Ctrl-C at any moment. Each time a clear sentence, an exit code, and nothing left behind.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::{Value, json};
+use support::{Directory, Outcome, forebay, outcome, run};
+
+const EXPERIMENTS: [&str; 11] = [
+    "scan",
+    "random",
+    "saturate",
+    "cpu",
+    "wal",
+    "blocking",
+    "walk",
+    "writes",
+    "sustain",
+    "amplification",
+    "files",
+];
+/// Whose path may be a file, which is only read.
+const READERS: [&str; 4] = ["scan", "random", "saturate", "cpu"];
+const NOWHERE: &str = "/no/such/path/for/forebay";
+/// What is no value of anything that counts or measures.
+const ABSURD: [&str; 10] =
+    ["", "0", "-1", "many", "5 parsecs", "NaN", "inf", "1e400", "99999999999999999999999", "1,,2"];
+
+/// The options of an experiment that take a value, out of its help: their names and what the value is called.
+fn options(experiment: &str) -> Vec<(String, String)> {
+    let help = run(&["measure", experiment, "--help"]).out;
+    let of_line = |line: &str| {
+        let (name, value) = line.trim().strip_prefix("--")?.split_once(' ')?;
+        let value = value.trim().strip_prefix('<')?.split('>').next()?;
+        Some((format!("--{name}"), value.to_owned()))
+    };
+    help.lines().filter_map(of_line).collect()
+}
+
+#[test]
+fn every_experiment_is_looked_at() {
+    let names = run(&["measure", "--help"]).out;
+    let listed = names.lines().skip_while(|line| !line.starts_with("Commands")).skip(1);
+    let mut listed: Vec<&str> = listed
+        .take_while(|line| !line.trim().is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    // Experiments that are not here have tests of their own for this.
+    listed.retain(|name| EXPERIMENTS.contains(name));
+    assert_eq!(listed, EXPERIMENTS, "{names}");
+}
+
+#[test]
+fn values_that_make_no_sense() {
+    let mut looked_at = 0;
+    for experiment in EXPERIMENTS {
+        for (option, value) in options(experiment) {
+            // Names of files and hosts are looked at elsewhere.
+            if value.starts_with("HOST") || value.starts_with("FILE") || option == "--namespace" {
+                continue;
+            }
+            for absurd in ABSURD {
+                let told = format!("{option}={absurd}");
+                let outcome = run(&["measure", experiment, NOWHERE, &told, "--quiet"]);
+                // No seed is zero by mistake, and no load at all means no open loop.
+                let may_be_zero =
+                    option == "--seed" || (experiment, option.as_str()) == ("saturate", "--load");
+                if absurd == "0" && may_be_zero {
+                    assert_eq!(outcome.code, Some(3), "{experiment} {told}: {}", outcome.err);
+                    continue;
+                }
+                looked_at += 1;
+                assert_eq!(outcome.code, Some(2), "{experiment} {told}: {}{}", outcome.out, outcome.err);
+                assert!(outcome.err.contains(&option), "{experiment} {told}: {}", outcome.err);
+                assert!(outcome.out.is_empty() && !outcome.err.contains("panicked"), "{}", outcome.err);
+            }
+        }
+    }
+    assert!(looked_at > 500, "{looked_at}: the help was not understood");
+}
+
+/// Sizes that can be written and that no disk has: no sum of them overflows.
+#[test]
+fn sizes_beyond_every_disk() {
+    let directory = Directory::new("beyond");
+    for experiment in EXPERIMENTS {
+        let sizes =
+            options(experiment).into_iter().any(|(option, value)| option == "--size" && value == "BYTES");
+        if !sizes || experiment == "files" {
+            continue;
+        }
+        for size in ["8000TiB", "7800000TiB"] {
+            let outcome = run(&["measure", experiment, directory.text(), "--quiet", "--size", size]);
+            assert_eq!(outcome.code, Some(4), "{experiment} {size}: {}{}", outcome.out, outcome.err);
+            assert!(outcome.err.contains("free"), "{experiment} {size}: {}", outcome.err);
+        }
+        assert_eq!(directory.names(), Vec::<String>::new(), "{experiment}");
+    }
+    let memory = run(&["measure", "scan", directory.text(), "--quiet", "--memory", "7800000TiB"]);
+    assert_eq!(memory.code, Some(4), "{}", memory.err);
+}
+
+/// Runs the program as a user who may do nothing here. `None` where this cannot be tried.
+fn as_nobody(arguments: &[&str]) -> Option<Outcome> {
+    let mut command = forebay(arguments);
+    if geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    // The directory of the build may be closed to that user.
+    command.output().ok().map(|output| outcome(&output))
+}
+
+#[test]
+fn folders_that_this_user_may_not_write_to() {
+    let directory = Directory::new("closed");
+    let closed = directory.path().join("closed");
+    fs::create_dir(&closed).expect("it is our directory");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("it is ours");
+    let name = closed.to_str().expect("readable name");
+    for experiment in EXPERIMENTS {
+        let Some(outcome) = as_nobody(&["measure", experiment, name, "--quick", "--quiet"]) else { return };
+        assert_eq!(outcome.code, Some(3), "{experiment}: {}{}", outcome.out, outcome.err);
+        assert!(outcome.err.contains(name) && outcome.err.contains("ermission denied"), "{}", outcome.err);
+    }
+    let page = closed.join("page.html");
+    let page = page.to_str().expect("readable name");
+    for arguments in [
+        &["report", name, "--quick", "--quiet", "--out", page][..],
+        &["report", name, "--quick", "--quiet", "--out", "/dev/null"],
+        &["agent", name, "--listen", "127.0.0.1:0"],
+    ] {
+        let Some(outcome) = as_nobody(arguments) else { return };
+        assert!(matches!(outcome.code, Some(2 | 3)), "{arguments:?}: {}{}", outcome.out, outcome.err);
+        assert!(outcome.err.starts_with("forebay: "), "{arguments:?}: {}", outcome.err);
+    }
+    assert_eq!(fs::read_dir(&closed).expect("readable").count(), 0);
+}
+
+#[test]
+fn files_that_this_user_may_not_read() {
+    let directory = Directory::new("secret");
+    let file = directory.file("data", 40 << 20);
+    let mode = if geteuid().is_root() { 0o600 } else { 0o000 };
+    fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("it is ours");
+    let name = file.to_str().expect("readable name");
+    for experiment in READERS {
+        let Some(outcome) = as_nobody(&["measure", experiment, name, "--quiet"]) else { return };
+        assert_eq!(outcome.code, Some(3), "{experiment}: {}{}", outcome.out, outcome.err);
+        assert!(outcome.err.contains("may not be used by this user"), "{}", outcome.err);
+    }
+    assert_eq!(directory.names(), ["data"]);
+}
+
+#[test]
+fn things_that_are_no_storage() {
+    let directory = Directory::new("things");
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("it is our directory");
+    let socket = socket.to_str().expect("readable name");
+    for experiment in EXPERIMENTS {
+        for thing in ["/dev/null", "/dev/zero", "/dev/tty", socket] {
+            let permissions: [&[&str]; 2] = [&[], &["--overwrite", "--destroy-data"]];
+            for permissions in permissions {
+                let outcome = run(&[&["measure", experiment, thing, "--quiet"], permissions].concat());
+                assert_eq!(outcome.code, Some(3), "{experiment} {thing}: {}{}", outcome.out, outcome.err);
+                assert!(outcome.err.contains(thing), "{experiment}: {}", outcome.err);
+            }
+        }
+    }
+    for command in ["report", "agent", "doctor"] {
+        let outcome = run(&[command, socket]);
+        assert!(matches!(outcome.code, Some(2 | 3)), "{command}: {}", outcome.err);
+    }
+    assert_eq!(directory.names(), ["socket"]);
+}
+
+/// A file that may only be read is as it was, whatever was measured on it.
+#[test]
+fn files_with_data_are_only_read() {
+    let directory = Directory::new("data");
+    let file = directory.file("data", 48 << 20);
+    let before = fs::read(&file).expect("readable");
+    let name = file.to_str().expect("readable name");
+    for (experiment, more) in [
+        ("saturate", &["--readers", "1,2", "--load", "0", "--seconds", "0.05", "--repeats", "1"][..]),
+        ("cpu", &["--readers", "1", "--seconds", "0.05", "--repeats", "1", "--rows", "pread,io_uring"]),
+    ] {
+        let outcome = run(&[&["measure", experiment, name, "--quiet"], more].concat());
+        assert_eq!(outcome.code, Some(0), "{experiment}: {}", outcome.err);
+    }
+    assert!(before == fs::read(&file).expect("readable"), "the file was changed");
+    assert_eq!(directory.names(), ["data"]);
+}
+
+fn result(schema: u32, experiment: &str) -> Value {
+    json!({
+        "schema": schema, "forebay": "0.1.0",
+        "experiments": [{ "name": experiment, "parameters": {}, "rows": [] }],
+        "environment": {
+            "time_unix_s": 1, "kernel": "Linux 6.18.0", "architecture": "x86_64", "cpus_allowed": 2, "cpus_online": 2,
+            "virtual_machine": true, "memory_total_bytes": 1, "memory_available_bytes": 1, "optimized_build": true
+        }
+    })
+}
+
+#[test]
+fn results_that_cannot_be_used() {
+    let directory = Directory::new("results");
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).expect("it is our directory");
+        path.to_str().expect("readable name").to_owned()
+    };
+    let good = write("good.json", &result(1, "scan").to_string());
+    let other = write("other.json", &result(1, "random").to_string());
+    let page = directory.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    let newer = write("newer.json", &result(7, "scan").to_string());
+    let cut = write("cut.json", &result(1, "scan").to_string()[..60]);
+    let empty = write("empty.json", "");
+    let binary = write("binary.json", "");
+    fs::write(&binary, [0xff, 0xfe, 0x00]).expect("it is our directory");
+    let before = directory.names();
+    for (file, code, words) in [
+        (newer.as_str(), 2, "version 7 of the schema"),
+        (&cut, 2, "cut off"),
+        (&empty, 2, "is empty"),
+        (&binary, 2, "is no text"),
+        (NOWHERE, 3, "does not exist"),
+        (directory.text(), 3, "cannot be used"),
+    ] {
+        for arguments in [
+            &["diff", &good, file][..],
+            &["diff", file, &good, "--json"],
+            &["assert", file, "scan.direct.mb_per_s > 1"],
+            &["convert", file],
+            &["report", "--from", file, "--out", page],
+        ] {
+            let outcome = run(arguments);
+            assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
+            assert!(outcome.err.contains(words) && outcome.out.is_empty(), "{arguments:?}: {}", outcome.err);
+        }
+    }
+    for more in [&[][..], &["--json"]] {
+        let outcome = run(&[&["diff", &good, &other], more].concat());
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.err);
+        assert!(outcome.err.contains("no experiment is in both"), "{}", outcome.err);
+    }
+    assert_eq!(directory.names(), before);
+}
+
+/// Reads lines of progress until one has `words`, ends the program there, and looks at what is left.
+fn interrupt(directory: &Directory, arguments: &[&str], words: &str) {
+    let mut child =
+        forebay(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let reached = lines.by_ref().map_while(Result::ok).any(|line| line.contains(words));
+    assert!(reached, "{arguments:?} never said {words:?}");
+    let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
+    kill_process(id, Signal::INT).expect("it is our child");
+    // Reading to the end keeps the child from waiting for the pipe.
+    lines.for_each(drop);
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130), "{arguments:?} at {words:?}");
+    assert_eq!(directory.names(), Vec::<String>::new(), "{arguments:?} at {words:?}");
+}
+
+/// While the file is made, while samples run, and between experiments of a report.
+#[test]
+fn ctrl_c_in_every_phase_leaves_nothing() {
+    for experiment in EXPERIMENTS {
+        let directory = Directory::new("phases");
+        let mut arguments = vec!["measure", experiment, directory.text()];
+        // As much as the fastest disk needs a while for, and no less than each accepts.
+        match experiment {
+            "scan" | "random" => arguments.extend(["--memory", "64MiB", "--size", "256MiB"]),
+            "saturate" | "cpu" | "walk" | "writes" | "sustain" | "amplification" => {
+                arguments.extend(["--size", "64MiB"]);
+            }
+            _ => arguments.push("--quick"),
+        }
+        interrupt(&directory, &arguments, &format!("measure {experiment}"));
+        if !["wal", "blocking", "files", "amplification"].contains(&experiment) {
+            interrupt(&directory, &arguments, "...");
+        }
+    }
+    let directory = Directory::new("report-phases");
+    let page = directory.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    let arguments = ["report", directory.text(), "--quick", "--only", "files,writes", "--out", page];
+    for words in ["doctor", "experiment 1 of 2", "measure writes ..."] {
+        interrupt(&directory, &arguments, words);
+    }
+}
