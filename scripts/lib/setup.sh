@@ -60,12 +60,12 @@ have_wait_libraries() {
     (install_packages "${wanted[@]}")
 }
 
-# Every feature of every crate but those whose name is given, as cargo's --features wants them.
+# Every feature of every crate but those whose names are given, as cargo's --features wants them.
 features_without() {
-    awk -v left_out="$1" '
+    awk -v left_out=" $* " '
         FNR == 1 { section = ""; crate = FILENAME; sub(/.*crates\//, "", crate); sub(/\/.*/, "", crate) }
         /^\[/ { section = $0 }
-        section == "[features]" && /^[a-z_]+ *=/ && $1 != left_out && $1 != "default" { printf "%s/%s,", crate, $1 }
+        section == "[features]" && /^[a-z_]+ *=/ && !index(left_out, " " $1 " ") && $1 != "default" { printf "%s/%s,", crate, $1 }
     ' crates/{forebay,forebay-wal,forebay-kv,forebay-cli}/Cargo.toml
 }
 

@@ -16,6 +16,8 @@ use crate::sample::Sample;
 const SHARDS: usize = 2;
 /// What a process with an engine takes beside the store's budget: an eighth of its memory, at least so much.
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
+/// The row in which the log and compaction are of the class that gets are of.
+const NO_CLASSES: &str = "forebay-no-classes";
 /// The engine's memory for I/O that is there from the start.
 const ARENA_BYTES: usize = 4 << 20;
 
@@ -33,8 +35,12 @@ impl Opened {
         let memory_bytes = job.memory_bytes - (job.memory_bytes / 8).max(BESIDE_BYTES_MIN);
         let config = Config::default().shards(SHARDS).arena_bytes(ARENA_BYTES);
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
-        let store =
-            Store::open(&engine, job.dir.join("forebay"), Options::new().memory(memory_bytes)).wait()?;
+        let mut options = Options::new().memory(memory_bytes);
+        if job.row == NO_CLASSES {
+            // As the gets: nobody goes first.
+            options = options.class(Class::DEFAULT).background(Class::DEFAULT);
+        }
+        let store = Store::open(&engine, job.dir.join("forebay"), options).wait()?;
         let keyspace = store.default_keyspace();
         Ok(Self { engine, store, keyspace, values: Arc::new(Values::new()) })
     }
@@ -64,7 +70,7 @@ impl Opened {
             (Workload::Many | Workload::Small, "forebay") => self.gets(job, &all, IN_FLIGHT),
             (Workload::Tokio, "forebay-native") => self.gets(job, &all, IN_FLIGHT),
             (Workload::Tokio, "forebay") => self.gets_from_tokio(job),
-            (Workload::Busy, "forebay") => {
+            (Workload::Busy, "forebay" | NO_CLASSES) => {
                 let before = self.store.stats();
                 let gets = || self.gets(job, &all, BUSY_GETS);
                 let mut sample = drive::busy(job, gets, |entries| self.put(entries))?;

@@ -112,7 +112,7 @@ impl Workload {
             }
             Self::Small => &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
             Self::Tokio => &["forebay-native", "forebay", "redb", "fjall", "heed", "rocksdb"],
-            Self::Busy => &["forebay", "redb", "fjall", "heed", "rocksdb"],
+            Self::Busy => &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],
             Self::Puts => &["forebay", "forebay-threads", "redb", "fjall", "heed", "rocksdb"],
         }
     }

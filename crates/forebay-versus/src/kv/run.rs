@@ -30,6 +30,7 @@ pub(super) const ROWS: &[&str] = &[
     "forebay-shard",
     "forebay-native",
     "forebay-threads",
+    "forebay-no-classes",
     "redb",
     "fjall",
     "heed",
