@@ -15,6 +15,9 @@ use crate::session::Session;
 /// Walks that the kernel runs for this thread, without a hand-over to another one: the thread begins some, and
 /// [`run`](Self::run) takes it into the kernel until some are over.
 ///
+/// On [`EngineKind::BpfLoop`] this thread's other rings of io_uring's have one worker thread of each kind for what they may not
+/// wait for, as this one has, until it is dropped.
+///
 /// For programs that have a thread for their lookups. A [`KernelWalk`](crate::KernelWalk) is for all others, and falls back
 /// where nothing better is possible.
 pub struct LocalWalk<P: Program> {

@@ -1,6 +1,7 @@
 //! The ring under the loop: set up for a BPF program, and entered. User space neither writes submissions nor reads
 //! completions: the program in the kernel does, so nothing of the ring is mapped here.
 
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,12 +18,23 @@ const SETUP_SQ_REWIND: u32 = 1 << 20;
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_FILES: u32 = 2;
 const REGISTER_FILES_UPDATE: u32 = 6;
+const REGISTER_IOWQ_MAX_WORKERS: u32 = 19;
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
 const REGISTER_MEM_REGION: u32 = 34;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 const MEM_REGION_TYPE_USER: u32 = 1;
 const CQE_BYTES: u32 = 16;
+const SQE_BYTES: usize = 64;
+const SQE_FLAGS_AT: usize = 1;
+const SQE_ASYNC: u8 = 1 << 4;
+const SQE_CQE_SKIP_SUCCESS: u8 = 1 << 6;
+const OFFSET_SQES: libc::off_t = 0x1000_0000;
+
+thread_local! {
+    /// Rings of this thread, and how many workers of each kind it might have before the first.
+    static LIMITED: Cell<(usize, [u32; 2])> = const { Cell::new((0, [0; 2])) };
+}
 
 /// `struct io_uring_params`.
 #[repr(C)]
@@ -102,6 +114,8 @@ pub(crate) struct Ring {
     fd: OwnedFd,
     /// Its number among the thread's registered rings, where that worked.
     registered: Option<u32>,
+    /// It counts among those that limit the thread's workers.
+    is_limiting: bool,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
     pub(crate) cq_head_at: u32,
@@ -137,6 +151,7 @@ impl Ring {
             _this_thread: PhantomData,
             fd,
             registered: None,
+            is_limiting: false,
             sq_entries: params.sq_entries,
             cq_entries: params.cq_entries,
             cq_head_at: offsets.head,
@@ -173,7 +188,44 @@ impl Ring {
         if self.call(REGISTER_RING_FDS, (&raw mut ring).cast(), 1).is_ok() {
             self.registered = Some(ring.offset);
         }
-        Ok(())
+        self.limit_workers()
+    }
+
+    /// What a read may not wait for in the loop's program goes to a worker thread, and where there is none io_uring makes
+    /// one, there and then. A thread that runs a BPF program must not change processors, and the kernel (seen with 7.2) lets
+    /// a new thread inherit that: its scheduler warns when it moves it all the same. So a thread with such a ring has one
+    /// worker of a kind at most, and the one for files is made here: the last one stays for as long as the thread does.
+    fn limit_workers(&mut self) -> io::Result<()> {
+        let mut limits = [1_u32, 1];
+        self.call(REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), 2)?;
+        self.is_limiting = true;
+        LIMITED.set(match LIMITED.get() {
+            (0, _) => (1, limits),
+            (rings, before) => (rings + 1, before),
+        });
+        self.make_worker()
+    }
+
+    /// Has a worker do nothing, before there is a program.
+    fn make_worker(&self) -> io::Result<()> {
+        let bytes = self.sq_entries as usize * SQE_BYTES;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let entries = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, protection, flags, self.fd.as_raw_fd(), OFFSET_SQES)
+        };
+        if entries == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the first entry lies in the mapping, which nobody else has; all zeros it is a no-op.
+        unsafe {
+            entries.cast::<u8>().write_bytes(0, SQE_BYTES);
+            entries.cast::<u8>().add(SQE_FLAGS_AT).write(SQE_ASYNC | SQE_CQE_SKIP_SUCCESS);
+        }
+        let submitted = self.enter(1);
+        // SAFETY: the mapping made above, of which nothing is used any more.
+        unsafe { libc::munmap(entries, bytes) };
+        submitted
     }
 
     /// Makes another file file 0, or none. What is in flight goes on with the one before.
@@ -191,13 +243,17 @@ impl Ring {
     /// # Errors
     /// A signal ended it ([`Interrupted`](io::ErrorKind::Interrupted): run it again), or the program is gone.
     pub(crate) fn run(&self) -> io::Result<()> {
+        self.enter(0)
+    }
+
+    fn enter(&self, to_submit: u32) -> io::Result<()> {
         let (fd, flags) = match self.registered {
             Some(number) => (number as RawFd, ENTER_REGISTERED_RING),
             None => (self.fd.as_raw_fd(), 0),
         };
         let nothing = std::ptr::null::<libc::c_void>();
         // SAFETY: the call reads and writes the ring, and the registered memory, which outlives it.
-        let answer = unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, 0, 0, flags, nothing, 0) };
+        let answer = unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, 0, flags, nothing, 0) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -217,6 +273,13 @@ impl AsRawFd for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if self.is_limiting {
+            let (rings, mut before) = LIMITED.get();
+            LIMITED.set((rings.saturating_sub(1), before));
+            if rings == 1 {
+                let _ = self.call(REGISTER_IOWQ_MAX_WORKERS, before.as_mut_ptr().cast(), 2);
+            }
+        }
         if let Some(number) = self.registered {
             // Otherwise the thread's table would keep the ring alive.
             let ring = RingRegistration { offset: number, reserved: 0, fd: 0 };

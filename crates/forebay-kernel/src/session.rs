@@ -82,6 +82,13 @@ impl Session {
         ring.register(&memory, file).map_err(|error| {
             format!("the ring does not take the shared memory ({error}); `ulimit -l` may be too small")
         })?;
+        if !may_say_no(file, &memory, page_bytes) {
+            return Err(
+                "reads of this file or device cannot be told not to wait (RWF_NOWAIT), so that each of them \
+                        would be a worker thread's"
+                    .to_owned(),
+            );
+        }
         let poke =
             event().map_err(|error| format!("there is no descriptor to wake the loop up with ({error})"))?;
         let settings = Settings {
@@ -214,6 +221,18 @@ impl Session {
         }
         self.memory.set_u32(at::CONTROL_DONE_COUNT, 0);
     }
+}
+
+/// Whether a read of the file answers that it would have to wait. What cannot say so, io_uring reads by a worker thread, and a
+/// thread with a loop has one of them ([`Ring`]).
+fn may_say_no(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> bool {
+    let page = libc::iovec {
+        iov_base: (memory.address() + at::PAGES_AT as u64) as *mut libc::c_void,
+        iov_len: page_bytes.min(memory.len() - at::PAGES_AT),
+    };
+    // SAFETY: the kernel writes at most a page, to memory of ours that has room for it and that nobody looks at yet.
+    let answer = unsafe { libc::preadv2(file.as_fd().as_raw_fd(), &raw const page, 1, 0, libc::RWF_NOWAIT) };
+    answer >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
 }
 
 pub(crate) fn page() -> usize {

@@ -1,7 +1,7 @@
 //! Files that the module does not take because of what their file system does with them, and devices of all kinds. FOREBAY_KERNEL_FEATURES names a folder of
 //! an ext4 file system with `inline_data`, `verity` and `encrypt`, FOREBAY_KERNEL_DAX one on persistent memory, mounted with `dax`, and
 //! FOREBAY_KERNEL_BLOCKS a block device of 4,096-byte blocks. And devices that it takes: FOREBAY_KERNEL_STACKED names, with
-//! commas between, some on top of others. Without them these tests say so and pass.
+//! commas between, some on top of others, and FOREBAY_KERNEL_NARROW one that has room for a request at a time. Without them these tests say so and pass.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use common::{Tree, engines, has_module};
+use common::{Tree, engines, engines_but, has_module};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Error, LocalWalk, Lookup, Options, TreeLookup};
 
@@ -106,7 +106,12 @@ fn devices_on_top_of_others_are_walked() {
         let file = OpenOptions::new().read(true).write(true).open(device).expect("the device is there");
         file.write_all_at(&tree.bytes, 0).and_then(|()| file.sync_all()).expect("it takes bytes");
         let file = engine.open(device, Open::read()).wait().expect("a block device is a file");
-        for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+        // A device that holds reads back cannot say that they would have to wait.
+        let refused = device.ends_with("slow").then_some((EngineKind::BpfLoop, "RWF_NOWAIT"));
+        let program = || TreeLookup { node_bytes: 4096 };
+        let walks = engines_but(&engine, &file, program, Options::default(), refused);
+        assert!(refused.is_none() || walks.iter().all(|(kind, _)| *kind != EngineKind::BpfLoop));
+        for (kind, walk) in walks {
             let lookups: Vec<Lookup> = (0..200).map(|key| Lookup { root: tree.root(5, key), key }).collect();
             let found = walk.walk_many(&lookups).wait().expect("not on a shard");
             for (lookup, found) in lookups.iter().zip(found) {
@@ -115,6 +120,43 @@ fn devices_on_top_of_others_are_walked() {
             }
             assert_eq!(walk.stats().fell_back, 0, "{kind} on {device}");
         }
+    }
+}
+
+/// Threads of this process that io_uring has for what it may not wait for.
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("there is /proc");
+    let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("iou-wrk")).count()
+}
+
+/// Story: reads that would have had to wait for room on a device went to threads of io_uring's, which were made where the
+/// reads were submitted: in the loop's program. While a program runs its thread must not change processors, its new threads
+/// inherited that for ever, and the scheduler of Linux 7.2 warned when it moved one.
+#[test]
+fn no_thread_is_made_inside_of_the_loop() {
+    let Some(device) = named("FOREBAY_KERNEL_NARROW") else { return };
+    let engine = common::engine();
+    let tree = Tree::new(4096, 200, 5, 20);
+    let file = OpenOptions::new().read(true).write(true).open(&device).expect("the device is there");
+    file.write_all_at(&tree.bytes, 0).and_then(|()| file.sync_all()).expect("it takes bytes");
+    let file = engine.open(&device, Open::read()).wait().expect("a block device is a file");
+    for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+        if kind != EngineKind::BpfLoop {
+            continue;
+        }
+        let lookups: Vec<Lookup> = (0..2000).map(|key| Lookup { root: tree.root(5, key), key }).collect();
+        let mut most = 0;
+        for _ in 0..5 {
+            let found = walk.walk_many(&lookups).wait().expect("not on a shard");
+            for (lookup, found) in lookups.iter().zip(found) {
+                assert_eq!(found.ok(), Some(tree.lookup(lookup.root, lookup.key)));
+            }
+            most = most.max(workers());
+        }
+        assert_eq!(walk.stats().fell_back, 0);
+        // It is there, so reads that would have had to wait have gone to it; and it is the only one.
+        assert!(most == 1, "{most} worker threads");
     }
 }
 

@@ -1,5 +1,6 @@
 //! NVMe namespaces as files: commands go to the device without a file system and without the block layer.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::engine::Engine;
@@ -17,19 +18,21 @@ use crate::pending::Pending;
 /// disk.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "it describes a namespace to open; give it to Engine::open_nvme"]
 pub struct OpenNvme {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     writable: bool,
     in_use: bool,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
+    part: Option<Range<u64>>,
     shard: Option<usize>,
 }
 
 impl OpenNvme {
     /// To read.
     pub fn read() -> OpenNvme {
-        OpenNvme { writable: false, in_use: false, shard: None }
+        OpenNvme { writable: false, in_use: false, part: None, shard: None }
     }
 
     /// To read and write.
@@ -41,6 +44,17 @@ impl OpenNvme {
     /// then be older than what the file system holds in memory, and what is written may destroy it.
     pub fn even_in_use(mut self) -> OpenNvme {
         self.in_use = true;
+        self
+    }
+
+    /// Only these bytes of the namespace: the file's offset 0 is the part's first byte, and its length the part's. It begins
+    /// with a block. The last block of a part that ends inside of one can be read, up to the part's end, but not written.
+    ///
+    /// Several parts of one namespace are files of their own, but for two things: the first one that is opened claims the
+    /// whole namespace, so the others are opened with [`even_in_use`](OpenNvme::even_in_use), and locks are the namespace's.
+    /// Nobody looks whether parts overlap.
+    pub fn part(mut self, bytes: Range<u64>) -> OpenNvme {
+        self.part = Some(bytes);
         self
     }
 
@@ -74,7 +88,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     use crate::file::core::{FileCore, Opened};
     use crate::open::{Mode, may_poll};
 
-    let found = namespace::open(&path, open.writable, open.in_use)?;
+    let found = namespace::open(&path, open.writable, open.in_use, open.part)?;
     let shared = engine.shared();
     let namespace = found.namespace;
     let alignment = Alignment::of_blocks(1 << namespace.block_shift);
@@ -84,7 +98,8 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
         writable: open.writable,
         polled: may_poll(engine, &found.device),
         bytes_max: namespace.bytes_max,
-        bytes: namespace.bytes,
+        first_block: namespace.part.start >> namespace.block_shift,
+        bytes: namespace.part.end - namespace.part.start,
     };
     // Character devices have numbers of their own, which a block device may have too.
     let (device_index, device) = shared.device_known(found.number | 1 << 63, Arc::new(found.device));

@@ -142,6 +142,17 @@ pub(crate) fn engines<P: Program>(
     program: impl Fn() -> P,
     options: Options,
 ) -> Vec<(EngineKind, KernelWalk<P>)> {
+    engines_but(engine, file, program, options, None)
+}
+
+/// The same where this engine is refused with such words.
+pub(crate) fn engines_but<P: Program>(
+    engine: &Engine,
+    file: &File,
+    program: impl Fn() -> P,
+    options: Options,
+    refused: Option<(EngineKind, &str)>,
+) -> Vec<(EngineKind, KernelWalk<P>)> {
     let kinds = [
         (EngineKind::Reactor, "reactor", false),
         (EngineKind::BpfLoop, "bpf-loop", false),
@@ -159,6 +170,8 @@ pub(crate) fn engines<P: Program>(
                 assert_eq!(walk.engine(), kind);
                 all.push((kind, walk));
             }
+            Err(Error::Unavailable(why))
+                if refused.is_some_and(|(refused, words)| refused == kind && why.contains(words)) => {}
             Err(Error::Unavailable(why)) => {
                 assert!(!demanded.split(',').any(|demanded| demanded == name), "{name} is demanded: {why}");
                 eprintln!("{name} is not possible here: {why}");

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ const BLOCKS_MAX: u64 = 1 << 16;
 pub(crate) struct Namespace {
     pub(crate) id: u32,
     pub(crate) block_shift: u8,
-    pub(crate) bytes: u64,
+    /// What of it is open. Begins with a block.
+    pub(crate) part: Range<u64>,
     /// The most bytes of one command.
     pub(crate) bytes_max: u32,
     /// It can make blocks zero without being sent zeros.
@@ -48,8 +50,8 @@ pub(crate) struct Found {
     pub(crate) number: u64,
 }
 
-/// Opens the namespace at `path`. With `in_use` others may use it at the same time.
-pub(crate) fn open(path: &Path, writable: bool, in_use: bool) -> Result<Found> {
+/// Opens the namespace at `path`, or a part of it. With `in_use` others may use it at the same time.
+pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range<u64>>) -> Result<Found> {
     const OPERATION: &str = "open_nvme";
     let failed = |cause| Error::io(OPERATION, cause).with_path(path);
     let refused = |note: String| Error::invalid(OPERATION, note).with_path(path);
@@ -78,8 +80,24 @@ pub(crate) fn open(path: &Path, writable: bool, in_use: bool) -> Result<Found> {
         })?),
     };
     let device = if has_block { Device::of_path(&block)? } else { Device::default() };
-    let namespace = identify(&file, &device, claim).map_err(|error| error.of(OPERATION).with_path(path))?;
+    let mut namespace =
+        identify(&file, &device, claim).map_err(|error| error.of(OPERATION).with_path(path))?;
+    if let Some(part) = part {
+        let (bytes, block) = (namespace.part.end, 1u64 << namespace.block_shift);
+        if !is_part(&part, bytes, block) {
+            return Err(refused(format!(
+                "bytes {} to {} are no part of a namespace of {bytes} bytes in blocks of {block}",
+                part.start, part.end
+            )));
+        }
+        namespace.part = part;
+    }
     Ok(Found { fd: file.into(), namespace, device, number: found.rdev() })
+}
+
+/// Is it within the namespace, and does it begin with a block?
+fn is_part(part: &Range<u64>, bytes: u64, block: u64) -> bool {
+    part.start <= part.end && part.end <= bytes && part.start.is_multiple_of(block)
 }
 
 /// `ng0n1` of a character device's number.
@@ -154,7 +172,7 @@ fn identify(file: &File, device: &Device, claim: Option<OwnedFd>) -> Result<Name
         device.segments_max(),
     );
     let writes_zeroes = controller[520] & 1 << 3 != 0;
-    Ok(Namespace { id, block_shift: format, bytes, bytes_max, writes_zeroes, _claim: claim })
+    Ok(Namespace { id, block_shift: format, part: 0..bytes, bytes_max, writes_zeroes, _claim: claim })
 }
 
 /// The block size of the namespace's format as a power of two.
@@ -212,20 +230,25 @@ impl Namespace {
     pub(crate) fn punch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         const OPERATION: &str = "punch_hole";
         let grain = (1u64 << self.block_shift) - 1;
+        let bytes = self.part.end - self.part.start;
         let error = match offset.checked_add(len) {
             _ if !self.writes_zeroes => Some(
                 Error::new(ErrorKind::Unsupported, OPERATION).with_note("the device has no Write Zeroes"),
             ),
-            Some(end) if end <= self.bytes && (offset | len) & grain == 0 => None,
-            Some(end) if end <= self.bytes => {
+            Some(end) if end <= bytes && (offset | len) & grain == 0 => None,
+            Some(end) if end <= bytes => {
                 Some(Error::invalid(OPERATION, format!("not in whole blocks of {} bytes", grain + 1)))
             }
-            _ => Some(Error::invalid(OPERATION, format!("the namespace ends at {}", self.bytes))),
+            _ => Some(Error::invalid(
+                OPERATION,
+                format!("the namespace, or what is open of it, ends at {bytes}"),
+            )),
         };
         if let Some(error) = error {
             return Err(error.with_range(offset, len));
         }
-        let (mut block, end) = (offset >> self.block_shift, (offset + len) >> self.block_shift);
+        let offset_there = self.part.start + offset;
+        let (mut block, end) = (offset_there >> self.block_shift, (offset_there + len) >> self.block_shift);
         while block < end {
             let blocks = (end - block).min(BLOCKS_MAX);
             let mut command = NvmeCommand {
@@ -265,7 +288,7 @@ fn status_words(status: u16) -> (i32, &'static str) {
         0x013 => (libc::EINVAL, "the memory's address is invalid"),
         0x015 => (libc::EACCES, "the operation is denied"),
         0x020 => (libc::EROFS, "the namespace is write-protected"),
-        0x080 => (libc::ENOSPC, "the range ends past the end of the namespace"),
+        0x080 => (libc::ENOSPC, "the range ends past the end of the namespace, or of what is open of it"),
         0x081 => (libc::ENOSPC, "the device has no space left"),
         0x082 => (libc::EAGAIN, "the namespace is not ready"),
         0x083 => (libc::EBUSY, "another host has reserved the namespace"),
@@ -292,6 +315,16 @@ mod tests {
         assert_eq!(block_name("ng12n345").as_deref(), Some("nvme12n345"));
         for other in ["nvme0", "ng0", "ng0n", "ngn1", "ng0n1p1", "null", ""] {
             assert_eq!(block_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn parts_begin_with_a_block_and_lie_inside() {
+        for part in [0..0, 0..1, 512..1000, 1024..1024, 0..4096] {
+            assert!(is_part(&part, 4096, 512), "{part:?}");
+        }
+        for part in [1..512, 0..4097, Range { start: 1024, end: 512 }, 4608..5000, 0..u64::MAX] {
+            assert!(!is_part(&part, 4096, 512), "{part:?}");
         }
     }
 

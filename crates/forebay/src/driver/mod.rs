@@ -85,7 +85,8 @@ pub(crate) struct NvmeTarget {
     pub(crate) polled: bool,
     /// The most bytes of one command.
     pub(crate) bytes_max: u32,
-    /// Its size.
+    /// Where the part of it that is open begins, and how long that is. The end may lie inside of a block.
+    pub(crate) first_block: u64,
     pub(crate) bytes: u64,
 }
 

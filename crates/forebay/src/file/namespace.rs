@@ -29,7 +29,7 @@ impl File {
                 self.core.engine().ask_of(&self.core, request, answer)
             }
             _ => {
-                let note = format!("an NVMe namespace has {bytes} bytes, always, and no page cache");
+                let note = format!("an NVMe namespace has {bytes} bytes here, always, and no page cache");
                 let error = Error::new(ErrorKind::Unsupported, operation).with_note(note);
                 Pending::ready(Err(self.core.describe(error)))
             }

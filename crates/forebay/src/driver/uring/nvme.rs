@@ -31,13 +31,13 @@ const PARTS_MAX: u32 = 16;
 /// What becomes of a request before the device sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// So many bytes, from the beginning of its range, go to the device.
+    /// So many bytes, from the beginning of its range, are the device's; the last block may be theirs in part.
     Send(u32),
     /// It has this result already.
     Known(i32),
 }
 
-/// Reads end where the namespace ends; everything else must lie in it.
+/// Reads end where the file does, which is the namespace or a part of it; everything else must lie in it.
 pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
     let is_write = match request.kind {
         OpKind::Nop => return Plan::Known(0),
@@ -58,7 +58,8 @@ pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
         return Plan::Known(0);
     }
     let grain = (1u64 << target.block_shift) - 1;
-    if (request.offset | u64::from(len)) & grain != 0 || request.memory.is_none() {
+    // The end of a file inside of a block is no reason: its last block is read whole, and there is room for it.
+    if (request.offset | u64::from(request.len)) & grain != 0 || request.memory.is_none() {
         return Plan::Known(-libc::EINVAL);
     }
     Plan::Send(len.min(target.bytes_max.saturating_mul(PARTS_MAX)))
@@ -185,7 +186,9 @@ impl NvmeRing {
         let mut command = NvmeCommand { opcode: FLUSH, nsid: target.id, ..NvmeCommand::default() };
         let mut region = None;
         if let (OpKind::Read | OpKind::Write, Some(memory)) = (request.kind, request.memory) {
-            let block = (request.offset + u64::from(at)) >> target.block_shift;
+            let block = target.first_block + ((request.offset + u64::from(at)) >> target.block_shift);
+            // Up to the end of the block that a file ends in, which the request has room for (`plan`).
+            let len = len.next_multiple_of(1 << target.block_shift);
             command.opcode = if request.kind == OpKind::Write { WRITE } else { READ };
             command.addr = memory.as_ptr() as u64 + u64::from(at);
             command.data_len = len;
@@ -298,8 +301,15 @@ mod tests {
     use super::*;
     use crate::op::Flush;
 
-    const TARGET: NvmeTarget =
-        NvmeTarget { id: 1, block_shift: 9, writable: true, polled: false, bytes_max: 8192, bytes: 1 << 20 };
+    const TARGET: NvmeTarget = NvmeTarget {
+        id: 1,
+        block_shift: 9,
+        writable: true,
+        polled: false,
+        bytes_max: 8192,
+        first_block: 0,
+        bytes: 1 << 20,
+    };
 
     fn request(kind: OpKind, offset: u64, len: u32) -> IoRequest {
         IoRequest {
