@@ -32,9 +32,9 @@ require_rust() {
     command -v cargo >/dev/null \
         || fail "cargo is not on the PATH. Install Rust from https://rustup.rs, then run this again"
     local wanted have
-    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | sed -n 1p)
     have=$(cargo --version | awk '{ print $2 }')
-    [ "$(printf '%s\n%s\n' "$wanted" "${have%%-*}" | sort -V | head -n 1)" = "$wanted" ] \
+    [ "$(printf '%s\n%s\n' "$wanted" "${have%%-*}" | sort -V | sed -n 1p)" = "$wanted" ] \
         || fail "cargo $have is older than rust-version $wanted in Cargo.toml. Update with: rustup update stable"
     command -v cc >/dev/null || install_packages gcc libc6-dev
 }

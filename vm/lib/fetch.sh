@@ -26,7 +26,7 @@ mirror() {
             apt-get indextargets --format '$(REPO_URI)' 2>/dev/null || true
             cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null \
                 | grep -v '^#' | grep -oE '(https?|file)://[^ ]+' || true
-        } | grep -E '/debian/?$' | head -n 1
+        } | grep -E '/debian/?$' | sed -n 1p
     )
     [ -n "$found" ] || fail "apt's sources here name no Debian mirror; give one as FOREBAY_VM_MIRROR"
     say "${found%/}"
@@ -123,7 +123,7 @@ fetch_kernel() {
     say "fetching Linux $version" >&2
     # From 7.1 on a package for each part; before, all in one.
     for part in image modules binary base; do
-        wanted+=("$(private_apt kernel apt-cache show "linux-$part-$version" 2>/dev/null | sed -n "s/^Package: //p" | head -n 1 || true)")
+        wanted+=("$(private_apt kernel apt-cache show "linux-$part-$version" 2>/dev/null | sed -n "s/^Package: //p" | sed -n 1p || true)")
     done
     # shellcheck disable=SC2046,SC2086 # empty ones go
     unpack kernel "$folder" $(printf '%s\n' "${wanted[@]}" | sed '/^$/d')
@@ -150,7 +150,7 @@ fetch_headers() {
     kernel_lists
     base=${version%-amd64}
     say "fetching the headers of Linux $version" >&2
-    kbuild=$(private_apt kernel apt-cache show "linux-headers-$version" | grep -oE 'linux-kbuild-[^ ,]+' | head -n 1)
+    kbuild=$(private_apt kernel apt-cache show "linux-headers-$version" | grep -oE 'linux-kbuild-[^ ,]+' | sed -n 1p)
     unpack kernel "$folder" "linux-headers-$version" "linux-headers-$base-common" "$kbuild"
     # The makefiles name each other by where they would be installed.
     find "$folder/root/usr/src" -maxdepth 2 -type f \( -name Makefile -o -name '.kernel*' \) \
@@ -170,7 +170,8 @@ fetch_headers() {
 local_tools() {
     local program folder=$1/libraries loader newer=()
     while read -r program; do
-        ! ldd "$program" 2>&1 | grep -q 'not found' || newer+=("$program")
+        # Not `ldd | grep -q`: that grep ends at its first line, ldd dies of its next, and the pipe counts as failed.
+        case $(ldd "$program" 2>&1 || true) in *'not found'*) newer+=("$program") ;; esac
     done < <(find "$1/root/usr/lib" -path '*linux-kbuild*' -type f -perm -u+x -exec sh -c 'head -c 4 "$1" | grep -q ELF' _ {} \; -print)
     unpack kernel "$folder" libc6 libelf1t64 zlib1g libzstd1 libbpf1 libbz2-1.0 liblzma5 libdw1t64 pahole
     loader=$folder/root/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2

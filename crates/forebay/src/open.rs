@@ -56,6 +56,12 @@ impl Open {
         Open { how, mode: Mode::Direct, shard: None }
     }
 
+    #[cfg(feature = "testing")]
+    /// Does it ask for the right to write?
+    pub(crate) fn is_writable(&self) -> bool {
+        self.how.write
+    }
+
     /// An existing file, to read and write.
     pub fn write() -> Open {
         let mut open = Open::read();

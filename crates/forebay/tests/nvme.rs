@@ -104,6 +104,46 @@ fn it_ends_where_the_namespace_ends() {
 }
 
 #[test]
+fn a_part_is_a_file_of_its_own() {
+    let Some(path) = namespace() else { return };
+    let engine = start();
+    let whole = filled(&engine, &path, 4 << 20);
+    let block = u64::from(whole.alignment().offset);
+    let (start, end) = (3 * block, 3 * block + 100_000);
+    let part = |part: Range<u64>| OpenNvme::write().part(part).even_in_use();
+    let file = engine.open_nvme(&path, part(start..end)).wait().unwrap();
+    assert_eq!((file.len().wait().unwrap(), file.metadata().wait().unwrap().len()), (100_000, 100_000));
+    for range in [0..1, 511..5000, 0..100_000, 99_999..100_000] {
+        let expected = bytes_of(start + range.start..start + range.end);
+        assert!(file.read(range.clone()).wait().unwrap()[..] == expected[..], "{range:?}");
+    }
+    // The end lies inside of a block, of which no more is shown, and which is not written.
+    assert_eq!(file.read_up_to(90_000..200_000).wait().unwrap().len(), 10_000);
+    assert_eq!(file.read_up_to(100_000..200_000).wait().unwrap().len(), 0);
+    let error = file.read(99_990..100_010).wait().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::UnexpectedEof { got: 10 }), "{error:?}");
+    let last = 100_000 / block * block;
+    let error = file.write(last, vec![9; block as usize]).wait().unwrap_err();
+    assert!(error.to_string().contains("past the end of the namespace, or of what is open of it"), "{error}");
+    // What is written is written there and nowhere else.
+    file.write(block, vec![9; 2 * block as usize]).durable(Durability::Data).wait().unwrap();
+    file.punch_hole(5 * block..6 * block).wait().unwrap();
+    let mut expected = bytes_of(0..start + 8 * block);
+    expected[(start + block) as usize..(start + 3 * block) as usize].fill(9);
+    expected[(start + 5 * block) as usize..(start + 6 * block) as usize].fill(0);
+    assert!(whole.read(0..start + 8 * block).wait().unwrap()[..] == expected[..]);
+    assert!(file.punch_hole(last..last + block).wait().is_err());
+    let bytes = whole.len().wait().unwrap();
+    let empty = engine.open_nvme(&path, part(bytes..bytes)).wait().unwrap();
+    assert_eq!(empty.read_up_to(0..10).wait().unwrap().len(), 0);
+    for no in [1..block, 0..bytes + 1, Range { start: 2 * block, end: block }] {
+        let error = engine.open_nvme(&path, part(no.clone())).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{no:?}");
+        assert!(error.to_string().contains("are no part of a namespace of"), "{error}");
+    }
+}
+
+#[test]
 fn what_a_namespace_cannot_do_is_refused_in_words() {
     let Some(path) = namespace() else { return };
     let engine = start();

@@ -1,6 +1,7 @@
 //! Shows: every driver keeps the contract that the documentation tells of.
 //! How: all cases of the conformance suite, each on an engine and in a directory of its own. All cases of a group run,
-//! and all that failed are named at the end; what was skipped is named with the reason.
+//! and all that failed are named at the end; what was skipped is named with the reason. On an NVMe namespace too, which is
+//! overwritten, where `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
 
 use forebay::DriverChoice;
 use forebay::sim::{Profile, World};
@@ -40,6 +41,25 @@ fn run_on(driver: DriverChoice, group: &str) {
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
+/// On a namespace, polled for or not as `FOREBAY_TEST_POLLING` says. Only what takes a file system may be skipped.
+#[cfg(target_os = "linux")]
+fn run_on_namespace(group: &str) {
+    let Some(namespace) = std::env::var_os("FOREBAY_TEST_NVME") else {
+        println!("skipped: FOREBAY_TEST_NVME names no namespace");
+        return;
+    };
+    let config = common::config().driver(DriverChoice::Uring).shards(2);
+    run_group(group, |case| {
+        let verdict = suite::run_on_namespace(case, &config, namespace.as_ref());
+        let needs_file_system = case.needs().contains(&Need::FileSystem);
+        match verdict.map_err(|failure| failure.to_string())? {
+            Verdict::Skipped(why) if !needs_file_system => Err(format!("{} was skipped: {why}", case.name())),
+            Verdict::Passed if needs_file_system => Err(format!("{} has run", case.name())),
+            verdict => Ok(verdict),
+        }
+    });
+}
+
 /// Twenty worlds for each case, on disks of every kind.
 fn run_simulated(group: &str) {
     let disks = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
@@ -67,6 +87,14 @@ macro_rules! groups {
             $(#[test]
             fn $group() {
                 super::run_on(super::DriverChoice::Uring, stringify!($group));
+            })*
+        }
+
+        #[cfg(target_os = "linux")]
+        mod namespace {
+            $(#[test]
+            fn $group() {
+                super::run_on_namespace(stringify!($group));
             })*
         }
 
@@ -104,8 +132,12 @@ fn cases_have_names_of_their_own() {
     let mut names: Vec<_> = suite::cases().iter().map(Case::name).collect();
     names.sort_unstable();
     names.windows(2).for_each(|pair| assert_ne!(pair[0], pair[1]));
-    // What runs in a simulated world is most of it.
-    let anywhere = suite::cases().iter().filter(|case| case.needs().is_empty()).count();
-    assert!(anywhere * 10 > suite::cases().len() * 8, "{anywhere} of {}", suite::cases().len());
+    // What runs in a simulated world is most of it, and so is what runs on a namespace.
+    let (cases, lacks) = (suite::cases(), |case: &&Case, need| !case.needs().contains(&need));
+    let simulated =
+        cases.iter().filter(|case| lacks(case, Need::Threads) && lacks(case, Need::Process)).count();
+    assert!(simulated * 10 > cases.len() * 8, "{simulated} of {}", cases.len());
+    let on_namespace = cases.iter().filter(|case| lacks(case, Need::FileSystem)).count();
+    assert!(on_namespace * 10 > cases.len() * 7, "{on_namespace} of {}", cases.len());
     assert!(suite::cases().iter().any(|case| case.needs() == [Need::Threads]));
 }

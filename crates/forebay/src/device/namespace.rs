@@ -365,7 +365,9 @@ mod tests {
     #[test]
     fn what_is_no_namespace_is_refused() {
         for path in ["/dev/null", "/proc/self/status"] {
-            let Err(error) = open(Path::new(path), false, false) else { panic!("{path} is no namespace") };
+            let Err(error) = open(Path::new(path), false, false, None) else {
+                panic!("{path} is no namespace")
+            };
             assert!(error.to_string().contains("not an NVMe namespace"), "{error}");
         }
     }

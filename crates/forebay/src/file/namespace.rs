@@ -29,6 +29,9 @@ impl File {
                 self.core.engine().ask_of(&self.core, request, answer)
             }
             _ => {
+                if let Err(error) = self.core.engine().check(operation) {
+                    return Pending::ready(Err(self.core.describe(error)));
+                }
                 let note = format!("an NVMe namespace has {bytes} bytes here, always, and no page cache");
                 let error = Error::new(ErrorKind::Unsupported, operation).with_note(note);
                 Pending::ready(Err(self.core.describe(error)))

@@ -5,15 +5,20 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::file::File;
+use crate::open::Open;
+use crate::pending::Pending;
+use crate::testing::storage::{Namespace, Storage};
 use crate::{pending, sim, wait};
 
-/// Where a case runs: an engine, an empty directory of its own, and ways to more of both.
+/// Where a case runs: an engine, an empty directory of its own or an NVMe namespace, and ways to more of both.
 ///
 /// ```
 /// use forebay::{Config, testing::Env};
@@ -28,7 +33,7 @@ use crate::{pending, sim, wait};
 pub struct Env {
     engine: Engine,
     config: Config,
-    dir: PathBuf,
+    storage: Storage,
 }
 
 impl Env {
@@ -41,7 +46,20 @@ impl Env {
     pub async fn start(config: Config, dir: impl Into<PathBuf>) -> Result<Env> {
         let (engine, dir) = (Engine::start(config.clone())?, dir.into());
         engine.create_dir(&dir).await?;
-        Ok(Env { engine, config, dir })
+        Ok(Env { engine, config, storage: Storage::Directory(dir) })
+    }
+
+    /// An engine with these settings, and an NVMe namespace, **which is overwritten**, instead of a directory: what a case
+    /// calls files are parts of it ([`OpenNvme::part`](crate::OpenNvme::part)), opened with
+    /// [`Engine::open_nvme`]. Cases that need a [file system](crate::testing::suite::Need::FileSystem) are skipped. 64 MiB
+    /// are enough.
+    ///
+    /// # Errors
+    /// Those of [`Engine::start`] and of [`Engine::open_nvme`]: a namespace that is in use is refused.
+    pub async fn start_on_namespace(config: Config, namespace: impl Into<PathBuf>) -> Result<Env> {
+        let engine = Engine::start(config.clone())?;
+        let namespace = Namespace::claim(&engine, namespace.into()).await?;
+        Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)) })
     }
 
     /// The engine that is there already.
@@ -49,14 +67,33 @@ impl Env {
         &self.engine
     }
 
-    /// A name in the case's own directory, which begins empty.
+    /// A name in the case's own directory, which begins empty; in a namespace, what only this knows a part by.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        self.storage.path(name)
     }
 
-    /// The directory itself.
+    /// The directory itself, or the namespace's path.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.storage.dir()
+    }
+
+    /// Are files parts of a namespace here?
+    pub fn is_namespace(&self) -> bool {
+        self.storage.is_namespace()
+    }
+
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Opens a file of the case with its first engine.
+    pub(crate) fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
+        self.storage.open(&self.engine, path, open)
+    }
+
+    /// Opens a file of the case with an engine of [`restart`](Env::restart).
+    pub(crate) fn open_on(&self, engine: &Engine, path: impl AsRef<Path>, open: Open) -> Pending<File> {
+        self.storage.open(engine, path, open)
     }
 
     /// Another engine on the same driver, with the same settings but for what `change` makes of them.
@@ -111,7 +148,7 @@ impl Env {
 
 impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Env").field("engine", &self.engine).field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Env").field("engine", &self.engine).field("dir", &self.dir()).finish_non_exhaustive()
     }
 }
 

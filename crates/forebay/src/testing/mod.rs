@@ -9,6 +9,7 @@
 pub mod breakage;
 mod env;
 pub mod sequence;
+mod storage;
 pub mod suite;
 
 pub use env::Env;

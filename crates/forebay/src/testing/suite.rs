@@ -69,6 +69,9 @@ pub enum Need {
     Threads,
     /// The operating system's own view of the files: descriptors, and `std::fs` beside the engine.
     Process,
+    /// Files that are made and removed by name, change their length, and can be in the page cache: what an NVMe namespace does
+    /// not have.
+    FileSystem,
 }
 
 /// One promise; made by [`cases`], run by [`run`] and [`run_at`].
@@ -177,13 +180,7 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// The promise that was not kept, a panic of the case included.
 pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
-    if env.is_simulated()
-        && let Some(need) = case.needs.first()
-    {
-        let lacks = match need {
-            Need::Threads => "a simulated world has one thread, which nothing may block",
-            Need::Process => "the operating system knows nothing of a simulated world's files",
-        };
+    if let Some(lacks) = case.needs.iter().find_map(|need| lack(*need, env)) {
         return Ok(Verdict::Skipped(lacks.to_string()));
     }
     let body = guarded((case.body)(env));
@@ -201,6 +198,22 @@ pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
     }
 }
 
+/// Why the environment does not have it.
+fn lack(need: Need, env: &Env) -> Option<&'static str> {
+    match need {
+        Need::Threads if env.is_simulated() => {
+            Some("a simulated world has one thread, which nothing may block")
+        }
+        Need::Process if env.is_simulated() => {
+            Some("the operating system knows nothing of a simulated world's files")
+        }
+        Need::FileSystem if env.is_namespace() => {
+            Some("a namespace has one length, no names and no page cache")
+        }
+        _ => None,
+    }
+}
+
 /// Runs a case on this thread, with an engine of these settings and a new directory in `base`, which is removed
 /// afterwards. Then the engine is closed, and that no operation was leaked and no shard lost is part of the case.
 ///
@@ -212,13 +225,25 @@ pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Fail
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let dir = base.join(format!("forebay-suite-{}-{number}", std::process::id()));
-    let outcome = wait::block_on("suite", async { Ok(run_in(case, config, &dir).await) });
+    let outcome =
+        wait::block_on("suite", async { Ok(run_in(case, Env::start(config.clone(), &dir).await).await) });
     let _ = std::fs::remove_dir_all(&dir);
     outcome.unwrap_or_else(|error| Err(failed(case, "to begin", &error)))
 }
 
-async fn run_in(case: &Case, config: &Config, dir: &Path) -> Result<Verdict, Failure> {
-    let env = Env::start(config.clone(), dir).await.map_err(|error| failed(case, "to begin", &error))?;
+/// As [`run_at`], on an NVMe namespace, **which is overwritten** ([`Env::start_on_namespace`]).
+///
+/// # Errors
+/// As [`run_at`].
+pub fn run_on_namespace(case: &Case, config: &Config, namespace: &Path) -> Result<Verdict, Failure> {
+    let outcome = wait::block_on("suite", async {
+        Ok(run_in(case, Env::start_on_namespace(config.clone(), namespace).await).await)
+    });
+    outcome.unwrap_or_else(|error| Err(failed(case, "to begin", &error)))
+}
+
+async fn run_in(case: &Case, env: Result<Env, Error>) -> Result<Verdict, Failure> {
+    let env = env.map_err(|error| failed(case, "to begin", &error))?;
     let verdict = run(case, &env).await?;
     let report = env.engine().clone().close().await.map_err(|error| failed(case, "to close", &error))?;
     if (report.leaked_operations, report.lost_shards) != (0, 0) {

@@ -1,28 +1,28 @@
 //! Writing from front to back.
 
 use super::check::{Outcome, fails_with, holds, same, same_bytes};
-use super::tools::{Dice, bytes_of, content, modes, poll_times, put};
+use super::tools::{Dice, bytes_of, content, fresh, modes, poll_times, put, same_written};
 use crate::testing::Env;
 use crate::{Class, Durability, ErrorKind, Open};
 
 super::group! { "append":
     pieces_of_any_size_become_the_file,
     it_begins_anywhere_and_keeps_what_is_there,
-    a_sync_leaves_the_exact_length,
+    a_sync_leaves_the_exact_length [FileSystem],
     blocks_go_as_they_are,
     calls_given_up_half_way_lose_nothing,
     dropped_in_flight_it_leaves_file_and_engine_in_order,
-    places_that_no_file_has_are_refused,
+    places_that_no_file_has_are_refused [FileSystem],
     a_closed_file_ends_it,
-    several_side_by_side,
+    several_side_by_side [FileSystem],
 }
 
 async fn pieces_of_any_size_become_the_file(env: &Env) -> Outcome {
     let mut dice = Dice(7);
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         for len in [0u64, 1, 4096, 4097, 300_007] {
             let path = env.path(&format!("{number}-{len}"));
-            let file = env.engine().open(&path, open).await?;
+            let file = fresh(env, &path, open, len).await?;
             let mut append = file.append().buffer(16 << 10).depth(3).class(Class::LOG).start();
             let mut at = 0;
             while at < len {
@@ -33,17 +33,22 @@ async fn pieces_of_any_size_become_the_file(env: &Env) -> Outcome {
             }
             append.write(b"").await?;
             same("what close answers", append.close().await?, len)?;
-            same_bytes(format_args!("{len}, {open:?}"), &content(env, &path).await?, &bytes_of(0..len))?;
+            let came = content(env, &path).await?;
+            same_written(env, format_args!("{len}, {open:?}"), &came, &bytes_of(0..len))?;
         }
     }
     Ok(())
 }
 
 async fn it_begins_anywhere_and_keeps_what_is_there(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         for at in [0u64, 1, 4095, 4096, 9_999, 10_000, 15_001] {
+            // A part of a namespace does not grow, and its last block is written whole.
+            if env.is_namespace() && at + 3_000 > 9_728 {
+                continue;
+            }
             let path = put(env, &format!("{number}-{at}"), 10_000).await?;
-            let file = env.engine().open(&path, open).await?;
+            let file = env.open(&path, open).await?;
             let mut append = file.append().at(at).buffer(4096).start();
             append.write(&[0xAB; 3_000]).await?;
             same("what close answers", append.close().await?, at + 3_000)?;
@@ -57,9 +62,9 @@ async fn it_begins_anywhere_and_keeps_what_is_there(env: &Env) -> Outcome {
 }
 
 async fn a_sync_leaves_the_exact_length(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = env.open(&path, open).await?;
         let mut append = file.append().buffer(8192).start();
         let mut at = 0;
         for (piece, durability) in [
@@ -82,10 +87,10 @@ async fn a_sync_leaves_the_exact_length(env: &Env) -> Outcome {
 
 async fn blocks_go_as_they_are(env: &Env) -> Outcome {
     let source = put(env, "source", 200_000).await?;
-    let source = env.engine().open(&source, Open::read()).await?;
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    let source = env.open(&source, Open::read()).await?;
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = fresh(env, &path, open, 200_000).await?;
         let mut append = file.append().buffer(8192).depth(2).start();
         let mut at = 0;
         for len in [4096, 65_536, 1, 10_000, 0, 50_001] {
@@ -94,16 +99,16 @@ async fn blocks_go_as_they_are(env: &Env) -> Outcome {
         }
         holds("what is held is bounded", append.held_bytes() <= 3 * 65_536)?;
         same("what close answers", append.close().await?, at)?;
-        same_bytes(format_args!("{open:?}"), &content(env, &path).await?, &bytes_of(0..at))?;
+        same_written(env, format_args!("{open:?}"), &content(env, &path).await?, &bytes_of(0..at))?;
     }
     Ok(())
 }
 
 async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let mut dice = Dice(0xDEC0DE + number as u64);
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = fresh(env, &path, open, 60 * 9_000).await?;
         let mut append = file.append().buffer(4096).depth(2).start();
         let mut expected: Vec<u8> = Vec::new();
         for round in 0..60u64 {
@@ -122,15 +127,15 @@ async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
             expected.extend_from_slice(&data[..taken]);
         }
         same("what close answers", append.close().await?, expected.len() as u64)?;
-        same_bytes(format_args!("{open:?}"), &content(env, &path).await?, &expected)?;
+        same_written(env, format_args!("{open:?}"), &content(env, &path).await?, &expected)?;
     }
     Ok(())
 }
 
 async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create().truncate()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create().truncate()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = fresh(env, &path, open, 120_000).await?;
         for _ in 0..10 {
             let mut append = file.append().buffer(8192).depth(16).start();
             append.write(&bytes_of(0..100_000)).await?;
@@ -141,7 +146,7 @@ async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outc
         let (came, data) = (content(env, &path).await?, bytes_of(0..100_000));
         let is_data = |(index, byte): (usize, &u8)| *byte == 0 || data.get(index) == Some(byte);
         holds("each byte is data or was never written", came.iter().enumerate().all(is_data))?;
-        let mut append = env.engine().open(&path, open).await?.append().start();
+        let mut append = env.open(&path, open).await?.append().start();
         append.write(b"after").await?;
         same("what close answers", append.close().await?, 5)?;
     }
@@ -149,8 +154,8 @@ async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outc
 }
 
 async fn places_that_no_file_has_are_refused(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
-        let file = env.engine().open(env.path(&number.to_string()), open).await?;
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
+        let file = env.open(env.path(&number.to_string()), open).await?;
         for at in [i64::MAX as u64, u64::MAX, u64::MAX - 1, i64::MAX as u64 - 100] {
             let mut append = file.append().at(at).start();
             fails_with(format_args!("at {at}"), append.write(&[0; 200]).await, ErrorKind::InvalidInput)?;
@@ -161,8 +166,8 @@ async fn places_that_no_file_has_are_refused(env: &Env) -> Outcome {
 }
 
 async fn a_closed_file_ends_it(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
-        let file = env.engine().open(env.path(&number.to_string()), open).await?;
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
+        let file = fresh(env, env.path(&number.to_string()), open, 4096).await?;
         let mut append = file.append().start();
         append.write(b"late").await?;
         file.close().await?;
@@ -175,9 +180,9 @@ async fn a_closed_file_ends_it(env: &Env) -> Outcome {
 
 async fn several_side_by_side(env: &Env) -> Outcome {
     const PART: u64 = 50_000;
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = env.open(&path, open).await?;
         // Whole units, and the full length set before, as the documentation asks for.
         let part = PART.next_multiple_of(u64::from(file.alignment().offset));
         file.truncate(4 * part).await?;

@@ -2,11 +2,11 @@
 
 use std::task::Poll;
 
-use super::check::{Outcome, Stop, fail, same_bytes};
+use super::check::{Outcome, Stop, same_bytes};
 use super::operations::{LEN, Operation, operations, scene};
-use super::tools::{all, at_rest, bytes_of, content, poll_now, poll_times, some};
+use super::tools::{all, at_rest, bytes_of, content, modes, poll_now, poll_times, some};
 use crate::testing::Env;
-use crate::{Class, Engine, shard};
+use crate::{Class, Engine, Open, shard};
 
 super::group! { "drops":
     at_every_await_in_a_task,
@@ -31,8 +31,9 @@ fn ended((name, outcome): (&'static str, Option<Outcome>)) -> Outcome {
 /// After operations were given up: all came back, and the file is as it was.
 async fn settled(env: &Env, engine: &Engine) -> Outcome {
     at_rest(env, engine).await?;
-    for name in ["0", "1", "2"] {
-        same_bytes("the file", &content(env, env.path(name)).await?, &bytes_of(0..LEN))?;
+    for number in 0..modes(env, Open::read()).len() {
+        let path = env.path(&number.to_string());
+        same_bytes("the file", &content(env, path).await?, &bytes_of(0..LEN))?;
     }
     Ok(())
 }
@@ -106,9 +107,8 @@ async fn at_every_await_with_an_inbox_of_one(env: &Env) -> Outcome {
 async fn all_at_once_with_an_inbox_of_one(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(3))?;
     let scene = scene(env, &engine).await?;
-    let [direct, buffered, uncached] = &scene.files[..] else { return fail("expected a file in each mode") };
     let reads = (0..600u64).map(|n| {
-        let file = [direct, buffered, uncached][n as usize % 3].clone();
+        let file = scene.files[n as usize % scene.files.len()].clone();
         async move {
             let at = n * 977 % (LEN - 100);
             (at, file.read(at..at + 100).await)

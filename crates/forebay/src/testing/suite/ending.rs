@@ -32,11 +32,11 @@ super::group! { "ending":
 
 async fn scene(env: &Env, change: impl FnOnce(Config) -> Config) -> Outcome<(Engine, File)> {
     let path = env.path("a");
-    if env.engine().metadata(&path).await.is_err() {
+    if !env.storage().has(env.engine(), &path).await {
         put(env, "a", 1 << 20).await?;
     }
     let engine = env.restart(change)?;
-    let file = engine.open(&path, Open::write()).await?;
+    let file = env.open_on(&engine, &path, Open::write()).await?;
     Ok((engine, file))
 }
 
@@ -82,10 +82,10 @@ async fn closing_answers_every_operation_in_flight(env: &Env) -> Outcome {
 
 async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
     for round in some(env, 6) {
-        for open in modes(Open::write()) {
+        for open in modes(env, Open::write()) {
             let path = put(env, "b", 100_000).await?;
             let engine = env.restart(|config| config.shards(1).inbox_depth(1 + round as usize))?;
-            let file = engine.open(&path, open).await?;
+            let file = env.open_on(&engine, &path, open).await?;
             let mut begun = Vec::new();
             for (name, mut call) in calls(&engine, &file)? {
                 if poll_now(&mut call).is_pending() {
@@ -158,10 +158,10 @@ async fn all_closed(env: &Env, engine: &Engine, file: &File, own: &Engine) -> Ou
 }
 
 async fn after_the_end_every_call_says_so(env: &Env) -> Outcome {
-    for open in modes(Open::write()) {
+    for open in modes(env, Open::write()) {
         let path = put(env, "a", 10_000).await?;
         let engine = env.restart(|config| config)?;
-        let file = engine.open(&path, open).await?;
+        let file = env.open_on(&engine, &path, open).await?;
         engine.clone().close().await?;
         all_closed(env, &engine, &file, env.engine()).await?;
         same_bytes("the file", &super::tools::content(env, &path).await?, &bytes_of(0..10_000))?;
@@ -319,7 +319,7 @@ async fn an_open_outlives_all_handles(env: &Env) -> Outcome {
     let path = put(env, "a", 10_000).await?;
     for _ in some(env, 20) {
         let engine = env.restart(|config| config.shards(1))?;
-        let opening = engine.open(&path, Open::read());
+        let opening = env.open_on(&engine, &path, Open::read());
         drop(engine);
         // The call may hold the engine until it has answered; the file is then of an engine that ends.
         let file = match opening.await {

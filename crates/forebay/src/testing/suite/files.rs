@@ -11,16 +11,16 @@ use crate::{Advice, Block, Class, Durability, Engine, Error, ErrorKind, File, Lo
 
 super::group! { "files":
     after_close_every_operation_says_so,
-    what_is_copied_to_a_closed_file_is_refused,
+    what_is_copied_to_a_closed_file_is_refused [FileSystem],
     closing_waits_for_what_is_in_flight,
     closing_ends_although_an_operation_comes_too_late,
     a_file_dropped_with_operations_in_flight_serves_them,
     handles_share_one_file,
     locks_bind_other_holders_and_go_with_the_file,
-    modes_are_what_was_asked_for,
-    the_descriptor_goes_with_the_last_handle [Process],
-    files_opened_elsewhere_keep_their_mode [Process],
-    locks_bind_the_rest_of_the_system [Process],
+    modes_are_what_was_asked_for [FileSystem],
+    the_descriptor_goes_with_the_last_handle [Process, FileSystem],
+    files_opened_elsewhere_keep_their_mode [Process, FileSystem],
+    locks_bind_the_rest_of_the_system [Process, FileSystem],
 }
 
 /// What it is called, and what it answers.
@@ -71,15 +71,15 @@ pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {
 }
 
 async fn after_close_every_operation_says_so(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), 100_000).await?;
-        let file = env.engine().open(&path, open).await?;
+        let file = env.open(&path, open).await?;
         file.read(5..500).await?;
         let (other, third) = (file.clone(), file.clone());
         file.close().await?;
         for (name, call) in calls(env.engine(), &other)? {
             let error = fails_with(format_args!("{name}, {open:?}"), call.await, ErrorKind::FileClosed)?;
-            same(format_args!("the path of {name}"), error.path(), Some(path.as_path()))?;
+            same(format_args!("the path of {name}"), error.path(), Some(other.path()))?;
         }
         // On a shard as well, where nothing travels.
         let there = calls(env.engine(), &other)?;
@@ -102,8 +102,8 @@ async fn after_close_every_operation_says_so(env: &Env) -> Outcome {
 
 async fn what_is_copied_to_a_closed_file_is_refused(env: &Env) -> Outcome {
     let (source, target) = (put(env, "source", 8192).await?, put(env, "target", 100).await?);
-    let source = env.engine().open(source, Open::read()).await?;
-    let file = env.engine().open(&target, Open::write()).await?;
+    let source = env.open(source, Open::read()).await?;
+    let file = env.open(&target, Open::write()).await?;
     let closed = file.clone();
     file.close().await?;
     fails_with("copy_range", source.copy_range(0..4096, &closed, 0).await, ErrorKind::FileClosed)?;
@@ -142,7 +142,7 @@ async fn closing_ends_although_an_operation_comes_too_late(env: &Env) -> Outcome
     let engine = env.restart(|config| config.shards(2))?;
     let path = put(env, "a", 8192).await?;
     for round in 0..20 {
-        let file = engine.open(&path, Open::read()).await?;
+        let file = env.open_on(&engine, &path, Open::read()).await?;
         let late = file.clone();
         let closing = file.close();
         let task = engine.spawn_on_shard(round, Class::DEFAULT, move || async move { late.read(0..1).await });
@@ -196,13 +196,12 @@ async fn handles_share_one_file(env: &Env) -> Outcome {
 
 async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
     let path = put(env, "a", 4096).await?;
-    let (one, two) =
-        (env.engine().open(&path, Open::write()).await?, env.engine().open(&path, Open::read()).await?);
+    let (one, two) = (env.open(&path, Open::write()).await?, env.open(&path, Open::read()).await?);
     one.try_lock(Lock::Exclusive).await?;
     one.clone().try_lock(Lock::Exclusive).await?;
     for lock in [Lock::Shared, Lock::Exclusive] {
         let error = fails_with(format_args!("{lock:?}"), two.try_lock(lock).await, ErrorKind::Locked)?;
-        same("the path of the error", error.path(), Some(path.as_path()))?;
+        same("the path of the error", error.path(), Some(two.path()))?;
     }
     one.unlock().await?;
     one.unlock().await?;
@@ -212,7 +211,7 @@ async fn locks_bind_other_holders_and_go_with_the_file(env: &Env) -> Outcome {
     two.close().await?;
     one.try_lock(Lock::Exclusive).await?;
     one.close().await?;
-    env.engine().open(&path, Open::read()).await?.try_lock(Lock::Exclusive).await?;
+    env.open(&path, Open::read()).await?.try_lock(Lock::Exclusive).await?;
     Ok(())
 }
 
@@ -245,7 +244,7 @@ async fn the_descriptor_goes_with_the_last_handle(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(3))?;
     let path = put(env, "a", 100_000).await?;
     for round in 0..20 {
-        let file = engine.open(&path, Open::write()).await?;
+        let file = env.open_on(&engine, &path, Open::write()).await?;
         for shard in 0..3 {
             let file = file.clone();
             let task =
@@ -291,12 +290,12 @@ async fn files_opened_elsewhere_keep_their_mode(env: &Env) -> Outcome {
 async fn locks_bind_the_rest_of_the_system(env: &Env) -> Outcome {
     let path = put(env, "a", 4096).await?;
     let outside = std::fs::File::open(&path).map_err(|error| Error::io("open", error))?;
-    let file = env.engine().open(&path, Open::read()).await?;
+    let file = env.open(&path, Open::read()).await?;
     file.try_lock(Lock::Exclusive).await?;
     let how = rustix::fs::FlockOperation::NonBlockingLockShared;
     same("outside", rustix::fs::flock(&outside, how), Err(rustix::io::Errno::WOULDBLOCK))?;
     file.close().await?;
     same("after the close", rustix::fs::flock(&outside, how), Ok(()))?;
-    let file = env.engine().open(&path, Open::read()).await?;
+    let file = env.open(&path, Open::read()).await?;
     fails_with("from inside", file.try_lock(Lock::Exclusive).await, ErrorKind::Locked).map(drop)
 }

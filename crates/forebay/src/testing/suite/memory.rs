@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::task::Poll;
 
 use super::check::{Outcome, fail, fails_with, holds, same, same_bytes};
-use super::tools::{all, at_rest, bytes_of, open_all, poll_now, put, some};
+use super::tools::{all, at_rest, bytes_of, fresh_on, open_all, poll_now, put, same_written, some};
 use crate::testing::Env;
 use crate::{Block, Class, Config, Engine, Error, ErrorKind, File, Open};
 
@@ -53,7 +53,7 @@ async fn memory_of_any_length_is_had_or_refused(env: &Env) -> Outcome {
 
 async fn blocks_share_and_outlive(env: &Env) -> Outcome {
     let path = put(env, "a", 100_000).await?;
-    let file = env.engine().open(&path, Open::read()).await?;
+    let file = env.open(&path, Open::read()).await?;
     let block = file.read(1_000..60_000).await?;
     let held = env.engine().memory().held_bytes;
     let Some((front, back)) = block.split_at(500) else {
@@ -76,7 +76,7 @@ async fn blocks_share_and_outlive(env: &Env) -> Outcome {
 
 async fn held_memory_is_counted_and_comes_back(env: &Env) -> Outcome {
     let path = put(env, "a", 1 << 20).await?;
-    let file = env.engine().open(&path, Open::read()).await?;
+    let file = env.open(&path, Open::read()).await?;
     at_rest(env, env.engine()).await?;
     let blocks = all((0..10).map(|n| file.read(n * 65_536..(n + 1) * 65_536).into_future())).await;
     let blocks: Result<Vec<Block>, Error> = blocks.into_iter().collect();
@@ -125,7 +125,7 @@ fn check_held(held: &[Block], error: &Error) -> Outcome {
 
 async fn a_program_that_holds_everything_is_told_and_recovers(env: &Env) -> Outcome {
     let engine = env.restart(small)?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     for _ in 0..2 {
         let (held, error) = hold_all(&file).await;
         check_held(&held, &error)?;
@@ -140,7 +140,7 @@ async fn a_program_that_holds_everything_is_told_and_recovers(env: &Env) -> Outc
 
 async fn the_same_on_a_shard(env: &Env) -> Outcome {
     let engine = env.restart(small)?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     for _ in 0..2 {
         let inner = file.clone();
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
@@ -162,7 +162,7 @@ async fn the_same_on_a_shard(env: &Env) -> Outcome {
 
 async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Outcome {
     let engine = env.restart(small)?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     let (held, _) = hold_all(&file).await;
     for result in file.read_many((0..10).map(|n| n * 100_000..n * 100_000 + 65_536)).await? {
         let error = fails_exhausted("a range of a batch", result)?;
@@ -186,7 +186,7 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
 /// Story: a scan whose read-ahead needs more memory than there is failed, although the program held nothing.
 async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
-    let file = engine.open(put(env, "a", 5 << 19).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 5 << 19).await?, Open::read()).await?;
     for on_shard in [false, true] {
         for (buffer, depth) in [(None, None), (Some(128 << 10), Some(32))].into_iter().skip(on_shard.into()) {
             let mut scan = file.scan();
@@ -213,8 +213,8 @@ async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
 
 async fn an_append_without_memory_is_told_and_goes_on(env: &Env) -> Outcome {
     let engine = env.restart(small)?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
-    let target = engine.open(env.path("target"), Open::create_new()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let target = fresh_on(env, &engine, env.path("target"), Open::create_new(), 12 << 20).await?;
     let mut append = target.append().buffer(65_536).depth(4).start();
     append.write(&bytes_of(0..65_536)).await?;
     append.sync(crate::Durability::None).await?;
@@ -232,7 +232,8 @@ async fn an_append_without_memory_is_told_and_goes_on(env: &Env) -> Outcome {
     let position = append.position();
     append.write(&bytes_of(position..1_500_000)).await?;
     same("what close answers", append.close().await?, 1_500_000)?;
-    same_bytes("the file", &super::tools::content(env, env.path("target")).await?, &bytes_of(0..1_500_000))
+    let came = super::tools::content(env, env.path("target")).await?;
+    same_written(env, "the file", &came, &bytes_of(0..1_500_000))
 }
 
 fn fails_exhausted<T>(what: &str, result: Result<T, Error>) -> Outcome<Error> {
@@ -246,7 +247,7 @@ fn fails_exhausted<T>(what: &str, result: Result<T, Error>) -> Outcome<Error> {
 async fn reads_wait_for_memory_that_comes_back_by_itself(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let path = put(env, "a", 1 << 20).await?;
-    let file = engine.open(&path, Open::write()).await?;
+    let file = env.open_on(&engine, &path, Open::write()).await?;
     // What writes in flight hold comes back, so reads behind them wait instead of failing.
     let data = bytes_of(0..65_536);
     let mut writes = Vec::new();
@@ -291,7 +292,7 @@ async fn reads_wait_for_memory_that_comes_back_by_itself(env: &Env) -> Outcome {
 
 async fn blocks_dropped_elsewhere_while_the_inbox_is_full(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).inbox_depth(1).queue_depth(2))?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     for _ in some(env, 8) {
         let (held, _) = hold_all(&file).await;
         // They wait for room in the inbox, and later for memory or are refused.
@@ -322,7 +323,7 @@ fn range(n: u64) -> std::ops::Range<u64> {
 
 async fn blocks_outlive_file_and_engine_and_end_anywhere(env: &Env) -> Outcome {
     let engine: Engine = env.restart(|config| config.inbox_depth(1))?;
-    let file = engine.open(put(env, "a", 1 << 20).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     let mut blocks = Vec::new();
     for n in 0..40 {
         blocks.push(file.read(range(n)).await?);

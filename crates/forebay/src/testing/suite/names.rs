@@ -9,20 +9,20 @@ use crate::testing::Env;
 use crate::{ErrorKind, FileKind, Open};
 
 super::group! { "names":
-    files_are_opened_as_asked,
-    opening_what_is_not_there_names_the_path,
-    a_rename_moves_and_replaces,
-    an_open_file_stays_the_same_whatever_its_name,
-    hard_links_are_the_same_file,
-    directories_are_made_listed_and_removed,
-    unnamed_files_are_private,
-    many_calls_at_once_are_all_answered,
-    a_call_whose_answer_is_dropped_harms_nobody,
+    files_are_opened_as_asked [FileSystem],
+    opening_what_is_not_there_names_the_path [FileSystem],
+    a_rename_moves_and_replaces [FileSystem],
+    an_open_file_stays_the_same_whatever_its_name [FileSystem],
+    hard_links_are_the_same_file [FileSystem],
+    directories_are_made_listed_and_removed [FileSystem],
+    unnamed_files_are_private [FileSystem],
+    many_calls_at_once_are_all_answered [FileSystem],
+    a_call_whose_answer_is_dropped_harms_nobody [FileSystem],
 }
 
 async fn files_are_opened_as_asked(env: &Env) -> Outcome {
     let engine = env.engine();
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
         let file = engine.open(&path, open.mode(0o600)).await?;
         same("the permissions", file.metadata().await?.mode() & 0o777, 0o600)?;
@@ -31,11 +31,11 @@ async fn files_are_opened_as_asked(env: &Env) -> Outcome {
         file.write(0, bytes_of(0..4096)).await?;
         fails_os("create_new of what is there", engine.open(&path, open).await, libc::EEXIST)?;
     }
-    for open in modes(Open::create()) {
+    for open in modes(env, Open::create()) {
         let file = engine.open(env.path("0"), open).await?;
         same_bytes("create keeps what is there", &file.read(0..4096).await?, &bytes_of(0..4096))?;
     }
-    for open in modes(Open::write().truncate()) {
+    for open in modes(env, Open::write().truncate()) {
         put(env, "1", 5_000).await?;
         let file = engine.open(env.path("1"), open).await?;
         same("truncate leaves nothing", file.len().await?, 0)?;
@@ -50,7 +50,7 @@ async fn files_are_opened_as_asked(env: &Env) -> Outcome {
 
 async fn opening_what_is_not_there_names_the_path(env: &Env) -> Outcome {
     let missing = env.path("missing");
-    for open in modes(Open::read()).into_iter().chain(modes(Open::write())) {
+    for open in modes(env, Open::read()).into_iter().chain(modes(env, Open::write())) {
         let error = fails_os("open", env.engine().open(&missing, open).await, libc::ENOENT)?;
         same("operation and path", (error.operation(), error.path()), ("open", Some(missing.as_path())))?;
         let deep = missing.join("below");
@@ -93,7 +93,7 @@ async fn a_rename_moves_and_replaces(env: &Env) -> Outcome {
 }
 
 async fn an_open_file_stays_the_same_whatever_its_name(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), 10_000).await?;
         let file = env.engine().open(&path, open).await?;
         env.engine().rename(&path, env.path("renamed")).await?;
@@ -157,7 +157,7 @@ async fn directories_are_made_listed_and_removed(env: &Env) -> Outcome {
 }
 
 async fn unnamed_files_are_private(env: &Env) -> Outcome {
-    for open in modes(Open::create()) {
+    for open in modes(env, Open::create()) {
         let file = env.engine().temp_file(env.dir(), open).await?;
         file.write(0, bytes_of(0..8192)).await?;
         same_bytes("its bytes", &file.read(100..8000).await?, &bytes_of(100..8000))?;

@@ -8,22 +8,22 @@ use crate::testing::Env;
 use crate::{Advice, Block, Error, ErrorKind, File, FileKind, Open};
 
 super::group! { "space":
-    space_is_given_and_reads_as_zeros,
-    holes_are_punched_to_the_byte,
-    a_length_is_cut_and_extended,
-    impossible_ranges_are_refused_and_change_nothing,
-    advice_changes_no_bytes,
-    ranges_are_copied_between_all_modes,
-    a_copy_onto_itself_is_refused,
-    attributes_are_those_of_the_file,
-    a_file_cut_while_it_is_read_gives_what_it_has,
-    a_scan_of_a_file_that_is_cut_ends_early,
+    space_is_given_and_reads_as_zeros [FileSystem],
+    holes_are_punched_to_the_byte [FileSystem],
+    a_length_is_cut_and_extended [FileSystem],
+    impossible_ranges_are_refused_and_change_nothing [FileSystem],
+    advice_changes_no_bytes [FileSystem],
+    ranges_are_copied_between_all_modes [FileSystem],
+    a_copy_onto_itself_is_refused [FileSystem],
+    attributes_are_those_of_the_file [FileSystem],
+    a_file_cut_while_it_is_read_gives_what_it_has [FileSystem],
+    a_scan_of_a_file_that_is_cut_ends_early [FileSystem],
 }
 
 const SPACE: u64 = 512 << 10;
 
 async fn space_is_given_and_reads_as_zeros(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let file = env.engine().open(env.path(&number.to_string()), open).await?;
         or_skip("allocate", file.allocate(0..SPACE).await)?;
         let metadata = file.metadata().await?;
@@ -43,7 +43,7 @@ async fn space_is_given_and_reads_as_zeros(env: &Env) -> Outcome {
 
 async fn holes_are_punched_to_the_byte(env: &Env) -> Outcome {
     const LEN: u64 = 256 << 10;
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), LEN).await?;
         let file = env.engine().open(&path, open).await?;
         let mut expected = bytes_of(0..LEN);
@@ -58,7 +58,7 @@ async fn holes_are_punched_to_the_byte(env: &Env) -> Outcome {
 }
 
 async fn a_length_is_cut_and_extended(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), 100_000).await?;
         let file = env.engine().open(&path, open).await?;
         file.truncate(70_001).await?;
@@ -131,8 +131,8 @@ async fn advice_changes_no_bytes(env: &Env) -> Outcome {
 async fn ranges_are_copied_between_all_modes(env: &Env) -> Outcome {
     const LEN: u64 = 150_000;
     let path = put(env, "source", LEN).await?;
-    for (s, source) in modes(Open::read()).into_iter().enumerate() {
-        for (t, target) in modes(Open::create_new()).into_iter().enumerate() {
+    for (s, source) in modes(env, Open::read()).into_iter().enumerate() {
+        for (t, target) in modes(env, Open::create_new()).into_iter().enumerate() {
             let from = env.engine().open(&path, source).await?;
             let name = env.path(&format!("{s}{t}"));
             let to = env.engine().open(&name, target).await?;
@@ -189,7 +189,7 @@ fn is_of_file(block: &Block, start: u64) -> bool {
 }
 
 async fn a_file_cut_while_it_is_read_gives_what_it_has(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         for cut in [0u64, 1, 4_096, 100_001] {
             let path = put(env, &format!("{number}-{cut}"), 250_000).await?;
             let file: File = env.engine().open(&path, open).await?;
@@ -230,7 +230,7 @@ async fn a_file_cut_while_it_is_read_gives_what_it_has(env: &Env) -> Outcome {
 
 async fn a_scan_of_a_file_that_is_cut_ends_early(env: &Env) -> Outcome {
     const LEN: u64 = 600_000;
-    for (number, open) in modes(Open::write()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::write()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), LEN).await?;
         let file = env.engine().open(&path, open).await?;
         let mut scan = file.scan().buffer(64 << 10).depth(4).start();

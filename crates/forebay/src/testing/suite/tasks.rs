@@ -46,7 +46,7 @@ async fn a_task_answers_what_it_returns(env: &Env) -> Outcome {
 }
 
 async fn a_task_need_not_be_send_and_stays_on_its_shard(env: &Env) -> Outcome {
-    let file = env.engine().open(put(env, "a", 100_000).await?, Open::read()).await?;
+    let file = env.open(put(env, "a", 100_000).await?, Open::read()).await?;
     let task = env.engine().spawn_on_shard(0, Class::DEFAULT, move || async move {
         let (local, shared) = (Rc::new(Cell::new(0)), Rc::new(file));
         let mut inner = Vec::new();
@@ -76,7 +76,7 @@ async fn a_task_need_not_be_send_and_stays_on_its_shard(env: &Env) -> Outcome {
 
 async fn classes_are_inherited_and_counted(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1))?;
-    let file = engine.open(put(env, "a", 100_000).await?, Open::read()).await?;
+    let file = env.open_on(&engine, put(env, "a", 100_000).await?, Open::read()).await?;
     let reports = engine.class("reports", 50)?;
     same("the same class again", engine.class("reports", 60)?, reports)?;
     let task = engine.spawn_on_shard(0, reports, move || async move {
@@ -294,7 +294,7 @@ async fn sleepers_wake_in_the_order_of_their_deadlines(env: &Env) -> Outcome {
 }
 
 async fn a_timeout_gives_the_result_or_drops_the_future(env: &Env) -> Outcome {
-    let file = env.engine().open(put(env, "a", 400_000).await?, Open::read()).await?;
+    let file = env.open(put(env, "a", 400_000).await?, Open::read()).await?;
     let task = env.engine().spawn_on_shard(0, Class::DEFAULT, move || async move {
         let ready = shard::timeout(Duration::ZERO, async { 5 }).await?;
         let hour = Duration::from_secs(3600);

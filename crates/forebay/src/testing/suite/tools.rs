@@ -1,12 +1,13 @@
 //! What cases have in common: known bytes, files in every mode, polling by hand, and looking whether all came back.
 
+use std::fmt::Display;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::check::{Outcome, fail};
+use super::check::{Outcome, fail, same_bytes};
 use crate::testing::Env;
 use crate::{Engine, File, Open};
 
@@ -48,9 +49,12 @@ pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     }
 }
 
-/// The three ways a file can be opened.
-pub(super) fn modes(open: Open) -> [Open; 3] {
-    [open.direct(), open.buffered(), open.uncached()]
+/// The three ways a file can be opened; a namespace is always direct.
+pub(super) fn modes(env: &Env, open: Open) -> Vec<Open> {
+    match env.is_namespace() {
+        true => vec![open.direct()],
+        false => vec![open.direct(), open.buffered(), open.uncached()],
+    }
 }
 
 /// A file of that many known bytes.
@@ -59,18 +63,38 @@ pub(super) async fn put(env: &Env, name: &str, len: u64) -> Outcome<PathBuf> {
 }
 
 pub(super) async fn put_bytes(env: &Env, name: &str, bytes: &[u8]) -> Outcome<PathBuf> {
-    let path = env.path(name);
-    let file = env.engine().open(&path, Open::create().truncate().buffered()).await?;
-    for (number, piece) in bytes.chunks(256 << 10).enumerate() {
-        file.write((number as u64) << 18, piece).await?;
-    }
-    file.close().await?;
-    Ok(path)
+    Ok(env.storage().put(env.engine(), name, bytes).await?)
+}
+
+/// A new file to be written with what `open` says, and never more than `room` bytes of it.
+pub(super) async fn fresh(env: &Env, path: impl AsRef<Path>, open: Open, room: u64) -> Outcome<File> {
+    fresh_on(env, env.engine(), path, open, room).await
+}
+
+/// [`fresh`] with an engine of [`Env::restart`].
+pub(super) async fn fresh_on(
+    env: &Env,
+    engine: &Engine,
+    path: impl AsRef<Path>,
+    open: Open,
+    room: u64,
+) -> Outcome<File> {
+    Ok(env.storage().fresh(engine, path.as_ref(), open, room).await?)
+}
+
+/// What was written to a [`fresh`] file: all that it holds, or its first bytes where its length is given.
+#[track_caller]
+pub(super) fn same_written(env: &Env, what: impl Display, came: &[u8], expected: &[u8]) -> Outcome {
+    let came = match env.is_namespace() {
+        true => came.get(..expected.len()).unwrap_or(came),
+        false => came,
+    };
+    same_bytes(what, came, expected)
 }
 
 /// All bytes of the file at `path`, by the simplest way there is.
 pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8>> {
-    let file = env.engine().open(path, Open::read().buffered()).await?;
+    let file = env.open(path, Open::read().buffered()).await?;
     let (mut bytes, len) = (Vec::new(), file.len().await?);
     while (bytes.len() as u64) < len {
         let at = bytes.len() as u64;
@@ -80,11 +104,11 @@ pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8
     Ok(bytes)
 }
 
-/// The file at `path` in all three modes.
+/// The file at `path` in all its modes.
 pub(super) async fn open_all(env: &Env, path: impl AsRef<Path>, open: Open) -> Outcome<Vec<File>> {
     let mut files = Vec::new();
-    for open in modes(open) {
-        files.push(env.engine().open(&path, open).await?);
+    for open in modes(env, open) {
+        files.push(env.open(&path, open).await?);
     }
     Ok(files)
 }

@@ -137,7 +137,7 @@ async fn faults_name_the_hop(env: &Env) -> Outcome {
             let error = fails_with("astray", file.walk(0..9, Astray(4, range.clone())).await, kind)?;
             same("the hop", (error.operation(), error.hop()), ("walk", Some(5)))?;
             same("the place", error.range().map(|range| range.0), Some(range.start))?;
-            same("the file", error.path(), Some(path.as_path()))?;
+            same("the file", error.path(), Some(file.path()))?;
         }
     }
     Ok(())
@@ -168,7 +168,7 @@ async fn a_panic_is_the_walks_error(env: &Env) -> Outcome {
             }
         }
     }
-    let file = env.engine().open(put(env, "a", LEN).await?, Open::read()).await?;
+    let file = env.open(put(env, "a", LEN).await?, Open::read()).await?;
     let results = file.walk_many((0..20).map(|n| (0..1, Stumbles(n % 3 == 0)))).await?;
     for (n, result) in results.into_iter().enumerate() {
         match n % 3 {
@@ -188,7 +188,7 @@ fn endless(seed: u64, ledger: &Ledger) -> Hike {
 }
 
 async fn states_are_dropped_once_however_walks_end(env: &Env) -> Outcome {
-    let file = env.engine().open(put(env, "a", LEN).await?, Open::read()).await?;
+    let file = env.open(put(env, "a", LEN).await?, Open::read()).await?;
     let ledger = Ledger::default();
     for times in some(env, 6) {
         // Given up after so many polls, alone and in a batch, from outside and on a shard.
@@ -220,7 +220,7 @@ async fn closing_ends_every_walk(env: &Env) -> Outcome {
     let path = put(env, "a", LEN).await?;
     for shards in [1, 2] {
         let engine = env.restart(|config| config.shards(shards).queue_depth(8))?;
-        let file = engine.open(&path, Open::read()).await?;
+        let file = env.open_on(&engine, &path, Open::read()).await?;
         let ledger = Ledger::default();
         let mut ones: Vec<_> = (0..20)
             .map(|seed| file.walk(Hike::ROOT, endless(seed, &ledger)).hops_max(u32::MAX).into_future())
@@ -285,6 +285,6 @@ async fn closing_a_file_lets_its_walks_end(env: &Env) -> Outcome {
         fails_with("a later batch", file.walk_many([(0..1, Place(0, 0))]).await, ErrorKind::FileClosed)?;
     }
     let engine = env.engine();
-    let file = engine.open(&path, Open::read()).await?;
+    let file = env.open_on(engine, &path, Open::read()).await?;
     same_bytes("the file", &file.read(0..9).await?, &bytes_of(0..9))
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::check::{Outcome, fails, fails_os, fails_with, holds, same, same_bytes};
-use super::tools::{bytes_of, content, modes, open_all, put};
+use super::tools::{bytes_of, content, fresh, modes, open_all, put};
 use crate::testing::Env;
 use crate::{Class, Durability, ErrorKind, Open, Stats};
 
@@ -11,18 +11,18 @@ super::group! { "writes":
     every_kind_of_data_is_written_as_it_is,
     part_of_a_block_is_written_though_its_memory_is_not_aligned,
     misaligned_direct_writes_change_nothing,
-    buffered_writes_go_anywhere,
+    buffered_writes_go_anywhere [FileSystem],
     every_durability_writes_and_is_counted,
-    places_that_no_file_has_are_refused,
+    places_that_no_file_has_are_refused [FileSystem],
     a_file_opened_to_read_is_not_written,
-    all_modes_see_one_file,
+    all_modes_see_one_file [FileSystem],
     what_is_counted_is_what_was_done,
 }
 
 async fn every_kind_of_data_is_written_as_it_is(env: &Env) -> Outcome {
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = fresh(env, &path, open, 7 * 4096).await?;
         let piece = |n: u64| bytes_of(n * 4096..(n + 1) * 4096);
         let mut owned = env.engine().block(4096)?;
         owned.copy_from_slice(&piece(0));
@@ -49,10 +49,10 @@ async fn every_kind_of_data_is_written_as_it_is(env: &Env) -> Outcome {
 
 async fn part_of_a_block_is_written_though_its_memory_is_not_aligned(env: &Env) -> Outcome {
     let path = put(env, "source", 20_000).await?;
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
-        let source = env.engine().open(&path, Open::read()).await?;
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
+        let source = env.open(&path, Open::read()).await?;
         let whole = source.read(0..20_000).await?;
-        let target = env.engine().open(env.path(&number.to_string()), open).await?;
+        let target = fresh(env, env.path(&number.to_string()), open, 7 * 4096).await?;
         for (at, start) in [0usize, 1, 511, 512, 4095, 4096, 4097].into_iter().enumerate() {
             let Some(part) = whole.slice(start..start + 4096) else { continue };
             let place = at as u64 * 4096;
@@ -67,7 +67,7 @@ async fn part_of_a_block_is_written_though_its_memory_is_not_aligned(env: &Env) 
 
 async fn misaligned_direct_writes_change_nothing(env: &Env) -> Outcome {
     let path = put(env, "a", 8192).await?;
-    let file = env.engine().open(&path, Open::write()).await?;
+    let file = env.open(&path, Open::write()).await?;
     let needed = file.alignment().offset;
     holds("a direct file needs an alignment", needed > 1)?;
     for (offset, len) in [(1u64, 4096usize), (0, 100), (u64::from(needed) / 2, 4096), (4096, 4097)] {
@@ -81,7 +81,7 @@ async fn misaligned_direct_writes_change_nothing(env: &Env) -> Outcome {
             let what = format!("{len} bytes at {offset}");
             let error = fails_with(&what, result, ErrorKind::Misaligned { needed })?;
             same("the range of the error", error.range(), Some((offset, len as u64)))?;
-            same("the path of the error", error.path(), Some(path.as_path()))?;
+            same("the path of the error", error.path(), Some(file.path()))?;
             holds("the text names the alignment", error.to_string().contains(&needed.to_string()))?;
         }
     }
@@ -93,7 +93,7 @@ async fn buffered_writes_go_anywhere(env: &Env) -> Outcome {
         [Open::create_new().buffered(), Open::create_new().uncached()].into_iter().enumerate()
     {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = env.open(&path, open).await?;
         let mut expected = Vec::new();
         for (at, len) in [(3u64, 1usize), (0, 5), (4095, 2), (10_001, 9_999), (5_000, 70_001), (3, 0)] {
             let data: Vec<u8> = (0..len).map(|n| (n as u64 + at * 31) as u8).collect();
@@ -110,9 +110,9 @@ async fn buffered_writes_go_anywhere(env: &Env) -> Outcome {
 
 async fn every_durability_writes_and_is_counted(env: &Env) -> Outcome {
     let all = [Durability::None, Durability::Data, Durability::All];
-    for (number, open) in modes(Open::create_new()).into_iter().enumerate() {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = env.engine().open(&path, open).await?;
+        let file = fresh(env, &path, open, 3 * 4096).await?;
         let before = totals(&env.engine().stats().await?);
         for (at, durability) in all.into_iter().enumerate() {
             let range = at as u64 * 4096..(at as u64 + 1) * 4096;
@@ -138,7 +138,7 @@ async fn places_that_no_file_has_are_refused(env: &Env) -> Outcome {
         }
     }
     // What the file system allows there is its own affair; the engine must only say what came of it.
-    let far = env.engine().open(env.path("far"), Open::create_new()).await?;
+    let far = env.open(env.path("far"), Open::create_new()).await?;
     let offset = (1u64 << 63) - 8192;
     match far.write(offset, &[1u8; 4096]).await {
         Ok(()) => same("the length", far.len().await?, offset + 4096)?,
@@ -164,9 +164,9 @@ async fn a_file_opened_to_read_is_not_written(env: &Env) -> Outcome {
 async fn all_modes_see_one_file(env: &Env) -> Outcome {
     const LEN: u64 = 64 << 10;
     let path = put(env, "a", LEN).await?;
-    let direct = env.engine().open(&path, Open::write()).await?;
+    let direct = env.open(&path, Open::write()).await?;
     for (number, open) in [Open::write().buffered(), Open::write().uncached()].into_iter().enumerate() {
-        let cached = env.engine().open(&path, open).await?;
+        let cached = env.open(&path, open).await?;
         for round in 0..20u64 {
             let at = round * 4096 % LEN;
             let one = vec![(round * 2 + number as u64) as u8; 4096];
@@ -191,7 +191,7 @@ async fn all_modes_see_one_file(env: &Env) -> Outcome {
 async fn what_is_counted_is_what_was_done(env: &Env) -> Outcome {
     let engine = env.restart(|config| config)?;
     let path = put(env, "a", 100_000).await?;
-    let file = engine.open(&path, Open::write()).await?;
+    let file = env.open_on(&engine, &path, Open::write()).await?;
     let class = engine.class("counted", 10)?;
     for n in 0..5 {
         file.read(n * 10_000..n * 10_000 + 100).class(class).await?;
@@ -203,7 +203,7 @@ async fn what_is_counted_is_what_was_done(env: &Env) -> Outcome {
         file.read(200_000..200_001).class(class).await,
         ErrorKind::UnexpectedEof { got: 0 },
     )?;
-    let reader = engine.open(&path, Open::read()).await?;
+    let reader = env.open_on(&engine, &path, Open::read()).await?;
     fails_os("a write that may not be", reader.write(0, &[0u8; 4096]).class(class).await, libc::EBADF)?;
     let stats = engine.stats().await?;
     let flows: Vec<_> = stats.flows.iter().filter(|flow| flow.class == "counted").collect();
