@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
 use common::{Tree, engine, engines};
 use forebay::{Class, Config, DriverChoice, Engine};
-use forebay_kernel::{EngineKind, Error, KernelWalk, Lookup, Options, TreeLookup};
+use forebay_kernel::{EngineKind, Error, KernelWalk, LocalWalk, Lookup, Options, TreeLookup};
 
 const PROGRAM: fn() -> TreeLookup = || TreeLookup { node_bytes: 4096 };
 
@@ -123,4 +125,53 @@ fn pages_that_cannot_be_are_refused() {
         let refused = KernelWalk::open(&engine, &file, TreeLookup { node_bytes });
         assert!(matches!(refused, Err(Error::Unavailable(_))), "{node_bytes}");
     }
+}
+
+/// How many worker threads io_uring may make for this thread, of those for files and of the others.
+fn workers_max(ring: &OwnedFd) -> [u32; 2] {
+    const IOWQ_MAX_WORKERS: u32 = 19;
+    let mut limits = [0_u32; 2];
+    let (fd, at) = (ring.as_raw_fd(), limits.as_mut_ptr());
+    // SAFETY: the kernel reads two words, of which 0 changes nothing, and writes two.
+    let answer = unsafe { libc::syscall(libc::SYS_io_uring_register, fd, IOWQ_MAX_WORKERS, at, 2) };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+    limits
+}
+
+/// A loop's thread has one worker of a kind; a thread of the program's has its others back when its last loop is gone.
+#[test]
+fn a_thread_gets_its_workers_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 5, 40);
+    drop(tree.plant(&engine, &dir.path().join("tree")));
+    let file = std::fs::File::open(dir.path().join("tree")).expect("just planted");
+    // struct io_uring_params, all zeros.
+    let mut params = [0_u8; 120];
+    // SAFETY: the kernel fills the structure.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr()) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new.
+    let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let before = workers_max(&ring);
+    assert!(before[0] > 1 && before[1] > 1, "{before:?}");
+    let mut only = Options::default();
+    only.only = Some(EngineKind::BpfLoop);
+    let open = || LocalWalk::open_with(&file, PROGRAM(), only);
+    let first = match open() {
+        Ok(walk) => walk,
+        Err(why) => {
+            let demanded = std::env::var("FOREBAY_KERNEL_ENGINES").unwrap_or_default();
+            assert!(!demanded.contains("bpf-loop"), "{why}");
+            return eprintln!("no loop here: {why}");
+        }
+    };
+    assert_eq!(workers_max(&ring), [1, 1]);
+    let second = open().expect("a thread has as many as it likes");
+    drop(first);
+    assert_eq!(workers_max(&ring), [1, 1]);
+    drop(second);
+    assert_eq!(workers_max(&ring), before);
+    drop(open().expect("and again"));
+    assert_eq!(workers_max(&ring), before);
 }

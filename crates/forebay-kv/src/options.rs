@@ -69,8 +69,9 @@ impl Options {
     /// answers, and [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts them. Default: no.
     ///
     /// Each such thread has a session with the kernel from its first walk until it ends: some milliseconds to open,
-    /// and 64 KiB, which count within the budget of each store that the thread walks in. What these walks read has
-    /// no class and goes past the engine's scheduler and its statistics.
+    /// and 64 KiB, which count within the budget of each store that the thread walks in. Until then rings of io_uring's
+    /// that the thread has besides share one worker thread of each kind. What these walks read has no class and goes
+    /// past the engine's scheduler and its statistics.
     #[cfg(feature = "kernel")]
     pub fn kernel_walk(mut self, kernel_walk: bool) -> Options {
         self.kernel_walk = kernel_walk;

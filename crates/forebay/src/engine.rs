@@ -195,8 +195,8 @@ impl Engine {
     /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
     /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
     ///
-    /// The file has the size of the namespace: reads end there, a write past it fails, and what would change the length is
-    /// [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
+    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
+    /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
     /// [`Config::polling`] and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
     /// and the right to send commands (root). While it is open the block device is held, so that nobody mounts it.
     ///
