@@ -42,7 +42,7 @@ impl Namespace {
     }
 
     /// Gives a name to a part of so many bytes: the one it had when that is as long, else a new one behind all others.
-    fn name(&self, path: &Path, len: u64) -> Result<Range<u64>, Error> {
+    fn place(&self, path: &Path, len: u64) -> Result<Range<u64>, Error> {
         let mut parts = self.parts();
         if let Some(part) = parts.get(path).filter(|part| part.end - part.start == len) {
             return Ok(part.clone());
@@ -60,6 +60,17 @@ impl Namespace {
             parts.insert(path.join(old.start.to_string()), old);
         }
         Ok(part)
+    }
+
+    /// Writes the bytes of a part.
+    async fn fill(&self, start: u64, bytes: &[u8]) -> Result<(), Error> {
+        for (at, piece) in pieces(bytes) {
+            let mut piece = piece.to_vec();
+            // Behind a part's end there is something, which no read of the part may show.
+            piece.resize(piece.len().next_multiple_of(self.block as usize), 0xEE);
+            self.whole.write(start + at, piece).await?;
+        }
+        Ok(())
     }
 }
 
@@ -106,7 +117,7 @@ impl Storage {
         let file = match self {
             Storage::Directory(_) => engine.open(&path, Open::create().truncate().buffered()).await?,
             Storage::Namespace(namespace) => {
-                let part = namespace.name(&path, bytes.len() as u64)?;
+                let part = namespace.place(&path, bytes.len() as u64)?;
                 return namespace.fill(part.start, bytes).await.map(|()| path);
             }
         };
@@ -127,22 +138,10 @@ impl Storage {
     ) -> Result<File, Error> {
         if let Storage::Namespace(namespace) = self {
             let room = room.next_multiple_of(namespace.block);
-            let part = namespace.name(path, room)?;
+            let part = namespace.place(path, room)?;
             namespace.fill(part.start, &vec![0; room as usize]).await?;
         }
         self.open(engine, path, open).await
-    }
-}
-
-impl Namespace {
-    async fn fill(&self, start: u64, bytes: &[u8]) -> Result<(), Error> {
-        for (at, piece) in pieces(bytes) {
-            let mut piece = piece.to_vec();
-            // Behind a part's end there is something, which no read of the part may show.
-            piece.resize(piece.len().next_multiple_of(self.block as usize), 0xEE);
-            self.whole.write(start + at, piece).await?;
-        }
-        Ok(())
     }
 }
 
