@@ -18,14 +18,15 @@ use crate::pending::Pending;
 /// disk.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "it describes a namespace to open; give it to Engine::open_nvme"]
 pub struct OpenNvme {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     writable: bool,
     in_use: bool,
+    /// Start and end; a range is not `Copy`.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
-    part: Option<Range<u64>>,
+    part: Option<(u64, u64)>,
     shard: Option<usize>,
 }
 
@@ -54,7 +55,7 @@ impl OpenNvme {
     /// whole namespace, so the others are opened with [`even_in_use`](OpenNvme::even_in_use), and locks are the namespace's.
     /// Nobody looks whether parts overlap.
     pub fn part(mut self, bytes: Range<u64>) -> OpenNvme {
-        self.part = Some(bytes);
+        self.part = Some((bytes.start, bytes.end));
         self
     }
 
@@ -88,7 +89,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     use crate::file::core::{FileCore, Opened};
     use crate::open::{Mode, may_poll};
 
-    let found = namespace::open(&path, open.writable, open.in_use, open.part)?;
+    let found = namespace::open(&path, open.writable, open.in_use, open.part.map(|(start, end)| start..end))?;
     let shared = engine.shared();
     let namespace = found.namespace;
     let alignment = Alignment::of_blocks(1 << namespace.block_shift);
