@@ -6,10 +6,16 @@ use std::fmt;
 use crate::random::{Random, mix};
 
 /// The unit of what is read and written.
-pub(crate) const SECTOR: usize = 512;
+const SECTOR: usize = 512;
 const PAGE: usize = 64 << 10;
 
 type Sector = [u8; SECTOR];
+
+/// What the disk of such a file system never tears. XFS knows a block of metadata that recovery need not write again by the sequence
+/// number in its first sector, so it takes 4 KiB that are torn for whole, and does not mount; ext4 journals whole blocks.
+pub(crate) fn unit_bytes(kind: &str) -> usize {
+    if kind == "xfs" { 4096 } else { SECTOR }
+}
 
 /// A disk that does not do what it says, to see that the checks notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

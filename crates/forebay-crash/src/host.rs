@@ -7,19 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::disk::{Counts, Cut, Disk, Lie, SECTOR};
+use crate::disk::{self, Counts, Cut, Disk, Lie};
 use crate::machine::{Attached, Heard, Machine, Start};
 use crate::nbd::{self, Shared, lock};
 use crate::random::{Random, mix};
 use crate::subject::{self, ALL, Model, NAMES};
 
 const KINDS: [&str; 2] = ["ext4", "xfs"];
-/// What the file system's disk never tears. XFS knows a block of metadata that recovery need not write again by the sequence
-/// number in its first sector, so it takes 4 KiB that are torn for whole, and does not mount; ext4 journals whole blocks.
-fn unit_bytes(kind: &str) -> usize {
-    if kind == "xfs" { 4096 } else { SECTOR }
-}
-
 /// The smallest that mkfs.xfs takes is 300 MiB.
 const DISK_BYTES: u64 = 320 << 20;
 /// Lines before a cut, at most, where one subject writes alone on a disk: it writes slowly.
@@ -148,7 +142,7 @@ impl Series<'_> {
         let lie = options.lying_disk.map_or(lie, Lie::Flush);
         let mut disks = Vec::new();
         for kind in KINDS {
-            let disk = Arc::new(Mutex::new(Disk::new(DISK_BYTES, unit_bytes(kind), lie)));
+            let disk = Arc::new(Mutex::new(Disk::new(DISK_BYTES, disk::unit_bytes(kind), lie)));
             let socket = work.join(kind);
             let _none = std::fs::remove_file(&socket);
             nbd::serve(&disk, &socket).map_err(|error| format!("{}: {error}", socket.display()))?;
