@@ -1,5 +1,5 @@
 //! The ring under the loop: set up for a BPF program, and entered. User space neither writes submissions nor reads
-//! completions: the program in the kernel does, so nothing of the ring is mapped here.
+//! completions: the program in the kernel does, so nothing of the ring stays mapped here.
 
 use std::cell::Cell;
 use std::io;
@@ -188,14 +188,17 @@ impl Ring {
         if self.call(REGISTER_RING_FDS, (&raw mut ring).cast(), 1).is_ok() {
             self.registered = Some(ring.offset);
         }
-        self.limit_workers()
+        Ok(())
     }
 
     /// What a read may not wait for in the loop's program goes to a worker thread, and where there is none io_uring makes
     /// one, there and then. A thread that runs a BPF program must not change processors, and the kernel (seen with 7.2) lets
     /// a new thread inherit that: its scheduler warns when it moves it all the same. So a thread with such a ring has one
     /// worker of a kind at most, and the one for files is made here: the last one stays for as long as the thread does.
-    fn limit_workers(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no room for a mapping or a thread.
+    pub(crate) fn limit_workers(&mut self) -> io::Result<()> {
         let mut limits = [1_u32, 1];
         self.call(REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), 2)?;
         self.is_limiting = true;

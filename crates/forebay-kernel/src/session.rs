@@ -82,6 +82,11 @@ impl Session {
         ring.register(&memory, file).map_err(|error| {
             format!("the ring does not take the shared memory ({error}); `ulimit -l` may be too small")
         })?;
+        ring.limit_workers().map_err(|error| {
+            format!(
+                "io_uring's worker threads cannot be limited ({error}), and none may be made by a program"
+            )
+        })?;
         if !may_say_no(file, &memory, page_bytes) {
             return Err(
                 "reads of this file or device cannot be told not to wait (RWF_NOWAIT), so that each of them \

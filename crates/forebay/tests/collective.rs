@@ -6,19 +6,11 @@ mod common;
 use std::path::Path;
 
 use bytes::Bytes;
-use common::{bytes_of, config, dir, engine, write_file};
+use common::{assert_file, bytes_of, config, dir, engine, write_file};
 use forebay::{Class, Collective, Durability, Engine, ErrorKind, File, Open};
 
 fn open(engine: &Engine, path: &Path, open: Open) -> File {
     engine.open(path, open).wait().unwrap()
-}
-
-/// Compares without printing megabytes.
-fn assert_file(path: &Path, expected: &[u8], what: &str) {
-    let found = std::fs::read(path).unwrap();
-    assert_eq!(found.len(), expected.len(), "length, {what}");
-    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
-    assert_eq!(differs, None, "first wrong byte, {what}");
 }
 
 /// Every so many-th record from `rank` on, of a file that is made of records from `base` on.

@@ -8,48 +8,14 @@ use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use common::{bytes_of, config, dir, engine, write_file};
+use common::{Numbers, assert_file, bytes_of, config, dir, engine, modes, write_file};
 use forebay::{Class, Combine, Config, Durability, Engine, ErrorKind, File, Open};
 
 const KIB: usize = 1024;
 const PAGE: u64 = 4096;
 
-/// The three ways to have a file, to be opened with what is in it.
-fn modes() -> [Open; 3] {
-    [Open::create(), Open::create().buffered(), Open::create().uncached()]
-}
-
 fn open(engine: &Engine, path: &Path, open: Open) -> File {
     engine.open(path, open).wait().unwrap()
-}
-
-/// Compares without printing megabytes.
-fn assert_file(path: &Path, expected: &[u8], what: &str) {
-    let found = std::fs::read(path).unwrap();
-    assert_eq!(found.len(), expected.len(), "length, {what}");
-    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
-    assert_eq!(differs, None, "first wrong byte, {what}");
-}
-
-/// Numbers from a seed (xorshift64), so that a failing run can be repeated.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    /// The numbers below a limit in any order.
-    fn shuffled(&mut self, limit: u64) -> Vec<u64> {
-        let mut all: Vec<u64> = (0..limit).collect();
-        for last in (1..all.len()).rev() {
-            all.swap(last, self.below(last as u64 + 1) as usize);
-        }
-        all
-    }
 }
 
 #[test]

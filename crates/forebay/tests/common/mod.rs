@@ -1,9 +1,9 @@
 //! What integration tests share: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files with known bytes.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use forebay::{Config, DriverChoice, Engine, Polling};
+use forebay::{Config, DriverChoice, Engine, Open, Polling};
 
 /// The default settings with the driver that this test run is about (`uring`, `threads`; anything else: automatic), and
 /// with polling where `FOREBAY_TEST_POLLING` is `on` or `hybrid`.
@@ -60,4 +60,44 @@ pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
 /// Writes a test file of that length.
 pub(crate) fn write_file(path: &std::path::Path, len: u64) {
     std::fs::write(path, bytes_of(0..len)).expect("a test file");
+}
+
+/// The three ways to have a file, to be opened with what is in it.
+pub(crate) fn modes() -> [Open; 3] {
+    [Open::create(), Open::create().buffered(), Open::create().uncached()]
+}
+
+/// Compares without printing megabytes.
+pub(crate) fn assert_file(path: &Path, expected: &[u8], what: &str) {
+    let found = std::fs::read(path).unwrap();
+    assert_eq!(found.len(), expected.len(), "length, {what}");
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    assert_eq!(differs, None, "first wrong byte, {what}");
+}
+
+/// Numbers from a seed (xorshift64), so that a failing run can be repeated.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    /// The numbers below a limit in any order.
+    pub(crate) fn shuffled(&mut self, limit: u64) -> Vec<u64> {
+        let mut all: Vec<u64> = (0..limit).collect();
+        for last in (1..all.len()).rev() {
+            all.swap(last, self.below(last as u64 + 1) as usize);
+        }
+        all
+    }
+
+    /// Mostly small, sometimes several buffers.
+    pub(crate) fn size(&mut self) -> usize {
+        let limit = [1, 100, 600, 5_000, 70_000][self.below(5) as usize];
+        self.below(limit + 1) as usize
+    }
 }
