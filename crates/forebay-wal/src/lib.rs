@@ -28,7 +28,7 @@ mod writer;
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
 pub use appended::{Appended, Room};
 pub use error::{Error, ErrorKind, Result};
-pub use lsn::Lsn;
+pub use lsn::{End, Lsn};
 pub use open::Opening;
 pub use options::Options;
 pub use reader::{Reader, Record};

@@ -18,6 +18,22 @@ impl Lsn {
     }
 }
 
+/// Where a log ends durably: its last record, and the epoch of that numbering.
+///
+/// A program that keeps one in a place of its own can check a later open with it. Within one epoch the last
+/// record never goes back, and the epoch itself never does: a log that comes back with a lower epoch, or in the
+/// same epoch with a lower last record, has lost its end. In a log whose end the program never removes
+/// ([`truncate_after`](crate::Wal::truncate_after), [`reset_to`](crate::Wal::reset_to)) the last record never
+/// goes back at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// The last durable record; one before the first when there is none.
+    pub lsn: Lsn,
+    /// Counts what gave, or may have given, a number to another record: truncations of the end, resets, and
+    /// opens of a log that was not closed.
+    pub epoch: u64,
+}
+
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

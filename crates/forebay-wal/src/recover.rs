@@ -68,6 +68,8 @@ pub struct Recovery {
     pub first: Lsn,
     /// The last record.
     pub last: Lsn,
+    /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
+    pub epoch: u64,
     /// Everything up to this record is proven: a later group says that it was durable.
     pub proven: Lsn,
     /// Records after `proven`: intact, and kept.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay::Engine;
 
 use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
-use crate::lsn::Lsn;
+use crate::lsn::{End, Lsn};
 use crate::open::Opening;
 use crate::options::Options;
 use crate::queue::{Change, Shared};
@@ -178,6 +178,11 @@ impl Wal {
     /// The last record that is durable; one before [`first_lsn`](Wal::first_lsn) when there is none.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn(self.shared().durable_lsn())
+    }
+
+    /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a moment.
+    pub fn durable_end(&self) -> End {
+        self.shared().lock().index.durable_end()
     }
 
     /// The number that the next record gets.

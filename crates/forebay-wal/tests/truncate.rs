@@ -272,3 +272,28 @@ mod early {
         assert!(matches!(broken.unwrap_err().kind(), ErrorKind::Corruption(_)));
     }
 }
+
+/// The story: a store beside the log had nothing to compare a reopened log with, so a log that came back
+/// shorter looked like any other. It keeps the durable end, and `Recovery` has the same two numbers.
+#[test]
+fn the_durable_end_never_goes_back_within_an_epoch_and_recovery_repeats_it() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, recovery) = open(&engine, &dir);
+    assert_eq!((recovery.last, recovery.epoch), (wal.durable_end().lsn, wal.durable_end().epoch));
+    append(&wal, 1..=20);
+    let appended = wal.durable_end();
+    assert_eq!((appended.lsn, appended.epoch), (Lsn(20), recovery.epoch));
+    wal.truncate_after(Lsn(10)).wait().unwrap();
+    let cut = wal.durable_end();
+    assert!(cut.lsn == Lsn(10) && cut.epoch > appended.epoch, "{cut:?} after {appended:?}");
+    wal.reset_to(Lsn(5)).wait().unwrap();
+    let reset = wal.durable_end();
+    assert!(reset.lsn == Lsn(4) && reset.epoch > cut.epoch, "{reset:?} after {cut:?}");
+    append(&wal, 5..=9);
+    let end = wal.durable_end();
+    assert_eq!((end.lsn, end.epoch), (Lsn(9), reset.epoch));
+    wal.close().wait().unwrap();
+    let (wal, recovery) = open(&engine, &dir);
+    assert_eq!((recovery.last, recovery.epoch), (end.lsn, end.epoch));
+    assert_eq!(wal.durable_end(), end);
+}

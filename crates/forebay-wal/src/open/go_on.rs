@@ -52,7 +52,7 @@ impl Scene {
             state.index.add_segment(writer.segment.clone());
             note(&mut state, &first);
         }
-        let recovery = Recovery { created: true, first: Lsn(1), ..Recovery::default() };
+        let recovery = Recovery { created: true, first: Lsn(1), epoch: 1, ..Recovery::default() };
         Ok((begin(writer)?, recovery))
     }
 

@@ -47,6 +47,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
         created: false,
         first: Lsn(first),
         last: Lsn(walk.next_lsn.saturating_sub(1)),
+        epoch: walk.epochs.number,
         proven: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
         unproven: walk.groups[unproven.proven..].iter().map(|group| group.live.end - group.live.start).sum(),
         cut,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Segment;
 use crate::format::{Header, Kind, Position};
-use crate::lsn::Lsn;
+use crate::lsn::{End, Lsn};
 use crate::recover::{Lost, Outcome};
 
 /// Live segments, and in each where the records with consecutive numbers begin.
@@ -20,6 +20,8 @@ pub(crate) struct Index {
     end: Position,
     first_lsn: u64,
     next_lsn: u64,
+    /// The epoch at `end`.
+    epoch: u64,
     /// Counts what made known places wrong.
     version: u64,
     /// Records that an earlier salvage gave up.
@@ -56,6 +58,7 @@ pub(crate) struct Done {
     pub(crate) argument: u64,
     pub(crate) first_lsn: u64,
     pub(crate) count: u32,
+    pub(crate) epoch: u64,
     pub(crate) start: Position,
     pub(crate) end: Position,
 }
@@ -67,6 +70,7 @@ impl Done {
             argument: header.argument,
             first_lsn: header.first_lsn,
             count: header.record_count,
+            epoch: header.epochs.number,
             start: header.position(),
             end: header.end(),
         }
@@ -83,6 +87,7 @@ impl Index {
             end: Position::default(),
             first_lsn: next_lsn,
             next_lsn,
+            epoch: 0,
             version: 0,
             holes: Vec::new(),
         }
@@ -133,6 +138,10 @@ impl Index {
         self.next_lsn.saturating_sub(1)
     }
 
+    pub(crate) fn durable_end(&self) -> End {
+        End { lsn: Lsn(self.durable_lsn()), epoch: self.epoch }
+    }
+
     pub(crate) fn first_lsn(&self) -> u64 {
         self.first_lsn
     }
@@ -162,7 +171,7 @@ impl Index {
         if !continues || self.runs.is_empty() {
             self.begin_run(done.first_lsn, done.start);
         }
-        self.end = done.end;
+        (self.end, self.epoch) = (done.end, done.epoch);
         match done.kind {
             Kind::Truncate => self.cut(done.argument.saturating_add(1)),
             Kind::Reset => {
