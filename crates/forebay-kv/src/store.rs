@@ -21,6 +21,7 @@ pub(crate) mod gate;
 pub(crate) mod get;
 pub(crate) mod open;
 mod recover;
+pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod signal;
 mod stats;

@@ -38,6 +38,9 @@ pub struct Verified {
     pub cut: bool,
     /// Files with names of tables that nothing names: what a crash left. An open removes them.
     pub leftovers: Vec<PathBuf>,
+    /// The same in a store with a finding. An open refuses it and keeps them: one may be the only copy of what is
+    /// missing.
+    pub kept: Vec<PathBuf>,
 }
 
 impl Verified {

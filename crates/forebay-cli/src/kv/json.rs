@@ -94,6 +94,7 @@ pub(super) fn verified(dir: &Path, verified: &Verified) -> serde_json::Result<St
         "values_outside_leaves": verified.blobs,
         "records_in_log": verified.records,
         "cut": verified.cut,
+        "kept": verified.kept.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "leftovers": verified.leftovers.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
     }))
 }

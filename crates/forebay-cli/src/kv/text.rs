@@ -79,6 +79,10 @@ pub(super) fn verified(verified: &Verified) -> String {
         out +=
             "something unfinished stands at the end of the log, which an open cuts off: a crash in a write\n";
     }
+    for kept in &verified.kept {
+        let _ =
+            writeln!(out, "kept: the manifest does not name {}; it may hold what is missing", kept.display());
+    }
     for leftover in &verified.leftovers {
         let _ = writeln!(out, "not needed, an open removes it: {}", leftover.display());
     }

@@ -25,6 +25,11 @@ impl State {
         self.store_id == 0
     }
 
+    /// Returns whether the store's log was made: its tables have numbers from 1 on.
+    pub(crate) fn has_log(&self) -> bool {
+        self.next_table > 0
+    }
+
     /// Adds an edit. An error leaves a state that is of no use.
     pub(crate) fn apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
         if edit.is_whole {

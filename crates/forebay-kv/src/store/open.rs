@@ -15,6 +15,7 @@ use forebay_wal::{Recovery, Wal};
 
 use super::commit::again;
 use super::recover;
+use super::rules::{self, Entries};
 use super::shared::{Parts, Shared, tables_dir};
 use super::{DEFAULT, Store, tasks};
 use crate::budget::Budget;
@@ -31,9 +32,6 @@ pub(crate) const LOG: &str = "log";
 pub(crate) const TABLES: &str = "tables";
 /// The segments of the manifest's log, which are written through once.
 pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
-/// File systems put it into their root.
-const LOST_AND_FOUND: &str = "lost+found";
-
 /// The answer of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the store again"]
 pub struct Opening {
@@ -113,15 +111,6 @@ struct Scene {
     options: Options,
 }
 
-/// What is in the directory.
-#[derive(Default)]
-struct There {
-    manifest: bool,
-    log: bool,
-    tables: bool,
-    strangers: Vec<String>,
-}
-
 impl Scene {
     async fn open(self, budget: Budget) -> Result<Arc<Shared>> {
         let there = self.look().await?;
@@ -149,7 +138,7 @@ impl Scene {
     }
 
     /// Looks at the directory, or makes it.
-    async fn look(&self) -> Result<There> {
+    async fn look(&self) -> Result<Entries> {
         let dir = &self.dir;
         match self.engine.metadata(dir).await {
             Ok(found) if found.is_dir() => {}
@@ -163,25 +152,17 @@ impl Scene {
             Err(error) if is_missing(&error) => return Err(self.none()),
             Err(error) => return Err(error.into()),
         }
-        let mut there = There::default();
-        for entry in self.engine.read_dir(dir).await? {
-            match entry.name().to_str() {
-                Some(MANIFEST) => there.manifest = true,
-                Some(LOG) => there.log = true,
-                Some(TABLES) => there.tables = true,
-                Some(LOST_AND_FOUND) => {}
-                Some(checkpoint::MARK) => return Err(checkpoint::unfinished(dir)),
-                _ => there.strangers.push(entry.name().to_string_lossy().into_owned()),
-            }
+        let there = Entries::read(&self.engine, dir).await?;
+        if there.is_unfinished {
+            return Err(checkpoint::unfinished(dir));
         }
-        there.strangers.sort_unstable();
         if !there.manifest {
             if let Some(stranger) = there.strangers.first() {
                 let text = format!("the directory is not empty and holds no store, but {stranger:?}");
                 return Err(Error::at(ErrorKind::Foreign, dir, text));
             }
-            if there.log || there.tables {
-                return Err(self.damaged("the manifest is gone; a log or tables are there"));
+            if !there.is_young() {
+                return Err(rules::manifest_lost(dir, "is gone"));
             }
             if !self.options.create {
                 return Err(self.none());
@@ -195,14 +176,10 @@ impl Scene {
         Error::at(ErrorKind::NotFound, &self.dir, text)
     }
 
-    fn damaged(&self, text: &str) -> Error {
-        Error::at(ErrorKind::Corruption, &self.dir, text)
-    }
-
     /// Opens the manifest, or begins it.
-    async fn manifest(&self, there: &There) -> Result<Manifest> {
+    async fn manifest(&self, there: &Entries) -> Result<Manifest> {
         let dir = self.dir.join(MANIFEST);
-        let is_young = !there.log && !there.tables;
+        let is_young = there.is_young();
         if !there.manifest {
             self.engine.create_dir(&dir).await?;
         }
@@ -218,16 +195,14 @@ impl Scene {
             class: self.options.class,
         };
         if !how.create && !self.has_segments(&dir).await? {
-            return Err(if is_young { self.none() } else { self.damaged("the manifest is empty") });
+            return Err(if is_young { self.none() } else { rules::manifest_lost(&self.dir, "is empty") });
         }
         let manifest = Manifest::open(&self.engine, &dir, how).await?;
-        if manifest.with(|state| !state.is_empty()) {
-            return Ok(manifest);
-        }
-        let begun = match (is_young, self.options.create) {
-            (false, _) => Err(self.damaged("the manifest says nothing; a log or tables are there")),
-            (true, false) => Err(self.none()),
-            (true, true) => self.begin(&manifest).await,
+        let begun = match manifest.with(|state| rules::check_begun(&self.dir, state, there)) {
+            Ok(()) if manifest.with(|state| !state.is_empty()) => return Ok(manifest),
+            Ok(()) if self.options.create => self.begin(&manifest).await,
+            Ok(()) => Err(self.none()),
+            Err(error) => Err(error),
         };
         match begun {
             Ok(()) => Ok(manifest),
@@ -265,11 +240,10 @@ impl Scene {
         &self,
         budget: Budget,
         manifest: &Manifest,
-        there: &There,
+        there: &Entries,
     ) -> Result<(Arc<Cache>, Version, Wal, Recovery, Budget)> {
         let state = manifest.state();
-        // Tables have numbers from 1 on; 0 says that the log was not there yet.
-        let is_begun = state.next_table > 0;
+        let is_begun = state.has_log();
         let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
         let mut version = Version::default();
         for (id, name) in &state.keyspaces {
@@ -285,7 +259,7 @@ impl Scene {
         version = version.edited(&[], &tables);
         let log = self.dir.join(LOG);
         if is_begun && !(there.log && self.has_segments(&log).await?) {
-            return Err(Error::at(ErrorKind::Corruption, &log, "the log is gone"));
+            return Err(rules::log_gone(&log));
         }
         if !there.log {
             self.engine.create_dir(&log).await?;
@@ -295,15 +269,8 @@ impl Scene {
         }
         self.engine.sync_dir(&self.dir).await?;
         let (wal, recovery) = Wal::open(&self.engine, &log, self.log_options(&budget, is_begun)).await?;
-        let (first, last, start) = (recovery.first.0, recovery.last.0, state.log_start);
-        let mut fault = None;
-        if first > start || start > last + 1 {
-            let text = format!(
-                "the log has records {first} to {last}, and the manifest wants those from {start} on: one of \
-                 them is not what it was"
-            );
-            fault = Some(Error::at(ErrorKind::Corruption, &log, text));
-        } else if !is_begun {
+        let mut fault = rules::check_log(&log, &state, &recovery).err();
+        if fault.is_none() && !is_begun {
             fault = manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await.err();
         }
         match fault {

@@ -1,12 +1,11 @@
 //! The steps of verifying.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use forebay::{Class, Engine, FileKind};
+use forebay::{Class, Engine};
+use forebay_wal::Lsn;
 use forebay_wal::inspect::{self, Records};
-use forebay_wal::{Lsn, Recovery};
 
 use super::Verified;
 use crate::cache::Cache;
@@ -14,8 +13,9 @@ use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Replay, State};
 use crate::record;
-use crate::store::open::{LOG, MANIFEST, TABLES};
-use crate::store::shared::{Shared, table_id, table_path, tables_dir};
+use crate::store::open::{LOG, MANIFEST};
+use crate::store::rules::{self, Entries};
+use crate::store::shared::{Shared, table_path};
 use crate::table::{CursorHow, OpenHow, Table};
 use crate::value::Held;
 
@@ -33,16 +33,13 @@ pub(super) struct Verifying<P> {
 
 impl<P: FnMut(u64, u64)> Verifying<P> {
     pub(super) async fn closed_store(mut self, dir: &Path) -> Result<Verified> {
-        if !self.look(dir).await? {
-            return Ok(self.found);
-        }
+        let Some(entries) = self.look(dir).await? else { return Ok(self.found) };
         // Kept to the end with its lock, which every open asks for first.
         let mut manifest = match self.records(&dir.join(MANIFEST)).await {
             Ok(Some(manifest)) => manifest,
             Ok(None) => return Ok(self.found),
-            Err(error) if *error.kind() == ErrorKind::NotFound && self.has_log(dir).await => {
-                let text = "the manifest is empty; a log is there";
-                self.judge(Error::at(ErrorKind::Corruption, dir, text))?;
+            Err(error) if *error.kind() == ErrorKind::NotFound && !entries.is_young() => {
+                self.judge(rules::manifest_lost(dir, "is empty"))?;
                 return Ok(self.found);
             }
             Err(error) => return Err(in_use(error, dir)),
@@ -55,16 +52,20 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             }
         }
         let state = replay.into_state();
-        if state.is_empty() {
+        if let Err(error) = rules::check_begun(dir, &state, &entries) {
+            self.judge(error)?;
+        } else if state.is_empty() {
             let text = "the manifest names nothing: there is no store yet, or it was lost";
             return Err(Error::at(ErrorKind::NotFound, dir, text));
         }
         self.tables(dir, &state).await?;
         self.levels(dir, &state);
-        self.leftovers(dir, &state).await?;
-        // Tables have numbers from 1 on; 0 says that the log was not there yet.
-        if state.next_table > 0 {
-            self.log(&dir.join(LOG), &state).await.map_err(|error| in_use(error, dir))?;
+        self.log(&dir.join(LOG), &state, &entries).await.map_err(|error| in_use(error, dir))?;
+        let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
+        // An open removes a file only from a store that it takes: one of these may be the only copy of what is damaged.
+        match self.found.is_whole() {
+            true => self.found.leftovers = unnamed,
+            false => self.found.kept = unnamed,
         }
         drop(manifest);
         Ok(self.found)
@@ -129,8 +130,8 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    /// Whether there is a store, or what is left of one.
-    async fn look(&mut self, dir: &Path) -> Result<bool> {
+    /// The entries of a directory in which there is a store; `None` behind a finding.
+    async fn look(&mut self, dir: &Path) -> Result<Option<Entries>> {
         match self.engine.metadata(dir).await {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
@@ -142,23 +143,15 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             }
             Err(error) => return Err(error.into()),
         }
-        let entries = self.engine.read_dir(dir).await?;
-        let has = |name: &str| entries.iter().any(|entry| entry.name() == name);
-        if has(checkpoint::MARK) {
+        let entries = Entries::read(&self.engine, dir).await?;
+        if entries.is_unfinished {
             return Err(checkpoint::unfinished(dir));
         }
-        match has(MANIFEST) {
-            true => Ok(true),
-            false if has(LOG) || has(TABLES) => {
-                let text = "the manifest is gone; a log or tables are there";
-                self.judge(Error::at(ErrorKind::Corruption, dir, text)).map(|()| false)
-            }
+        match entries.manifest {
+            true => Ok(Some(entries)),
+            false if !entries.is_young() => self.judge(rules::manifest_lost(dir, "is gone")).map(|()| None),
             false => Err(Error::at(ErrorKind::NotFound, dir, "there is no store in this directory")),
         }
-    }
-
-    async fn has_log(&self, dir: &Path) -> bool {
-        self.engine.metadata(dir.join(LOG)).await.is_ok()
     }
 
     /// The records of a log that is whole but for what an open would cut off; otherwise findings. An error if
@@ -249,41 +242,23 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    async fn leftovers(&mut self, dir: &Path, state: &State) -> Result<()> {
-        let tables = tables_dir(dir);
-        let entries = match self.engine.read_dir(&tables).await {
-            Ok(entries) => entries,
-            // Each of its tables is a finding already.
-            Err(error) if error.raw_os_error() == Some(ENOENT) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let known: BTreeSet<u32> = state.tables.keys().copied().collect();
-        let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
-        let leftovers = files.filter(|entry| {
-            let id = entry.name().to_str().and_then(table_id);
-            id.is_some_and(|id| !known.contains(&id))
-        });
-        self.found.leftovers = leftovers.map(|entry| tables.join(entry.name())).collect();
-        Ok(())
-    }
-
-    async fn log(&mut self, dir: &Path, state: &State) -> Result<()> {
+    async fn log(&mut self, dir: &Path, state: &State, entries: &Entries) -> Result<()> {
+        if !state.has_log() && !entries.log {
+            return Ok(());
+        }
         let mut records = match self.records(dir).await {
             Ok(Some(records)) => records,
             Ok(None) => return Ok(()),
-            Err(error) if *error.kind() == ErrorKind::NotFound => {
-                return self.judge(Error::at(ErrorKind::Corruption, dir, "the log is gone"));
-            }
+            // A crash while the store was made.
+            Err(error) if *error.kind() == ErrorKind::NotFound && !state.has_log() => return Ok(()),
+            Err(error) if *error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(dir)),
             Err(error) => return Err(error),
         };
         let start = state.log_start;
-        if let Some(Recovery { first, last, .. }) = &records.report().recovery
-            && (first.0 > start || start > last.0 + 1)
+        if let Some(recovery) = &records.report().recovery
+            && let Err(error) = rules::check_log(dir, state, recovery)
         {
-            let text = format!(
-                "the log has records {first} to {last}, and the manifest wants those from {start} on"
-            );
-            self.found.findings.push(Error::at(ErrorKind::Corruption, dir, text));
+            self.judge(error)?;
         }
         while let Some((lsn, bytes)) = records.next().await? {
             // What is before that is in tables.

@@ -1,0 +1,120 @@
+//! What must be true of a store's directory, its manifest and its log together: the rules by which an open and a
+//! verification judge alike.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{Engine, FileKind};
+use forebay_wal::Recovery;
+
+use super::open::{LOG, MANIFEST, TABLES};
+use super::shared::{table_id, tables_dir};
+use crate::checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::State;
+
+/// File systems put it into their root.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// The entries of a store's directory.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    pub(crate) manifest: bool,
+    pub(crate) log: bool,
+    pub(crate) tables: bool,
+    /// A checkpoint in the making.
+    pub(crate) is_unfinished: bool,
+    /// Names that are none of a store's, in order.
+    pub(crate) strangers: Vec<String>,
+    /// The files that have names of tables, by number.
+    pub(crate) table_files: Vec<(u32, PathBuf)>,
+}
+
+impl Entries {
+    /// Lists the directory of a store and that of its tables.
+    pub(crate) async fn read(engine: &Engine, dir: &Path) -> Result<Entries> {
+        let mut found = Entries::default();
+        for entry in engine.read_dir(dir).await? {
+            match entry.name().to_str() {
+                Some(MANIFEST) => found.manifest = true,
+                Some(LOG) => found.log = true,
+                Some(TABLES) => found.tables = true,
+                Some(LOST_AND_FOUND) => {}
+                Some(checkpoint::MARK) => found.is_unfinished = true,
+                _ => found.strangers.push(entry.name().to_string_lossy().into_owned()),
+            }
+        }
+        found.strangers.sort_unstable();
+        if found.tables {
+            let tables = tables_dir(dir);
+            let entries = engine.read_dir(&tables).await?;
+            let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
+            let named = files.filter_map(|file| {
+                Some((file.name().to_str().and_then(table_id)?, tables.join(file.name())))
+            });
+            found.table_files.extend(named);
+            found.table_files.sort_unstable();
+        }
+        Ok(found)
+    }
+
+    /// Returns whether there is neither a log nor a directory of tables: at most the beginning of a store.
+    pub(crate) fn is_young(&self) -> bool {
+        !self.log && !self.tables
+    }
+
+    /// The files of tables that the manifest does not name.
+    pub(crate) fn unnamed<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a (u32, PathBuf)> {
+        self.table_files.iter().filter(|(id, _)| !state.tables.contains_key(id))
+    }
+}
+
+/// A manifest that is not what it was, beside a log or tables.
+pub(crate) fn manifest_lost(dir: &Path, how: &str) -> Error {
+    let text = format!(
+        "the manifest {how}; a log or tables are there. Restore the store from a checkpoint or a backup: nothing in \
+         the directory was changed"
+    );
+    Error::at(ErrorKind::Corruption, dir, text)
+}
+
+pub(crate) fn log_gone(log: &Path) -> Error {
+    Error::at(ErrorKind::Corruption, log, "the log is gone")
+}
+
+/// Checks that a manifest which names nothing yet stands beside nothing.
+pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Result<()> {
+    if state.is_empty() {
+        return if entries.is_young() { Ok(()) } else { Err(manifest_lost(dir, "says nothing")) };
+    }
+    // Tables have numbers from 1 on, and the manifest takes note of the log before the first is written.
+    match entries.table_files.first() {
+        Some((_, table)) if !state.has_log() => {
+            let text = format!(
+                "the manifest ends before the store had a log, and the table {} is there: the end of the manifest's \
+                 log is lost. Restore the store from a checkpoint or a backup: nothing was changed",
+                table.display()
+            );
+            Err(Error::at(ErrorKind::Corruption, &dir.join(MANIFEST), text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a log holds what the manifest says of it. `log` is its directory.
+pub(crate) fn check_log(log: &Path, state: &State, found: &Recovery) -> Result<()> {
+    let (first, last, start) = (found.first.0, found.last.0, state.log_start);
+    let text = if !state.has_log() && last > 0 {
+        format!(
+            "the log has records up to {last}, and the manifest ends before the store had a log: the end of the \
+             manifest's log is lost"
+        )
+    } else if first > start || start > last + 1 {
+        format!(
+            "the log has records {first} to {last}, and the manifest wants those from {start} on: one of them is \
+             not what it was"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::at(ErrorKind::Corruption, log, text))
+}
