@@ -5,7 +5,6 @@
 //! again.
 
 use std::error::Error;
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use forebay::{Class, Config, Durability, Engine, ErrorKind, File, Open, Result, shard};
@@ -28,8 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The first of many wins, the others are dropped with the device at work on them.
     let (handle, counts) = (file.clone(), engine.clone());
     let race = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
-        let reads =
-            (0..BYTES / MIB).map(|number| handle.read(number * MIB..(number + 1) * MIB).into_future());
+        let reads = (0..BYTES / MIB).map(|number| handle.read(number * MIB..(number + 1) * MIB));
         let (first, number, others) = futures::future::select_all(reads).await;
         println!("read {number} of 64 came first with {} bytes, {} are dropped", first?.len(), others.len());
         drop(others);
@@ -42,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     race.await??;
     // A read into memory of our own, polled once and dropped: that memory stays with the engine, too.
     let block = engine.block(MIB as usize)?;
-    let _ = file.read_into(0, block).into_future().now_or_never();
+    let _ = file.read_into(0, block).now_or_never();
 
     // A time limit is a dropped future, too; the next read of the same bytes is not disturbed.
     // (Tokio's clock ticks in milliseconds.)
@@ -57,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // On a shard the limit comes from the ring's own wait, no other thread is involved.
     let handle = file.clone();
     let outcome = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
-        let outcome = shard::timeout(limit, handle.read(9 * MIB..10 * MIB).into_future()).await;
+        let outcome = shard::timeout(limit, handle.read(9 * MIB..10 * MIB)).await;
         check(&handle, 9).await?;
         outcome.map(drop)
     });

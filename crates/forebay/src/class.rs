@@ -29,6 +29,15 @@ pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_
 pub struct Class(pub(crate) u8);
 
 impl Class {
+    /// Stands for the class of the task that polls an operation first; no class has this number.
+    pub(crate) const OF_TASK: Class = Class(u8::MAX);
+
+    /// The class itself, or that of the task that runs in place of [`OF_TASK`](Self::OF_TASK).
+    #[inline]
+    pub(crate) fn or_of_task(self) -> Class {
+        if self == Class::OF_TASK { crate::shard::class() } else { self }
+    }
+
     /// Logs and whatever a program waits for before it may answer: 1,000 shares.
     pub const LOG: Class = Class(0);
     /// Everything that says nothing: 400 shares.

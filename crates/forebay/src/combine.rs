@@ -219,7 +219,7 @@ impl Combine {
         // What leaves memory from here on was copied before, so the file is asked second.
         if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
             let span = first.start..last.end;
-            let mut read = RangeRead::owned(file.core().clone(), span.clone(), Some(self.class));
+            let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
             let found = poll_fn(|context| read.poll(context)).await?;
             for hole in holes.parts() {
                 let from = ((hole.start - span.start) as usize).min(found.len());

@@ -98,8 +98,8 @@ pub use op::{Durability, Flush};
 pub use open::{Mode, Open};
 pub use pending::Pending;
 pub use priority::{Priority, polite_worker};
-pub use read::{Read, ReadFuture, ReadInto, ReadIntoFuture, ReadUpTo};
-pub use read_many::{ReadMany, ReadManyFuture, ReadManyStream};
+pub use read::{Read, ReadInto, ReadUpTo};
+pub use read_many::{ReadMany, ReadManyStream};
 #[cfg(feature = "tokio")]
 pub use scan::ScanReader;
 pub use scan::{Scan, ScanBuilder};
@@ -108,8 +108,8 @@ pub use stats::{
     WalkStats,
 };
 pub use stats_server::StatsServer;
-pub use walk::{Ranges, Step, Walk, WalkFuture, WalkMany, WalkManyFuture, WalkOne};
-pub use write::{Sync, Write, WriteData, WriteFuture};
+pub use walk::{Ranges, Step, Walk, WalkMany, WalkOne};
+pub use write::{Sync, Write, WriteData};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::class::Class;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
-use crate::shard;
 use crate::submit::{OpFuture, Target};
 use crate::wait;
 
@@ -27,7 +27,7 @@ impl Engine {
     pub fn nop(&self) -> Nop<'_> {
         let request = OpRequest {
             kind: OpKind::Nop,
-            class: shard::class(),
+            class: Class::OF_TASK,
             durability: Durability::None,
             flush: Flush::Queued,
             offset: 0,

@@ -1,7 +1,6 @@
 //! Reading one range.
 
-use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,39 +14,46 @@ use crate::wait;
 mod into;
 mod range;
 
-pub use into::{ReadInto, ReadIntoFuture};
+pub use into::ReadInto;
 pub(crate) use range::{RangeRead, Widened, cut, from_page_cache};
 
-/// A read of exactly one range; see [`File::read`].
+/// A read of exactly one range, which begins when it is first polled; see [`File::read`].
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct Read<'f> {
-    file: &'f File,
-    range: Range<u64>,
-    class: Option<Class>,
+    inner: RangeRead<'f>,
 }
 
-/// A read of what one range has; see [`File::read_up_to`].
+/// A read of what one range has, which begins when it is first polled; see [`File::read_up_to`].
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct ReadUpTo<'f> {
-    file: &'f File,
-    range: Range<u64>,
-    class: Option<Class>,
+    inner: RangeRead<'f>,
 }
 
-/// What the builders have in common.
+/// What operations of one file have in common, which have an `inner` that sets a class and gives its file up.
 macro_rules! operation {
     ($name:ident) => {
         impl $name<'_> {
-            /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+            /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
+            /// [scopes](Class::scope). After the first poll it changes nothing.
+            #[inline]
             pub fn class(mut self, class: Class) -> Self {
-                self.class = Some(class);
+                self.inner.set_class(class);
                 self
+            }
+
+            /// Returns the same operation with a count of the file of its own instead of a borrowed handle, for tasks
+            /// that need `'static`. Costs one or two atomic increments.
+            #[inline]
+            pub fn owned(self) -> $name<'static> {
+                $name { inner: self.inner.into_owned() }
             }
         }
 
-        impl fmt::Debug for $name<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($name)).field("file", &self.file).finish_non_exhaustive()
+        impl std::fmt::Debug for $name<'_> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut debug = f.debug_struct(stringify!($name));
+                self.inner.describe(&mut debug);
+                debug.finish_non_exhaustive()
             }
         }
     };
@@ -57,72 +63,34 @@ pub(crate) use operation;
 operation!(Read);
 operation!(ReadUpTo);
 
-impl<'f> Read<'f> {
-    #[inline]
-    pub(crate) fn new(file: &'f File, range: Range<u64>) -> Read<'f> {
-        Read { file, range, class: None }
-    }
+/// What both kinds of reads of a range have in common.
+macro_rules! range_read {
+    ($name:ident, exact: $exact:literal, $method:literal) => {
+        impl<'f> $name<'f> {
+            #[inline]
+            pub(crate) fn new(file: &'f File, range: Range<u64>) -> $name<'f> {
+                $name { inner: RangeRead::new(file, range, $exact) }
+            }
 
-    /// Blocks the calling thread until the bytes are there.
-    ///
-    /// # Errors
-    /// As [`File::read`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn wait(self) -> Result<Block> {
-        wait::block_on("read", self.into_future())
-    }
+            /// Blocks the calling thread until the bytes are there.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`File::", $method, "`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.")]
+            pub fn wait(self) -> Result<Block> {
+                wait::block_on("read", self)
+            }
+        }
+
+        impl Future for $name<'_> {
+            type Output = Result<Block>;
+
+            #[inline]
+            fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Block>> {
+                self.inner.poll(context)
+            }
+        }
+    };
 }
 
-impl<'f> ReadUpTo<'f> {
-    pub(crate) fn new(file: &'f File, range: Range<u64>) -> ReadUpTo<'f> {
-        ReadUpTo { file, range, class: None }
-    }
-
-    /// Blocks the calling thread until the bytes are there.
-    ///
-    /// # Errors
-    /// As [`File::read_up_to`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn wait(self) -> Result<Block> {
-        wait::block_on("read", self.into_future())
-    }
-}
-
-impl<'f> IntoFuture for Read<'f> {
-    type Output = Result<Block>;
-    type IntoFuture = ReadFuture<'f>;
-
-    #[inline]
-    fn into_future(self) -> ReadFuture<'f> {
-        ReadFuture { inner: RangeRead::new(self.file, self.range, self.class, true) }
-    }
-}
-
-impl<'f> IntoFuture for ReadUpTo<'f> {
-    type Output = Result<Block>;
-    type IntoFuture = ReadFuture<'f>;
-
-    #[inline]
-    fn into_future(self) -> ReadFuture<'f> {
-        ReadFuture { inner: RangeRead::new(self.file, self.range, self.class, false) }
-    }
-}
-
-/// The future of [`Read`] and [`ReadUpTo`].
-#[must_use = "futures do nothing unless awaited"]
-pub struct ReadFuture<'f> {
-    inner: RangeRead<'f>,
-}
-
-impl Future for ReadFuture<'_> {
-    type Output = Result<Block>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Block>> {
-        self.inner.poll(context)
-    }
-}
-
-impl fmt::Debug for ReadFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadFuture").field("range", &self.inner.range).finish_non_exhaustive()
-    }
-}
+range_read!(Read, exact: true, "read");
+range_read!(ReadUpTo, exact: false, "read_up_to");

@@ -6,7 +6,7 @@ mod plan;
 mod run;
 
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use crate::block::Block;
 use crate::class::Class;
 use crate::error::{Error, Result};
-use crate::file::File;
+use crate::file::{File, FileCore};
 use crate::op::OpFailure;
 use crate::shard::inbox::Message;
 use crate::shard::{self, with_current};
@@ -35,6 +35,10 @@ pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_block
 ///
 /// Costs one message to the file's shard and one wake for the whole batch; no allocation per range.
 ///
+/// It begins when it is first polled; what its methods set changes nothing afterwards. It borrows nothing, so it may be
+/// spawned as it is. Awaiting it fails as a whole only when the file or the engine is closed; all else is in the single
+/// results. Dropping it stops the batch.
+///
 /// ```
 /// # use forebay::{Config, Engine, Open};
 /// # fn main() -> forebay::Result<()> {
@@ -47,8 +51,18 @@ pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_block
 /// # Ok(()) }
 /// ```
 #[must_use = "a batch begins only when it is awaited, waited for or streamed"]
-pub struct ReadMany<'f> {
-    file: &'f File,
+pub struct ReadMany {
+    state: State,
+}
+
+enum State {
+    New(Ask),
+    Begun(Run),
+}
+
+/// What is read, and how.
+struct Ask {
+    core: Arc<FileCore>,
     ranges: Vec<Range<u64>>,
     limits: Limits,
     depth: u32,
@@ -58,41 +72,46 @@ pub struct ReadMany<'f> {
 /// Requests of one batch in flight at once, unless said otherwise.
 const DEPTH: u32 = 128;
 
-impl<'f> ReadMany<'f> {
-    pub(crate) fn new(file: &'f File, ranges: Vec<Range<u64>>) -> ReadMany<'f> {
-        ReadMany { file, ranges, limits: Limits::default(), depth: DEPTH, class: None }
+impl ReadMany {
+    pub(crate) fn new(file: &File, ranges: Vec<Range<u64>>) -> ReadMany {
+        let core = file.core().clone();
+        let limits = Limits::default();
+        ReadMany { state: State::New(Ask { core, ranges, limits, depth: DEPTH, class: None }) }
+    }
+
+    /// Changes what has not begun.
+    fn set(mut self, change: impl FnOnce(&mut Ask)) -> ReadMany {
+        if let State::New(ask) = &mut self.state {
+            change(ask);
+        }
+        self
     }
 
     /// Ranges at most this many bytes apart are read with one request. Default: 16 KiB, which a device that moves
     /// 1 GB/s reads over faster than it answers a second request.
-    pub fn merge_gap(mut self, bytes: u64) -> Self {
-        self.limits.gap_bytes_max = bytes;
-        self
+    pub fn merge_gap(self, bytes: u64) -> Self {
+        self.set(|ask| ask.limits.gap_bytes_max = bytes)
     }
 
     /// The most bytes that one merged request may read in vain, between its ranges. Default: 64 KiB; 0 merges only
     /// what touches or overlaps.
-    pub fn amplify_at_most(mut self, bytes: u64) -> Self {
-        self.limits.waste_bytes_max = bytes;
-        self
+    pub fn amplify_at_most(self, bytes: u64) -> Self {
+        self.set(|ask| ask.limits.waste_bytes_max = bytes)
     }
 
     /// The most bytes of one merged request; a longer range is read alone. Default: 256 KiB.
-    pub fn request_bytes_max(mut self, bytes: u64) -> Self {
-        self.limits.request_bytes_max = bytes;
-        self
+    pub fn request_bytes_max(self, bytes: u64) -> Self {
+        self.set(|ask| ask.limits.request_bytes_max = bytes)
     }
 
     /// Requests in flight at once, at least 1. Default: 128.
-    pub fn depth(mut self, requests: u32) -> Self {
-        self.depth = requests.max(1);
-        self
+    pub fn depth(self, requests: u32) -> Self {
+        self.set(|ask| ask.depth = requests.max(1))
     }
 
     /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
-    pub fn class(mut self, class: Class) -> Self {
-        self.class = Some(class);
-        self
+    pub fn class(self, class: Class) -> Self {
+        self.set(|ask| ask.class = Some(class))
     }
 
     /// Blocks the calling thread until all results are there.
@@ -100,63 +119,66 @@ impl<'f> ReadMany<'f> {
     /// # Errors
     /// As when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Vec<Result<Block>>> {
-        wait::block_on("read_many", self.into_future())
+        wait::block_on("read_many", self)
     }
 
     /// The results as they arrive, each with the number of its range, in no particular order. Memory held by results
     /// that were not taken is bounded by the depth.
     pub fn stream(self) -> ReadManyStream {
-        let depth = self.depth;
-        ReadManyStream { run: self.start(Some(depth as usize * 2)) }
+        let run = match self.state {
+            State::New(ask) => {
+                let queue = ask.depth as usize * 2;
+                ask.start(Some(queue))
+            }
+            State::Begun(run) => run,
+        };
+        ReadManyStream { run }
+    }
+}
+
+impl Ask {
+    /// Leaves nothing behind but the file.
+    fn take(&mut self) -> Ask {
+        Ask { core: self.core.clone(), ranges: std::mem::take(&mut self.ranges), ..*self }
     }
 
     fn start(self, queue: Option<usize>) -> Run {
         let class = self.class.unwrap_or_else(shard::class);
-        let core = self.file.core();
-        let plan = Plan::new(self.ranges, &self.limits, core.alignment().read_offset);
-        Run { batch: Batch::new(core.clone(), plan, class, self.depth, queue), sent: false }
+        let plan = Plan::new(self.ranges, &self.limits, self.core.alignment().read_offset);
+        Run { batch: Batch::new(self.core, plan, class, self.depth, queue), sent: false }
     }
 }
 
-impl fmt::Debug for ReadMany<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadMany")
-            .field("file", &self.file)
-            .field("ranges", &self.ranges.len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Awaiting fails as a whole only when the file or the engine is closed; all else is in the single results.
-impl IntoFuture for ReadMany<'_> {
-    type Output = Result<Vec<Result<Block>>>;
-    type IntoFuture = ReadManyFuture;
-
-    fn into_future(self) -> ReadManyFuture {
-        ReadManyFuture { run: self.start(None) }
-    }
-}
-
-/// The future of [`ReadMany`]. Dropping it stops the batch.
-#[must_use = "futures do nothing unless awaited"]
-pub struct ReadManyFuture {
-    run: Run,
-}
-
-impl Future for ReadManyFuture {
+impl Future for ReadMany {
     type Output = Result<Vec<Result<Block>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Err(error) = std::task::ready!(self.run.send(context)) {
+        let run = loop {
+            match &mut self.state {
+                State::Begun(run) => break run,
+                State::New(ask) => {
+                    let run = ask.take().start(None);
+                    self.state = State::Begun(run);
+                }
+            }
+        };
+        if let Err(error) = std::task::ready!(run.send(context)) {
             return Poll::Ready(Err(error));
         }
-        self.run.batch.poll_all(context.waker())
+        run.batch.poll_all(context.waker())
     }
 }
 
-impl fmt::Debug for ReadManyFuture {
+impl fmt::Debug for ReadMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadManyFuture").finish_non_exhaustive()
+        let (core, ranges) = match &self.state {
+            State::New(ask) => (&ask.core, ask.ranges.len()),
+            State::Begun(run) => (run.batch.file(), run.batch.plan.ranges.len()),
+        };
+        f.debug_struct("ReadMany")
+            .field("path", &core.path())
+            .field("ranges", &ranges)
+            .finish_non_exhaustive()
     }
 }
 

@@ -205,7 +205,7 @@ impl Scan {
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
             let len = (end - self.next) as u32;
-            let mut read = RangeRead::owned(self.core.clone(), self.next..end, Some(self.class));
+            let mut read = RangeRead::owned(self.core.clone(), self.next..end, self.class);
             // The first poll sends it off; whoever waits for it polls it again with a waker of its own.
             let begun = read.poll(&mut Context::from_waker(Waker::noop()));
             let read = match begun {

@@ -47,6 +47,47 @@ impl Target<'_> {
     }
 }
 
+/// A file, borrowed from a handle or kept for as long as the operation lives.
+pub(crate) enum Held<'f> {
+    Borrowed(&'f Arc<FileCore>),
+    Owned(Arc<FileCore>),
+}
+
+impl<'f> Held<'f> {
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'f> {
+        match self {
+            Held::Borrowed(core) => Target::File(core),
+            Held::Owned(core) => Target::Owned(core.clone()),
+        }
+    }
+
+    /// The same with a count of the file of its own.
+    pub(crate) fn into_owned(self) -> Held<'static> {
+        match self {
+            Held::Borrowed(core) => Held::Owned(core.clone()),
+            Held::Owned(core) => Held::Owned(core),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<FileCore> {
+        match self {
+            Held::Borrowed(core) => core,
+            Held::Owned(core) => core,
+        }
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = FileCore;
+
+    #[inline]
+    fn deref(&self) -> &FileCore {
+        self.shared()
+    }
+}
+
 /// One operation on its way; see the module's text.
 ///
 /// The request stays where it is until its fields go into a slot one by one: moving it as a whole, from hand to hand,
@@ -77,6 +118,18 @@ impl<'f> OpFuture<'f> {
     #[inline]
     pub(crate) fn new(target: Target<'f>, request: OpRequest) -> OpFuture<'f> {
         OpFuture { target, request, state: State::New }
+    }
+
+    /// What may still be changed of the request: nothing after the first poll that found room.
+    #[inline]
+    pub(crate) fn options(&mut self) -> Option<&mut OpRequest> {
+        matches!(self.state, State::New).then_some(&mut self.request)
+    }
+
+    /// The same operation, as far as it has come, for a target that is not borrowed.
+    pub(crate) fn into_owned(mut self, target: Target<'static>) -> OpFuture<'static> {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        OpFuture { target, request: self.request.take(), state }
     }
 
     /// The result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
@@ -137,6 +190,8 @@ impl<'f> OpFuture<'f> {
         if let Some(failure) = self.target.engine().failure() {
             return self.fail(failure);
         }
+        // The class of the task that polls first, which need not be the one that made the operation.
+        self.request.class = self.request.class.or_of_task();
         let engine = Arc::as_ptr(self.target.engine());
         let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
             true => self.begin_on(shard, context),

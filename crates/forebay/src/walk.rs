@@ -30,20 +30,14 @@ mod state;
 mod step;
 mod table;
 
-use std::fmt;
-use std::future::IntoFuture;
 use std::ops::Range;
 
 use crate::block::Block;
-use crate::class::Class;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::file::File;
-use crate::shard;
-use crate::wait;
 
 pub(crate) use batch::Batch;
-use batch::Settings;
-pub use future::{WalkFuture, WalkManyFuture};
+pub use future::{WalkMany, WalkOne};
 pub(crate) use many::{begin_batch, refuse_all, resume};
 pub(crate) use run::{arrived, drop_walk_at, run, turn};
 pub use step::{Ranges, Step};
@@ -113,12 +107,12 @@ impl File {
     /// [`TooManyHops`](crate::ErrorKind::TooManyHops); [`TaskPanicked`](crate::ErrorKind::TaskPanicked) when a step panicked.
     #[inline]
     pub fn walk<W: Walk>(&self, root: Range<u64>, walk: W) -> WalkOne<'_, W> {
-        WalkOne::new(self, root, walk)
+        WalkOne::new(self.core(), root, walk)
     }
 
-    /// Many walks of one type, each with its root, in one message; answers all results in order.
-    pub fn walk_many<W: Walk>(&self, walks: impl IntoIterator<Item = (Range<u64>, W)>) -> WalkMany<'_, W> {
-        WalkMany::new(self, walks.into_iter().collect())
+    /// Many walks of one type, each with its root, in one message; answers all results in order. Borrows nothing.
+    pub fn walk_many<W: Walk>(&self, walks: impl IntoIterator<Item = (Range<u64>, W)>) -> WalkMany<W> {
+        WalkMany::new(self.core(), walks.into_iter().collect())
     }
 }
 
@@ -126,123 +120,3 @@ impl File {
 const HOPS_MAX: u32 = 64;
 /// Walks of one batch under way at once, unless said otherwise.
 const DEPTH: u32 = 128;
-
-/// One walk that has not begun; see [`File::walk`].
-#[must_use = "a walk begins only when it is awaited or waited for"]
-pub struct WalkOne<'f, W: Walk> {
-    file: &'f File,
-    root: Range<u64>,
-    walk: W,
-    hops_max: u32,
-    class: Option<Class>,
-}
-
-/// Many walks in one message; see [`File::walk_many`].
-#[must_use = "walks begin only when they are awaited or waited for"]
-pub struct WalkMany<'f, W: Walk> {
-    file: &'f File,
-    walks: Vec<(Range<u64>, W)>,
-    hops_max: u32,
-    depth: u32,
-    class: Option<Class>,
-}
-
-/// What the builders have in common.
-macro_rules! settings {
-    ($name:ident) => {
-        impl<W: Walk> $name<'_, W> {
-            /// Hops after which a walk fails with [`TooManyHops`](crate::ErrorKind::TooManyHops), so that a cycle in a
-            /// damaged file ends. The root is the first hop; a [`ReadEach`](Step::ReadEach) counts once. Default: 64.
-            pub fn hops_max(mut self, hops: u32) -> Self {
-                self.hops_max = hops;
-                self
-            }
-
-            /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
-            pub fn class(mut self, class: Class) -> Self {
-                self.class = Some(class);
-                self
-            }
-        }
-    };
-}
-
-settings!(WalkOne);
-settings!(WalkMany);
-
-impl<'f, W: Walk> WalkOne<'f, W> {
-    pub(crate) fn new(file: &'f File, root: Range<u64>, walk: W) -> WalkOne<'f, W> {
-        WalkOne { file, root, walk, hops_max: HOPS_MAX, class: None }
-    }
-
-    /// Blocks the calling thread until the walk is over.
-    ///
-    /// # Errors
-    /// As when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn wait(self) -> std::result::Result<W::Output, W::Error> {
-        match wait::refusal() {
-            Some(kind) => Err(Error::new(kind, "walk").into()),
-            None => wait::block_on_any(self.into_future()),
-        }
-    }
-}
-
-impl<'f, W: Walk> WalkMany<'f, W> {
-    pub(crate) fn new(file: &'f File, walks: Vec<(Range<u64>, W)>) -> WalkMany<'f, W> {
-        WalkMany { file, walks, hops_max: HOPS_MAX, depth: DEPTH, class: None }
-    }
-
-    /// Walks under way at once, at least 1. Default: 128.
-    pub fn depth(mut self, walks: u32) -> Self {
-        self.depth = walks.max(1);
-        self
-    }
-
-    /// Blocks the calling thread until all walks are over.
-    ///
-    /// # Errors
-    /// As when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn wait(self) -> Result<Vec<std::result::Result<W::Output, W::Error>>> {
-        wait::block_on("walk", self.into_future())
-    }
-}
-
-impl<'f, W: Walk> IntoFuture for WalkOne<'f, W> {
-    type Output = std::result::Result<W::Output, W::Error>;
-    type IntoFuture = WalkFuture<'f, W>;
-
-    #[inline]
-    fn into_future(self) -> WalkFuture<'f, W> {
-        let class = self.class.unwrap_or_else(shard::class);
-        let settings = Settings { class, hops_max: self.hops_max, depth: 1 };
-        WalkFuture::new(self.file.core(), self.root, settings, self.walk)
-    }
-}
-
-/// Awaiting fails as a whole only when the file or the engine is closed; all else is in the single results, which come in
-/// the order of the walks.
-impl<W: Walk> IntoFuture for WalkMany<'_, W> {
-    type Output = Result<Vec<std::result::Result<W::Output, W::Error>>>;
-    type IntoFuture = WalkManyFuture<W>;
-
-    fn into_future(self) -> WalkManyFuture<W> {
-        let class = self.class.unwrap_or_else(shard::class);
-        let settings = Settings { class, hops_max: self.hops_max, depth: self.depth };
-        WalkManyFuture::new(self.file.core(), settings, self.walks)
-    }
-}
-
-impl<W: Walk> fmt::Debug for WalkOne<'_, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkOne").field("file", &self.file).field("root", &self.root).finish_non_exhaustive()
-    }
-}
-
-impl<W: Walk> fmt::Debug for WalkMany<'_, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkMany")
-            .field("file", &self.file)
-            .field("walks", &self.walks.len())
-            .finish_non_exhaustive()
-    }
-}

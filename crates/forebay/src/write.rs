@@ -1,7 +1,7 @@
 //! Writing one range, and syncing.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,8 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
 use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::read::operation;
-use crate::shard;
-use crate::submit::{OpFuture, Target};
+use crate::submit::{Held, OpFuture};
 use crate::wait;
 
 /// What a write may take: I/O memory as it is, or bytes that are copied once when the write is made.
@@ -58,37 +57,41 @@ impl<'d> From<&'d Vec<u8>> for WriteData<'d> {
     }
 }
 
-impl fmt::Debug for WriteData<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, len) = match &self.0 {
-            Source::Mut(block) => ("BlockMut", block.len()),
-            Source::Shared(block) => ("Block", block.len()),
-            Source::Slice(bytes) => ("slice to copy", bytes.len()),
-            Source::Bytes(bytes) => ("bytes to copy", bytes.len()),
-            Source::Vec(bytes) => ("bytes to copy", bytes.len()),
-        };
-        f.debug_tuple(kind).field(&len).finish()
+impl WriteData<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        match &self.0 {
+            Source::Mut(block) => block.len(),
+            Source::Shared(block) => block.len(),
+            Source::Slice(bytes) => bytes.len(),
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Vec(bytes) => bytes.len(),
+        }
     }
 }
 
-/// A write of one range; see [`File::write`].
-#[must_use = "a write begins only when it is awaited or waited for"]
-pub struct Write<'f> {
-    file: &'f File,
-    offset: u64,
-    len: u64,
-    data: Result<OpBuffer>,
-    durability: Durability,
-    flush: Flush,
-    class: Option<Class>,
+impl fmt::Debug for WriteData<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Source::Mut(_) => "BlockMut",
+            Source::Shared(_) => "Block",
+            Source::Slice(_) => "slice to copy",
+            Source::Bytes(_) | Source::Vec(_) => "bytes to copy",
+        };
+        f.debug_tuple(kind).field(&self.len()).finish()
+    }
 }
 
-/// A sync of one file; see [`File::sync`].
+/// A write of one range, which begins when it is first polled; see [`File::write`].
+#[must_use = "a write begins only when it is awaited or waited for"]
+pub struct Write<'f> {
+    inner: FileOp<'f>,
+}
+
+/// A sync of one file, which begins when it is first polled; see [`File::sync`].
 #[must_use = "a sync begins only when it is awaited or waited for"]
 pub struct Sync<'f> {
-    file: &'f File,
-    durability: Durability,
-    class: Option<Class>,
+    inner: FileOp<'f>,
 }
 
 operation!(Write);
@@ -96,36 +99,46 @@ operation!(Sync);
 
 impl<'f> Write<'f> {
     pub(crate) fn new(file: &'f File, offset: u64, data: WriteData<'_>) -> Write<'f> {
-        let (len, data) = match data.0 {
-            Source::Mut(block) => (block.len(), Ok(OpBuffer::Mut(block))),
-            Source::Shared(block) if !is_aligned(file, &block) => (block.len(), copied(file, offset, &block)),
-            Source::Shared(block) => (block.len(), Ok(OpBuffer::Shared(block))),
-            Source::Slice(bytes) => (bytes.len(), copied(file, offset, bytes)),
-            Source::Bytes(bytes) => (bytes.len(), copied(file, offset, &bytes)),
-            Source::Vec(bytes) => (bytes.len(), copied(file, offset, &bytes)),
-        };
-        Write {
-            file,
-            offset,
-            len: len as u64,
-            data,
+        let len = data.len() as u64;
+        let buffer = check(file, offset, len).and_then(|()| match data.0 {
+            Source::Mut(block) => Ok(OpBuffer::Mut(block)),
+            Source::Shared(block) if !is_aligned(file, &block) => copied(file, &block),
+            Source::Shared(block) => Ok(OpBuffer::Shared(block)),
+            Source::Slice(bytes) => copied(file, bytes),
+            Source::Bytes(bytes) => copied(file, &bytes),
+            Source::Vec(bytes) => copied(file, &bytes),
+        });
+        let request = buffer.map(|buffer| OpRequest {
+            kind: if len == 0 { OpKind::Nop } else { OpKind::Write },
+            class: Class::OF_TASK,
             durability: Durability::None,
             flush: Flush::Queued,
-            class: None,
-        }
+            offset,
+            len: len as u32,
+            asked: len as u32,
+            buffer,
+        });
+        Write { inner: FileOp::new(file, "write", Some((offset, len)), request) }
     }
 
     /// How far the write must have come before it is over. Default: [`Durability::None`].
     ///
     /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is seen,
-    /// without waking anyone in between.
+    /// without waking anyone in between. After the first poll it changes nothing.
+    #[inline]
     pub fn durable(mut self, durability: Durability) -> Self {
-        self.durability = durability;
+        if let Some(request) = self.inner.options() {
+            request.durability = durability;
+            if request.len == 0 {
+                // Nothing to sync still finds out whether file and engine are open.
+                request.kind = durability.sync_kind().unwrap_or(OpKind::Nop);
+            }
+        }
         self
     }
 
     /// Who waits for the device until a [durable](Self::durable) write is durable. Default: [`Flush::Queued`]; without
-    /// [`durable`](Self::durable) it changes nothing.
+    /// [`durable`](Self::durable), and after the first poll, it changes nothing.
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Flush, Open};
@@ -136,8 +149,11 @@ impl<'f> Write<'f> {
     /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).flush(Flush::Blocking).wait()?;
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn flush(mut self, flush: Flush) -> Self {
-        self.flush = flush;
+        if let Some(request) = self.inner.options() {
+            request.flush = flush;
+        }
         self
     }
 
@@ -146,13 +162,24 @@ impl<'f> Write<'f> {
     /// # Errors
     /// As [`File::write`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> Result<()> {
-        wait::block_on("write", self.into_future())
+        wait::block_on("write", self)
     }
 }
 
 impl<'f> Sync<'f> {
     pub(crate) fn new(file: &'f File, durability: Durability) -> Sync<'f> {
-        Sync { file, durability, class: None }
+        let request = OpRequest {
+            // Nothing to sync still finds out whether file and engine are open.
+            kind: durability.sync_kind().unwrap_or(OpKind::Nop),
+            class: Class::OF_TASK,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            offset: 0,
+            len: 0,
+            asked: 0,
+            buffer: OpBuffer::None,
+        };
+        Sync { inner: FileOp::new(file, "sync", None, Ok(request)) }
     }
 
     /// Blocks the calling thread until the sync is over.
@@ -160,7 +187,7 @@ impl<'f> Sync<'f> {
     /// # Errors
     /// As [`File::sync`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> Result<()> {
-        wait::block_on("sync", self.into_future())
+        wait::block_on("sync", self)
     }
 }
 
@@ -169,9 +196,7 @@ fn is_aligned(file: &File, block: &Block) -> bool {
     block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
 }
 
-fn copied(file: &File, offset: u64, bytes: &[u8]) -> Result<OpBuffer> {
-    // What cannot be written anyway is not copied first.
-    check(file, offset, bytes.len() as u64)?;
+fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
     let block =
         file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
     Ok(OpBuffer::Mut(block))
@@ -192,106 +217,101 @@ fn check(file: &File, offset: u64, len: u64) -> Result<()> {
     Err(file.core().describe(fault).with_range(offset, len))
 }
 
-impl<'f> IntoFuture for Write<'f> {
-    type Output = Result<()>;
-    type IntoFuture = WriteFuture<'f>;
-
-    #[inline]
-    fn into_future(self) -> WriteFuture<'f> {
-        let class = self.class.unwrap_or_else(shard::class);
-        let request = check(self.file, self.offset, self.len).and(self.data).map(|buffer| OpRequest {
-            kind: match self.len {
-                0 => self.durability.sync_kind().unwrap_or(OpKind::Nop),
-                _ => OpKind::Write,
-            },
-            class,
-            durability: self.durability,
-            flush: self.flush,
-            offset: self.offset,
-            len: self.len as u32,
-            asked: self.len as u32,
-            buffer,
-        });
-        WriteFuture {
-            file: self.file,
-            operation: "write",
-            place: Some((self.offset, self.len)),
-            state: begin(self.file, request),
-        }
-    }
-}
-
-impl<'f> IntoFuture for Sync<'f> {
-    type Output = Result<()>;
-    type IntoFuture = WriteFuture<'f>;
-
-    fn into_future(self) -> WriteFuture<'f> {
-        let request = OpRequest {
-            // Nothing to sync still finds out whether file and engine are open.
-            kind: self.durability.sync_kind().unwrap_or(OpKind::Nop),
-            class: self.class.unwrap_or_else(shard::class),
-            durability: Durability::None,
-            flush: Flush::Queued,
-            offset: 0,
-            len: 0,
-            asked: 0,
-            buffer: OpBuffer::None,
-        };
-        WriteFuture { file: self.file, operation: "sync", place: None, state: begin(self.file, Ok(request)) }
-    }
-}
-
-fn begin(file: &File, request: Result<OpRequest>) -> WriteState<'_> {
-    match request {
-        Ok(request) => WriteState::Op(OpFuture::new(Target::File(file.core()), request)),
-        Err(error) => WriteState::Fault(Some(error)),
-    }
-}
-
-/// The future of [`Write`] and [`Sync`].
-#[must_use = "futures do nothing unless awaited"]
-pub struct WriteFuture<'f> {
-    file: &'f File,
-    operation: &'static str,
-    place: Option<(u64, u64)>,
-    state: WriteState<'f>,
-}
-
-enum WriteState<'f> {
-    Fault(Option<Error>),
-    Op(OpFuture<'f>),
-}
-
-impl Future for WriteFuture<'_> {
+impl Future for Write<'_> {
     type Output = Result<()>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let this = &mut *self;
-        let result = match &mut this.state {
-            WriteState::Op(op) => {
+        self.inner.poll(context)
+    }
+}
+
+impl Future for Sync<'_> {
+    type Output = Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.inner.poll(context)
+    }
+}
+
+/// An operation of a file that moves no bytes to the caller.
+struct FileOp<'f> {
+    core: Held<'f>,
+    operation: &'static str,
+    place: Option<(u64, u64)>,
+    state: State<'f>,
+}
+
+enum State<'f> {
+    Fault(Option<Error>),
+    Op(OpFuture<'f>),
+}
+
+impl<'f> FileOp<'f> {
+    #[inline]
+    fn new(
+        file: &'f File,
+        operation: &'static str,
+        place: Option<(u64, u64)>,
+        request: Result<OpRequest>,
+    ) -> FileOp<'f> {
+        let core = Held::Borrowed(file.core());
+        let state = match request {
+            Ok(request) => State::Op(OpFuture::new(core.target(), request)),
+            Err(error) => State::Fault(Some(error)),
+        };
+        FileOp { core, operation, place, state }
+    }
+
+    #[inline]
+    fn options(&mut self) -> Option<&mut OpRequest> {
+        match &mut self.state {
+            State::Op(op) => op.options(),
+            State::Fault(_) => None,
+        }
+    }
+
+    #[inline]
+    fn set_class(&mut self, class: Class) {
+        if let Some(request) = self.options() {
+            request.class = class;
+        }
+    }
+
+    fn into_owned(self) -> FileOp<'static> {
+        let core = self.core.into_owned();
+        let state = match self.state {
+            State::Fault(fault) => State::Fault(fault),
+            State::Op(op) => State::Op(op.into_owned(core.target())),
+        };
+        FileOp { core, operation: self.operation, place: self.place, state }
+    }
+
+    fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("path", &self.core.path()).field("place", &self.place);
+    }
+
+    #[inline]
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let result = match &mut self.state {
+            State::Op(op) => {
                 let result = std::task::ready!(op.poll_result(context));
                 // What an operation that failed early gives back is the engine's again.
                 drop(op.take_buffer());
                 result
             }
-            WriteState::Fault(error) => {
-                let again = || Error::invalid(this.operation, "polled again after it had answered");
+            State::Fault(error) => {
+                let again = || Error::invalid(self.operation, "polled again after it had answered");
                 return Poll::Ready(Err(error.take().unwrap_or_else(again)));
             }
         };
         Poll::Ready(result.map(drop).map_err(|failure| {
-            let error = failure.into_error(this.operation, Some(this.file.core()));
-            match this.place {
+            let error = failure.into_error(self.operation, Some(&self.core));
+            match self.place {
                 Some((offset, len)) => error.with_range(offset, len),
                 None => error,
             }
         }))
-    }
-}
-
-impl fmt::Debug for WriteFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteFuture").field("operation", &self.operation).finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, ReadFuture, Step, Walk};
+use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, Read, Step, Walk};
 
 struct Counting;
 
@@ -81,7 +81,7 @@ fn scene() -> (Engine, tempfile::TempDir, File) {
 
 /// Eight reads in flight at any time, without memory of its own for any of them.
 async fn read_many_times(file: &File, times: u64) {
-    let mut reads: [Option<ReadFuture<'_>>; 8] = Default::default();
+    let mut reads: [Option<Read<'_>>; 8] = Default::default();
     let (mut begun, mut over) = (0u64, 0u64);
     poll_fn(|context| {
         loop {

@@ -69,7 +69,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
             let (mut reads, mut many, opening, task) = taken.take().unwrap();
             // Begun before the fork. They may have ended before it, and then the child has their answer too.
             let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
-            let polled = |read: &mut forebay::ReadFuture<'_>| {
+            let polled = |read: &mut forebay::Read<'_>| {
                 Pin::new(read)
                     .poll(&mut Context::from_waker(Waker::noop()))
                     .map(|answer| answer.is_ok() || forked(answer))

@@ -19,7 +19,7 @@ fn requests(engine: &Engine) -> (u64, u64) {
 }
 
 /// Requests and bytes that `batch` costs, and its results.
-fn measured(engine: &Engine, batch: ReadMany<'_>) -> ((u64, u64), Vec<Result<Block>>) {
+fn measured(engine: &Engine, batch: ReadMany) -> ((u64, u64), Vec<Result<Block>>) {
     let before = requests(engine);
     let results = batch.wait().unwrap();
     let after = requests(engine);

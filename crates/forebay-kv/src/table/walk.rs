@@ -1,13 +1,13 @@
 //! Lookups as walks: what a lookup reads is decided on the file's shard, where the read before completes, and
 //! its program is woken once.
 
-use std::future::{IntoFuture, poll_fn};
+use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use forebay::{Block, Class, Step, Walk, WalkManyFuture};
+use forebay::{Block, Class, Step, Walk, WalkMany};
 
 use super::{Found, Lookup, Table};
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl Table {
 struct Batch<T> {
     table: Arc<Table>,
     names: Vec<T>,
-    walks: WalkManyFuture<Lookup>,
+    walks: WalkMany<Lookup>,
 }
 
 /// Brings lookups in any tables to their ends, all at once, with one message to a shard for each table.
@@ -74,7 +74,7 @@ pub(crate) async fn walk_all<T>(
             names.push(name);
             walks.push((next.range(), next));
         }
-        let walks = table.file.walk_many(walks).class(class).into_future();
+        let walks = table.file.walk_many(walks).class(class);
         batches.push(Batch { table, names, walks });
     }
     poll_fn(|context| {

@@ -104,7 +104,7 @@ impl Writer {
     /// What the file has between our last byte and `end`, within one unit.
     fn poll_behind(&mut self, context: &mut Context<'_>, end: u64) -> Poll<Result<crate::block::Block>> {
         let read = self.settling.behind.get_or_insert_with(|| {
-            RangeRead::owned(self.file.core().clone(), self.position..end, Some(self.class))
+            RangeRead::owned(self.file.core().clone(), self.position..end, self.class)
         });
         let behind = ready!(read.poll(context));
         self.settling.behind = None;

@@ -211,7 +211,7 @@ impl Writer {
         let start = self.filling.start();
         let read = self
             .head_read
-            .get_or_insert_with(|| RangeRead::owned(self.file.core().clone(), start..at, Some(self.class)));
+            .get_or_insert_with(|| RangeRead::owned(self.file.core().clone(), start..at, self.class));
         let found = ready!(read.poll(context));
         self.head_read = None;
         let found = self.noted(found)?;

@@ -11,7 +11,7 @@ use crate::scan::ScanBuilder;
 
 impl File {
     /// Many ranges in one message: sorted, merged where that pays, all in flight at once.
-    pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany<'_> {
+    pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
         ReadMany::new(self, ranges.into_iter().collect())
     }
 

@@ -140,7 +140,7 @@ impl Runs {
     }
 
     fn edge(&self, range: Range<u64>) -> Edge {
-        let read = RangeRead::owned(self.file.core().clone(), range.clone(), Some(self.class));
+        let read = RangeRead::owned(self.file.core().clone(), range.clone(), self.class);
         Edge { range, read, found: None }
     }
 
@@ -248,7 +248,7 @@ fn poll_edges(file: &File, class: Class, edges: &mut Edges, context: &mut Contex
             Poll::Ready(Ok(block)) => edge.found = Some(block),
             Poll::Ready(Err(error)) => {
                 // Only a lack of memory is followed by another try.
-                edge.read = RangeRead::owned(file.core().clone(), edge.range.clone(), Some(class));
+                edge.read = RangeRead::owned(file.core().clone(), edge.range.clone(), class);
                 return Poll::Ready(Err(error));
             }
         }

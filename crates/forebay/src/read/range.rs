@@ -1,5 +1,6 @@
 //! One range on its way into a block: widened to what the device needs, read, and cut to what was asked for.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
@@ -13,8 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileCore};
 use crate::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
 use crate::open::Mode;
-use crate::shard;
-use crate::submit::{OpFuture, Target};
+use crate::submit::{Held, OpFuture};
 
 /// Reads a range into a block; what [`File::read`], scans and appends are made of.
 pub(crate) struct RangeRead<'f> {
@@ -24,37 +24,11 @@ pub(crate) struct RangeRead<'f> {
     stage: Stage<'f>,
 }
 
-/// The file, borrowed from a handle or kept for as long as the read lives.
-enum Held<'f> {
-    Borrowed(&'f Arc<FileCore>),
-    Owned(Arc<FileCore>),
-}
-
-impl<'f> Held<'f> {
-    #[inline]
-    fn target(&self) -> Target<'f> {
-        match self {
-            Held::Borrowed(core) => Target::File(core),
-            Held::Owned(core) => Target::Owned(core.clone()),
-        }
-    }
-}
-
-impl std::ops::Deref for Held<'_> {
-    type Target = FileCore;
-
-    #[inline]
-    fn deref(&self) -> &FileCore {
-        match self {
-            Held::Borrowed(core) => core,
-            Held::Owned(core) => core,
-        }
-    }
-}
-
 enum Stage<'f> {
     /// Known without asking the device.
     Known(Option<Result<Block>>),
+    /// An empty range: nothing is read, but whether file and engine are open is looked at.
+    Empty,
     /// Tries the page cache on the calling thread first.
     Cached(Option<OpRequest>),
     Op(OpFuture<'f>),
@@ -62,12 +36,12 @@ enum Stage<'f> {
 
 impl<'f> RangeRead<'f> {
     #[inline]
-    pub(crate) fn new(file: &'f File, range: Range<u64>, class: Option<Class>, exact: bool) -> RangeRead<'f> {
-        RangeRead::of_core(Held::Borrowed(file.core()), range, class, exact)
+    pub(crate) fn new(file: &'f File, range: Range<u64>, exact: bool) -> RangeRead<'f> {
+        RangeRead::of_core(Held::Borrowed(file.core()), range, Class::OF_TASK, exact)
     }
 
     /// A read that keeps the file itself, of what the range has.
-    pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Option<Class>) -> RangeRead<'static> {
+    pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
         RangeRead::of_core(Held::Owned(core), range, class, false)
     }
 
@@ -76,20 +50,48 @@ impl<'f> RangeRead<'f> {
         RangeRead { core: Held::Owned(core), range, exact: false, stage: Stage::Known(Some(result)) }
     }
 
+    /// Sets the class; changes nothing once the read has begun.
+    pub(super) fn set_class(&mut self, class: Class) {
+        let request = match &mut self.stage {
+            Stage::Op(op) => op.options(),
+            Stage::Cached(request) => request.as_mut(),
+            Stage::Known(_) | Stage::Empty => None,
+        };
+        if let Some(request) = request {
+            request.class = class;
+        }
+    }
+
+    /// The same read, as far as it has come, with a count of the file of its own.
+    pub(super) fn into_owned(self) -> RangeRead<'static> {
+        let core = self.core.into_owned();
+        let stage = match self.stage {
+            Stage::Op(op) => Stage::Op(op.into_owned(core.target())),
+            Stage::Cached(request) => Stage::Cached(request),
+            Stage::Known(known) => Stage::Known(known),
+            Stage::Empty => Stage::Empty,
+        };
+        RangeRead { core, range: self.range, exact: self.exact, stage }
+    }
+
+    pub(super) fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("path", &self.core.path()).field("range", &self.range);
+    }
+
     /// Is the result known without asking a device?
     pub(crate) fn is_known(&self) -> bool {
         matches!(self.stage, Stage::Known(_))
     }
 
     #[inline]
-    fn of_core(core: Held<'f>, range: Range<u64>, class: Option<Class>, exact: bool) -> RangeRead<'f> {
+    fn of_core(core: Held<'f>, range: Range<u64>, class: Class, exact: bool) -> RangeRead<'f> {
         let stage = match Widened::of(&range, core.alignment().read_offset) {
             Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
-            Ok(_) if range.is_empty() => Stage::Known(Some(empty(&core))),
+            Ok(_) if range.is_empty() => Stage::Empty,
             Ok(widened) => {
                 let request = OpRequest {
                     kind: OpKind::Read,
-                    class: class.unwrap_or_else(shard::class),
+                    class,
                     durability: Durability::None,
                     flush: Flush::Queued,
                     offset: widened.offset,
@@ -122,6 +124,10 @@ impl<'f> RangeRead<'f> {
                         return Poll::Ready(Ok(block));
                     }
                     self.stage = Stage::Op(OpFuture::new(self.core.target(), request));
+                }
+                Stage::Empty => {
+                    self.stage = Stage::Known(None);
+                    return Poll::Ready(empty(&self.core));
                 }
                 Stage::Known(known) => {
                     let known = known.take();

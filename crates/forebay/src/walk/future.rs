@@ -3,32 +3,79 @@
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::Walk;
 use super::batch::{Batch, Place, Settings};
 use super::many;
 use super::run;
 use super::state::{Failure, Job};
 use super::table::WalkKey;
+use super::{DEPTH, HOPS_MAX, Walk};
+use crate::class::Class;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::FileCore;
 use crate::op::OpFailure;
 use crate::shard::inbox::{Inbox, Message};
 use crate::shard::with_current;
+use crate::submit::Held;
+use crate::wait;
 
-/// The future of [`WalkOne`](crate::WalkOne). Dropping it ends the walk.
-#[must_use = "futures do nothing unless awaited"]
-pub struct WalkFuture<'f, W: Walk> {
-    core: &'f Arc<FileCore>,
+/// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends the walk.
+#[must_use = "a walk begins only when it is awaited or waited for"]
+pub struct WalkOne<'f, W: Walk> {
+    core: Held<'f>,
     root: Range<u64>,
     settings: Settings,
     state: State<W>,
 }
+
+/// Many walks in one message, which begin when it is first polled; see [`File::walk_many`](crate::File::walk_many).
+///
+/// Awaiting it fails as a whole only when the file or the engine is closed; all else is in the single results, which come
+/// in the order of the walks. It borrows nothing. Dropping it ends all its walks.
+#[must_use = "walks begin only when they are awaited or waited for"]
+pub struct WalkMany<W: Walk> {
+    core: Arc<FileCore>,
+    settings: Settings,
+    state: Many<W>,
+}
+
+enum Many<W> {
+    New(Vec<(Range<u64>, W)>),
+    Begun(Run),
+}
+
+/// What both have in common.
+macro_rules! settings {
+    ($name:ty, $new:path) => {
+        impl<W: Walk> $name {
+            /// Sets the hops after which a walk fails with [`TooManyHops`](crate::ErrorKind::TooManyHops), so that a cycle in a
+            /// damaged file ends. The root is the first hop; a [`ReadEach`](crate::Step::ReadEach) counts once. Default: 64.
+            /// After the first poll it changes nothing.
+            pub fn hops_max(mut self, hops: u32) -> Self {
+                if let $new(_) = self.state {
+                    self.settings.hops_max = hops;
+                }
+                self
+            }
+
+            /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
+            /// [scopes](Class::scope). After the first poll it changes nothing.
+            pub fn class(mut self, class: Class) -> Self {
+                if let $new(_) = self.state {
+                    self.settings.class = class;
+                }
+                self
+            }
+        }
+    };
+}
+
+settings!(WalkOne<'_, W>, State::New);
+settings!(WalkMany<W>, Many::New);
 
 enum State<W> {
     /// Not polled yet, or no room was found.
@@ -42,12 +89,37 @@ enum State<W> {
     Over,
 }
 
-// Nothing in it is pinned in place: the walk itself moves into its slot.
-impl<W: Walk> Unpin for WalkFuture<'_, W> {}
+// Nothing in them is pinned in place: the walks themselves move into their slots.
+impl<W: Walk> Unpin for WalkOne<'_, W> {}
+impl<W: Walk> Unpin for WalkMany<W> {}
 
-impl<'f, W: Walk> WalkFuture<'f, W> {
-    pub(super) fn new(core: &'f Arc<FileCore>, root: Range<u64>, settings: Settings, walk: W) -> Self {
-        WalkFuture { core, root, settings, state: State::New(walk) }
+impl<'f, W: Walk> WalkOne<'f, W> {
+    #[inline]
+    pub(super) fn new(core: &'f Arc<FileCore>, root: Range<u64>, walk: W) -> Self {
+        let settings = Settings { class: Class::OF_TASK, hops_max: HOPS_MAX, depth: 1 };
+        WalkOne { core: Held::Borrowed(core), root, settings, state: State::New(walk) }
+    }
+
+    /// Returns the same walk with a count of the file of its own instead of a borrowed handle, for tasks that need
+    /// `'static`. Costs an atomic increment.
+    pub fn owned(mut self) -> WalkOne<'static, W> {
+        WalkOne {
+            core: Held::Owned(self.core.shared().clone()),
+            root: self.root.clone(),
+            settings: self.settings,
+            state: std::mem::replace(&mut self.state, State::Over),
+        }
+    }
+
+    /// Blocks the calling thread until the walk is over.
+    ///
+    /// # Errors
+    /// As when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    pub fn wait(self) -> std::result::Result<W::Output, W::Error> {
+        match wait::refusal() {
+            Some(kind) => Err(Error::new(kind, "walk").into()),
+            None => wait::block_on_any(self),
+        }
     }
 
     /// The walk as it ended, or why it has none to show.
@@ -78,10 +150,12 @@ impl<'f, W: Walk> WalkFuture<'f, W> {
 
     #[inline]
     fn begin(&mut self, walk: W, context: &mut Context<'_>) -> Poll<Result<Job>> {
-        let core = self.core;
+        let core = self.core.shared();
         if let Some(failure) = refusal(core) {
             return Poll::Ready(Err(self.failed(failure)));
         }
+        self.settings.class = self.settings.class.or_of_task();
+        let (settings, root, state) = (self.settings, &self.root, &mut self.state);
         let mut walk = Some(walk);
         let here = with_current(|shard| {
             if !Arc::ptr_eq(shard.engine(), core.engine()) {
@@ -91,26 +165,29 @@ impl<'f, W: Walk> WalkFuture<'f, W> {
                 return Some(Poll::Pending);
             }
             let job = Job::new(walk.take()?);
-            match run::begin(shard, core, self.settings, &self.root, context.waker(), job) {
+            Some(match run::begin(shard, core, settings, root, context.waker(), job) {
                 Ok(key) => {
                     let polled = run::poll(shard, key, context.waker());
                     if polled.is_pending() {
-                        self.state = State::Local { shard: shard.uid(), key };
+                        *state = State::Local { shard: shard.uid(), key };
                     }
-                    Some(polled.map(|job| job.ok_or_else(|| self.lost())))
+                    polled.map(Ok)
                 }
-                Err(failure) => Some(Poll::Ready(Err(self.failed(failure)))),
-            }
+                Err(failure) => Poll::Ready(Err(failure)),
+            })
         });
         match (here.flatten(), walk) {
-            (Some(polled), None) => polled,
+            (Some(polled), None) => polled.map(|ended| match ended {
+                Ok(job) => job.ok_or_else(|| self.lost()),
+                Err(failure) => Err(self.failed(failure)),
+            }),
             (Some(_), Some(walk)) => {
                 self.state = State::New(walk);
                 Poll::Pending
             }
             (None, Some(walk)) => {
                 let place = Place::Waiting(self.root.clone(), Job::new(walk));
-                self.poll_remote(Run::new(core, self.settings, vec![place]), context)
+                self.poll_remote(Run::new(core.clone(), settings, vec![place]), context)
             }
             (None, None) => Poll::Ready(Err(self.lost())),
         }
@@ -134,10 +211,10 @@ impl<'f, W: Walk> WalkFuture<'f, W> {
         if self.core.engine().is_forked() {
             return Poll::Ready(Err(self.failed(OpFailure::Forked)));
         }
-        let Some(inbox) = owner(self.core, uid) else {
+        let Some(inbox) = owner(&self.core, uid) else {
             return Poll::Ready(Err(self.failed(OpFailure::EngineClosed)));
         };
-        let batch = Batch::new(self.core.clone(), self.settings, vec![Place::Gone], Some(key));
+        let batch = Batch::new(self.core.shared().clone(), self.settings, vec![Place::Gone], Some(key));
         batch.set_shard(inbox.index);
         // The waker is in place before the shard can see the batch.
         batch.register(context.waker());
@@ -150,7 +227,7 @@ impl<'f, W: Walk> WalkFuture<'f, W> {
     }
 
     fn failed(&self, failure: OpFailure) -> Error {
-        let error = failure.into_error("walk", Some(self.core));
+        let error = failure.into_error("walk", Some(&self.core));
         error.with_range(self.root.start, self.root.end.saturating_sub(self.root.start))
     }
 
@@ -159,7 +236,7 @@ impl<'f, W: Walk> WalkFuture<'f, W> {
     }
 }
 
-impl<W: Walk> Future for WalkFuture<'_, W> {
+impl<W: Walk> Future for WalkOne<'_, W> {
     type Output = std::result::Result<W::Output, W::Error>;
 
     #[inline]
@@ -170,13 +247,16 @@ impl<W: Walk> Future for WalkFuture<'_, W> {
     }
 }
 
-impl<W: Walk> fmt::Debug for WalkFuture<'_, W> {
+impl<W: Walk> fmt::Debug for WalkOne<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkFuture").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("WalkOne")
+            .field("path", &self.core.path())
+            .field("root", &self.root)
+            .finish_non_exhaustive()
     }
 }
 
-impl<W: Walk> Drop for WalkFuture<'_, W> {
+impl<W: Walk> Drop for WalkOne<'_, W> {
     #[inline]
     fn drop(&mut self) {
         if let State::Local { shard: uid, key } = self.state {
@@ -185,7 +265,7 @@ impl<W: Walk> Drop for WalkFuture<'_, W> {
     }
 }
 
-impl<W: Walk> WalkFuture<'_, W> {
+impl<W: Walk> WalkOne<'_, W> {
     /// Dropped before the ending was taken.
     #[cold]
     fn give_up(&mut self, uid: u32, key: WalkKey) {
@@ -201,7 +281,7 @@ impl<W: Walk> WalkFuture<'_, W> {
             here
         });
         if here != Some(true)
-            && let Some(inbox) = owner(self.core, uid)
+            && let Some(inbox) = owner(&self.core, uid)
         {
             inbox.dropped_walks.mark(key.index);
         }
@@ -230,34 +310,50 @@ fn ending<W: Walk>(
     }
 }
 
-/// The future of [`WalkMany`](crate::WalkMany). Dropping it ends all its walks.
-#[must_use = "futures do nothing unless awaited"]
-pub struct WalkManyFuture<W: Walk> {
-    run: Run,
-    _walk: PhantomData<fn() -> W>,
-}
+impl<W: Walk> WalkMany<W> {
+    pub(super) fn new(core: &Arc<FileCore>, walks: Vec<(Range<u64>, W)>) -> WalkMany<W> {
+        let settings = Settings { class: Class::OF_TASK, hops_max: HOPS_MAX, depth: DEPTH };
+        WalkMany { core: core.clone(), settings, state: Many::New(walks) }
+    }
 
-impl<W: Walk> WalkManyFuture<W> {
-    pub(super) fn new(
-        core: &Arc<FileCore>,
-        settings: Settings,
-        walks: Vec<(Range<u64>, W)>,
-    ) -> WalkManyFuture<W> {
-        let places = walks.into_iter().map(|(root, walk)| Place::Waiting(root, Job::new(walk)));
-        WalkManyFuture { run: Run::new(core, settings, places.collect()), _walk: PhantomData }
+    /// Sets the walks under way at once, at least 1. Default: 128. After the first poll it changes nothing.
+    pub fn depth(mut self, walks: u32) -> Self {
+        if let Many::New(_) = self.state {
+            self.settings.depth = walks.max(1);
+        }
+        self
+    }
+
+    /// Blocks the calling thread until all walks are over.
+    ///
+    /// # Errors
+    /// As when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    pub fn wait(self) -> Result<Vec<std::result::Result<W::Output, W::Error>>> {
+        wait::block_on("walk", self)
     }
 }
 
-impl<W: Walk> Future for WalkManyFuture<W> {
+impl<W: Walk> Future for WalkMany<W> {
     type Output = Result<Vec<std::result::Result<W::Output, W::Error>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let places = match ready!(self.run.poll(context)) {
+        let this = &mut *self;
+        let run = loop {
+            match &mut this.state {
+                Many::Begun(run) => break run,
+                Many::New(walks) => {
+                    let walks = std::mem::take(walks).into_iter();
+                    let places = walks.map(|(root, walk)| Place::Waiting(root, Job::new(walk))).collect();
+                    let settings = Settings { class: this.settings.class.or_of_task(), ..this.settings };
+                    this.state = Many::Begun(Run::new(this.core.clone(), settings, places));
+                }
+            }
+        };
+        let places = match ready!(run.poll(context)) {
             Ok(places) => places,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let core = &self.run.batch.file;
-        let lost = || core.describe(Error::new(ErrorKind::Cancelled, "walk"));
+        let lost = || this.core.describe(Error::new(ErrorKind::Cancelled, "walk"));
         let endings = places.into_iter().map(|place| match place {
             Place::Over(job) => ending::<W>(Ok(job), lost),
             _ => Err(lost().into()),
@@ -266,9 +362,9 @@ impl<W: Walk> Future for WalkManyFuture<W> {
     }
 }
 
-impl<W: Walk> fmt::Debug for WalkManyFuture<W> {
+impl<W: Walk> fmt::Debug for WalkMany<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WalkManyFuture").finish_non_exhaustive()
+        f.debug_struct("WalkMany").field("path", &self.core.path()).finish_non_exhaustive()
     }
 }
 
@@ -279,8 +375,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(core: &Arc<FileCore>, settings: Settings, places: Vec<Place>) -> Run {
-        Run { batch: Batch::new(core.clone(), settings, places, None), sent: false }
+    fn new(core: Arc<FileCore>, settings: Settings, places: Vec<Place>) -> Run {
+        Run { batch: Batch::new(core, settings, places, None), sent: false }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Place>>> {
