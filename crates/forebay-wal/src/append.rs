@@ -46,6 +46,7 @@ impl<'a> Entry<'a> {
                         Poll::Ready(Ok(first))
                     }
                     Err(error) => {
+                        self.shared.leave(place);
                         self.stage = Stage::Over;
                         Poll::Ready(Err(error))
                     }

@@ -15,9 +15,11 @@ use crate::format::{HEADER_BYTES, Kind};
 use crate::segment::Index;
 use crate::stats::Stats;
 use crate::wait::wake_all;
+use line::Line;
 
 mod end;
 mod group;
+mod line;
 mod push;
 
 pub(crate) use group::{Group, framed_bytes, own_buffer};
@@ -67,10 +69,9 @@ pub(crate) struct State {
     pub(crate) first_lsn: u64,
     /// Bytes of framed records that are not durable.
     pending: usize,
-    /// Who waits for room, in the order of arrival.
-    room: VecDeque<(u64, Waker)>,
-    next_place: u64,
-    /// Who waits for room without a place in that line; all are woken when there may be some.
+    /// Appends that wait for room.
+    line: Line,
+    /// Wakers of waits for room without a place in that line; all are woken when there may be some.
     watchers: Vec<Waker>,
     /// The log's task, when it waits for work.
     writer: Option<Waker>,
@@ -119,8 +120,7 @@ impl Shared {
                 next_lsn,
                 first_lsn: index.first_lsn(),
                 pending: 0,
-                room: VecDeque::new(),
-                next_place: 0,
+                line: Line::default(),
                 watchers: Vec::new(),
                 writer: None,
                 failed: None,
@@ -176,8 +176,9 @@ impl Shared {
         stats
     }
 
-    /// The log's task asks for the next group, and is woken when there is one.
-    pub(crate) fn poll_work(&self, waker: &Waker) -> Poll<Work> {
+    /// Returns the next group for the log's task, which is woken when there is one. `patience_ns` becomes the time at
+    /// which it has to [pass](Self::pass) appends that were called and not polled, if there are any.
+    pub(crate) fn poll_work(&self, waker: &Waker, patience_ns: &mut Option<u64>) -> Poll<Work> {
         let mut state = self.lock();
         let state = &mut *state;
         if let Some(mut group) = state.groups.pop_front() {
@@ -193,7 +194,20 @@ impl Shared {
             Some(known) if known.will_wake(waker) => {}
             other => *other = Some(waker.clone()),
         }
+        *patience_ns = state.line.deadline_ns();
         Poll::Pending
+    }
+
+    /// Lets others pass the appends that were called and not polled in time.
+    pub(crate) fn pass(&self) {
+        let mut woken = Vec::new();
+        {
+            let mut state = self.lock();
+            let state = &mut *state;
+            state.line.call(&self.limits, state.pending, self.engine.now_ns(), &mut woken);
+            woken.append(&mut state.watchers);
+        }
+        wake_all(woken);
     }
 
     /// The group taken last, with so many bytes of framed records, is durable: `update` changes the index,
@@ -205,7 +219,7 @@ impl Shared {
         woken: &mut Vec<Waker>,
         update: impl FnOnce(&mut State),
     ) {
-        let (room, watchers) = {
+        let watchers = {
             let mut state = self.lock();
             let state = &mut *state;
             state.pending = state.pending.saturating_sub(framed);
@@ -218,9 +232,12 @@ impl Shared {
                 group.clear();
                 state.free.push(group);
             }
-            (state.room_waker(), std::mem::take(&mut state.watchers))
+            if !state.line.is_empty() {
+                state.line.call(&self.limits, state.pending, self.engine.now_ns(), woken);
+            }
+            std::mem::take(&mut state.watchers)
         };
-        wake_all(woken.drain(..).chain(room).chain(watchers));
+        wake_all(woken.drain(..).chain(watchers));
     }
 
     /// Is the group of this ticket durable?
@@ -274,11 +291,6 @@ impl State {
         let first = self.groups.front()?.number;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;
         self.groups.get_mut(index).map(|group| &mut group.wakers)
-    }
-
-    /// The waker of the first who waits for room.
-    fn room_waker(&self) -> Option<Waker> {
-        self.room.front().map(|(_, waker)| waker.clone())
     }
 
     /// Starts a group at the end of the queue.

@@ -105,7 +105,9 @@ impl Wal {
     /// Appends a record; answers its number when it is durable. An empty record is a record.
     ///
     /// Records whose appends were polled one after the other get numbers in that order. When too much waits
-    /// already ([`Options::pending_bytes_max`]) it waits for its turn, first come, first served.
+    /// already ([`Options::pending_bytes_max`]) it waits for its turn: first come, first served among appends that
+    /// are polled when they are woken. Others pass one that is not (kept in a `select!`, say) while
+    /// there is room; the first time they may wait 50 ms for it. Once its record is queued it is written, polled or not.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Closed`](crate::ErrorKind::Closed),

@@ -18,9 +18,8 @@ impl Shared {
             let mut state = self.lock();
             state.closing = true;
             // Those that wait for room find the log closed.
-            let room = std::mem::take(&mut state.room);
             let watchers = std::mem::take(&mut state.watchers);
-            let room = room.into_iter().map(|(_, waker)| waker).chain(watchers);
+            let room = state.line.clear().chain(watchers);
             state.writer.take().into_iter().chain(room).collect()
         };
         wake_all(wakers);
@@ -42,7 +41,7 @@ impl Shared {
             state.groups.clear();
             state.free.clear();
             state.pending = 0;
-            wakers.extend(std::mem::take(&mut state.room).into_iter().map(|(_, waker)| waker));
+            wakers.extend(state.line.clear());
             wakers.append(&mut state.watchers);
             wakers
         };
@@ -66,14 +65,14 @@ impl Shared {
             state.cut_short.clone_from(&cut_short);
             let unfinished = self.done.load(Ordering::Acquire) + 1 < state.next_group;
             let segments = if orderly { Vec::new() } else { state.index.release() };
-            (unfinished && state.failed.is_none(), segments, std::mem::take(&mut state.room))
+            (unfinished && state.failed.is_none(), segments, state.line.clear())
         };
         drop(segments);
         if unfinished {
             self.fail(&cut_short.unwrap_or_else(closed));
         }
         let ends = std::mem::take(&mut self.lock().ends);
-        wake_all(room.into_iter().map(|(_, waker)| waker).chain(ends));
+        wake_all(room.chain(ends));
     }
 
     /// What ended the task before its time: the engine knows, and a task that it would not begin is told.

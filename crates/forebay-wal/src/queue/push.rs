@@ -5,13 +5,12 @@ use std::task::{Poll, Waker};
 use forebay::BlockMut;
 
 use super::group::{self, Group, extend};
-use super::{Limits, Shared, State, Ticket, is_large};
+use super::line::Asker;
+use super::{Shared, State, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Kind;
 use crate::lsn::Lsn;
 use crate::wait::wake_all;
-
-mod attempt;
 
 /// A change of the log that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub(crate) enum Change {
 
 impl Shared {
     /// Queues records, all in one group and numbered in a row, when it is their turn and there is room.
-    /// Answers what to wait for, and the first one's number.
+    /// Returns what to wait for, and the first one's number.
     ///
     /// `place` is the caller's place among those who wait for room, kept until the records are in or it
     /// [leaves](Self::leave).
@@ -36,66 +35,114 @@ impl Shared {
         place: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<(Ticket, u64)>> {
+        match self.push(records, place, Some(waker)) {
+            Ok(Some(pushed)) => Poll::Ready(Ok(pushed)),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Queues a record now; `None` when there is no room, or when it is another's turn.
+    pub(crate) fn try_push(&self, record: &[u8]) -> Result<Option<(Ticket, u64)>> {
+        let records = [record];
+        self.check_size(&records)?;
+        self.push(&records, &mut None, None)
+    }
+
+    /// Queues records if it is their turn; else `waker`, if there is one, is kept in the line.
+    fn push(
+        &self,
+        records: &[&[u8]],
+        place: &mut Option<u64>,
+        waker: Option<&Waker>,
+    ) -> Result<Option<(Ticket, u64)>> {
         let framed = group::framed_bytes(records);
         let large = is_large(&self.limits, framed);
+        let mut woken = Vec::new();
         {
-            let mut state = self.lock();
-            let state = &mut *state;
-            if let Err(error) = state.check() {
-                return Poll::Ready(Err(error));
-            }
-            if !state.is_turn(&self.limits, framed, *place) {
-                state.wait_for_room(place, waker);
-                return Poll::Pending;
-            }
-            if !large && let Err(error) = state.make_group(self, framed) {
+            let mut locked = self.lock();
+            let state = &mut *locked;
+            state.check()?;
+            let asker = if waker.is_some() { Asker::Waits(*place) } else { Asker::Tries };
+            state.call(self, &mut woken);
+            let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
+            if is_turn
+                && !large
+                && let Err(error) = state.make_group(self, framed)
+            {
                 let exhausted = matches!(error.kind(), forebay::ErrorKind::ArenaExhausted { .. });
                 if !exhausted || state.pending == 0 {
-                    return Poll::Ready(Err(error.into()));
+                    return Err(error.into());
                 }
                 // The group that is being written will give its memory back.
-                state.wait_for_room(place, waker);
-                return Poll::Pending;
+                is_turn = false;
+            }
+            if !is_turn {
+                let is_new = waker.is_none_or(|waker| state.line.wait(place, framed, waker));
+                state.stats.full_waits += u64::from(is_new);
+                drop(locked);
+                wake_all(woken);
+                return Ok(None);
             }
             state.pending += framed;
-            state.leave(place);
+            state.line.leave(place);
             if !large {
                 let pushed = state.push(records);
-                let wakers = [state.writer.take(), state.next_in_line()];
-                return self.answer(pushed, wakers);
+                let writer = state.writer.take();
+                state.call(self, &mut woken);
+                drop(locked);
+                wake_all(writer.into_iter().chain(woken));
+                return pushed.map(Some);
             }
         }
         // Its room is reserved; so long a copy is made without the lock.
         let buffer = group::own_buffer(&self.engine, records, framed, self.limits.unit);
-        let mut state = self.lock();
+        let mut locked = self.lock();
+        let state = &mut *locked;
         let pushed = match buffer {
             Ok(buffer) => state.check().map(|()| state.push_own(buffer, records.len(), self.engine.now_ns())),
             Err(error) => Err(error.into()),
         };
+        let writer = state.writer.take();
         if pushed.is_err() {
             state.pending = state.pending.saturating_sub(framed);
+            woken.append(&mut state.watchers);
         }
-        let wakers = [state.writer.take(), state.next_in_line()];
-        drop(state);
-        self.answer(pushed, wakers)
-    }
-
-    /// Wakes, without the lock, and answers.
-    fn answer<T>(&self, pushed: Result<T>, wakers: [Option<Waker>; 2]) -> Poll<Result<T>> {
-        wake_all(wakers.into_iter().flatten());
-        Poll::Ready(pushed)
+        state.call(self, &mut woken);
+        drop(locked);
+        wake_all(writer.into_iter().chain(woken));
+        pushed.map(Some)
     }
 
     /// Gives up a place among those who wait for room.
     pub(crate) fn leave(&self, place: &mut Option<u64>) {
         if place.is_some() {
-            let (next, watchers) = {
-                let mut state = self.lock();
-                state.leave(place);
-                (state.next_in_line(), std::mem::take(&mut state.watchers))
-            };
-            wake_all(next.into_iter().chain(watchers));
+            let mut woken = Vec::new();
+            {
+                let mut locked = self.lock();
+                let state = &mut *locked;
+                state.line.leave(place);
+                state.call(self, &mut woken);
+                woken.append(&mut state.watchers);
+            }
+            wake_all(woken);
         }
+    }
+
+    /// Whether a record of `bytes` would be taken now; then `waker` is not kept.
+    pub(crate) fn poll_room(&self, bytes: usize, waker: &Waker) -> Poll<Result<()>> {
+        let framed = bytes.saturating_add(crate::format::RECORD_HEADER_BYTES);
+        let mut state = self.lock();
+        if let Err(error) = state.check() {
+            return Poll::Ready(Err(error));
+        }
+        if state.line.is_turn(&self.limits, state.pending, framed, Asker::Tries) {
+            return Poll::Ready(Ok(()));
+        }
+        if !state.watchers.iter().any(|known| known.will_wake(waker)) {
+            state.watchers.push(waker.clone());
+        }
+        Poll::Pending
     }
 
     /// What to wait for so that everything queued before is durable.
@@ -165,38 +212,16 @@ impl State {
         Ok(())
     }
 
-    fn is_turn(&self, limits: &Limits, framed: usize, place: Option<u64>) -> bool {
-        let first = self.room.front().map(|&(first, _)| first);
-        (first.is_none() || first == place) && self.has_room(limits, framed)
-    }
-
-    /// Something always fits when nothing waits.
-    fn has_room(&self, limits: &Limits, framed: usize) -> bool {
-        self.pending == 0 || self.pending.saturating_add(framed) <= limits.pending_bytes
-    }
-
-    fn wait_for_room(&mut self, place: &mut Option<u64>, waker: &Waker) {
-        let known = place.and_then(|place| self.room.iter_mut().find(|(known, _)| *known == place));
-        match known {
-            Some((_, known)) => known.clone_from(waker),
-            None => {
-                self.stats.full_waits += 1;
-                *place = Some(self.next_place);
-                self.room.push_back((self.next_place, waker.clone()));
-                self.next_place += 1;
-            }
+    /// Wakes appends that have their turn. The log's task is woken with them, to wait for those that are not polled.
+    fn call(&mut self, shared: &Shared, woken: &mut Vec<Waker>) {
+        if self.line.is_empty() {
+            return;
         }
-    }
-
-    fn leave(&mut self, place: &mut Option<u64>) {
-        if let Some(place) = place.take() {
-            self.room.retain(|&(known, _)| known != place);
+        let before = woken.len();
+        self.line.call(&shared.limits, self.pending, shared.engine.now_ns(), woken);
+        if woken.len() > before {
+            woken.extend(self.writer.take());
         }
-    }
-
-    /// Whoever is first now may find room as well; it looks for itself.
-    fn next_in_line(&self) -> Option<Waker> {
-        self.room_waker()
     }
 
     /// Makes sure that the queue's last group takes `framed` more bytes of records.

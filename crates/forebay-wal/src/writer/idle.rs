@@ -15,6 +15,8 @@ use crate::queue::{Shared, Work};
 #[derive(Default)]
 pub(super) struct Idle {
     tick: Option<shard::Sleep>,
+    /// Until appends that were called and not polled are passed, and the time on the engine's clock.
+    patience: Option<(u64, shard::Sleep)>,
     ticks: u32,
 }
 
@@ -38,8 +40,28 @@ impl Idle {
         half: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Work>>> {
-        if let Poll::Ready(work) = shared.poll_work(context.waker()) {
-            return Poll::Ready(Ok(Some(work)));
+        loop {
+            let mut until_ns = None;
+            if let Poll::Ready(work) = shared.poll_work(context.waker(), &mut until_ns) {
+                return Poll::Ready(Ok(Some(work)));
+            }
+            let Some(until_ns) = until_ns else {
+                self.patience = None;
+                break;
+            };
+            let known = self.patience.take().filter(|(known_ns, _)| *known_ns == until_ns);
+            let (_, sleep) = self.patience.insert(known.unwrap_or_else(|| {
+                let left = until_ns.saturating_sub(shared.engine.now_ns());
+                (until_ns, shard::sleep(Duration::from_nanos(left)))
+            }));
+            match Pin::new(sleep).poll(context) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(Ok(())) => {
+                    self.patience = None;
+                    shared.pass();
+                }
+            }
         }
         if marked {
             self.tick = None;

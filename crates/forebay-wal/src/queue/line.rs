@@ -1,0 +1,147 @@
+//! The line of appends that wait for room.
+//!
+//! A waiter is *called* (woken) once its record fits; from then on it is the caller's part to poll. Others wait for
+//! it for 50 ms, so that the order of arrival holds among appends that are polled; after that they pass it
+//! while there is room. So an append that is not polled loses its precedence, and stops no other. One that is polled
+//! and finds too little room again closes the line behind it until it fits, and keeps its precedence for longer each
+//! time: long records do not starve beside short ones.
+//!
+//! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.* So what
+//! wakes it is a group that becomes durable, or the end of that other one's time, which the log's task waits for.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use crate::queue::Limits;
+
+/// What asks for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// It waits, at this place if it has one already.
+    Waits(Option<u64>),
+    /// It has no place, and leaves precedence only to waiters that lost theirs before.
+    Tries,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    /// Woken; others wait until then, on the engine's clock.
+    Called(u64),
+    /// Woken, and not polled in time.
+    Passed,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    place: u64,
+    framed: usize,
+    waker: Waker,
+    state: State,
+    /// It was woken and found too little room, so often.
+    refusals: u32,
+}
+
+/// Others wait so long for a waiter that was called: longer than a busy machine takes to run its thread.
+const PATIENCE_NS: u64 = 50_000_000;
+/// The time doubles with each refusal, up to this many.
+const REFUSALS_MAX: u32 = 3;
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// In the order of arrival.
+    waiters: VecDeque<Waiter>,
+    next_place: u64,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Whether records of so many bytes go now; `pending` bytes wait to be written.
+    pub(super) fn is_turn(&self, limits: &Limits, pending: usize, framed: usize, asker: Asker) -> bool {
+        let before = match asker {
+            Asker::Waits(Some(place)) => self.index_of(place),
+            _ => self.waiters.len(),
+        };
+        fits(limits, pending, framed)
+            && self.waiters.iter().take(before).all(|waiter| match waiter.state {
+                State::Waits => false,
+                State::Called(_) => asker == Asker::Tries && waiter.refusals == 0,
+                State::Passed => true,
+            })
+    }
+
+    /// Keeps a waker until room comes. Returns whether the waiter is new.
+    pub(super) fn wait(&mut self, place: &mut Option<u64>, framed: usize, waker: &Waker) -> bool {
+        if let Some(known) = *place {
+            let index = self.index_of(known);
+            if let Some(waiter) = self.waiters.get_mut(index).filter(|waiter| waiter.place == known) {
+                waiter.waker.clone_from(waker);
+                waiter.refusals += u32::from(waiter.state != State::Waits && waiter.refusals < REFUSALS_MAX);
+                waiter.state = State::Waits;
+                return false;
+            }
+        }
+        *place = Some(self.next_place);
+        let waiter =
+            Waiter { place: self.next_place, framed, waker: waker.clone(), state: State::Waits, refusals: 0 };
+        self.waiters.push_back(waiter);
+        self.next_place += 1;
+        true
+    }
+
+    /// Gives up a place.
+    pub(super) fn leave(&mut self, place: &mut Option<u64>) {
+        if let Some(place) = place.take() {
+            let index = self.index_of(place);
+            if self.waiters.get(index).is_some_and(|waiter| waiter.place == place) {
+                self.waiters.remove(index);
+            }
+        }
+    }
+
+    /// Calls, in order, the waiters that fit into the room that there is, beside those that are called already. Those
+    /// whose time is over are passed. `now_ns` is the engine's time.
+    pub(super) fn call(&mut self, limits: &Limits, mut pending: usize, now_ns: u64, woken: &mut Vec<Waker>) {
+        for waiter in &mut self.waiters {
+            match waiter.state {
+                State::Called(until) if until <= now_ns => waiter.state = State::Passed,
+                State::Called(_) => pending = pending.saturating_add(waiter.framed),
+                State::Passed => {}
+                State::Waits if fits(limits, pending, waiter.framed) => {
+                    pending = pending.saturating_add(waiter.framed);
+                    let patience = PATIENCE_NS << waiter.refusals;
+                    waiter.state = State::Called(now_ns.saturating_add(patience));
+                    woken.push(waiter.waker.clone());
+                }
+                State::Waits => return,
+            }
+        }
+    }
+
+    /// When the time of a waiter is over that others may wait for.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let times = self.waiters.iter().filter_map(|waiter| match waiter.state {
+            State::Called(until) => Some(until),
+            _ => None,
+        });
+        times.min()
+    }
+
+    /// Takes all wakers: the log ends or has failed.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiters).into_iter().map(|waiter| waiter.waker)
+    }
+
+    /// Places ascend along the line.
+    fn index_of(&self, place: u64) -> usize {
+        self.waiters.partition_point(|waiter| waiter.place < place)
+    }
+}
+
+/// Something always fits when nothing is pending.
+fn fits(limits: &Limits, pending: usize, framed: usize) -> bool {
+    pending == 0 || pending.saturating_add(framed) <= limits.pending_bytes
+}
