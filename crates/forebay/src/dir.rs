@@ -1,14 +1,18 @@
 //! Names, directories and what is known about a file without reading it.
 
+mod handle;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
-use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::driver::meta::{At, MetaReply, MetaRequest};
 use crate::engine::Engine;
 use crate::pending::Pending;
+
+pub use handle::Dir;
 
 /// Names and directories. Every call runs on a thread of the engine's pool, begins at once, and never blocks a shard.
 impl Engine {
@@ -34,7 +38,7 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::Rename { from: owned(from), to: owned(to) }, done)
+        self.ask(MetaRequest::Rename { from: at(from), to: at(to) }, done)
     }
 
     /// Gives the file `from` the second name `to` and syncs the directory of `to`. Fails when `to` exists.
@@ -42,7 +46,7 @@ impl Engine {
     /// # Errors
     /// Those of link(2), and of opening the directory of `to` for reading.
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::HardLink { from: owned(from), to: owned(to) }, done)
+        self.ask(MetaRequest::HardLink { from: at(from), to: at(to) }, done)
     }
 
     /// Removes a file's name; the file itself goes with its last name and its last open handle.
@@ -53,7 +57,7 @@ impl Engine {
     /// # Errors
     /// Those of unlink(2).
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::RemoveFile { path: owned(path) }, done)
+        self.ask(MetaRequest::RemoveFile { path: at(path) }, done)
     }
 
     /// Removes an empty directory. Not synced, as [`remove_file`](Engine::remove_file).
@@ -61,7 +65,7 @@ impl Engine {
     /// # Errors
     /// Those of rmdir(2).
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::RemoveDir { path: owned(path) }, done)
+        self.ask(MetaRequest::RemoveDir { path: at(path) }, done)
     }
 
     /// Makes a directory. Not synced: [`sync_dir`](Engine::sync_dir) on the directory above makes it durable.
@@ -69,7 +73,7 @@ impl Engine {
     /// # Errors
     /// Those of mkdir(2): one that exists is an error.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::CreateDir { path: owned(path) }, done)
+        self.ask(MetaRequest::CreateDir { path: at(path) }, done)
     }
 
     /// Makes a directory and those above it that are missing; one that exists is fine. Not synced.
@@ -77,7 +81,7 @@ impl Engine {
     /// # Errors
     /// Those of mkdir(2). Directories made before the failure stay.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::CreateDirAll { path: owned(path) }, done)
+        self.ask(MetaRequest::CreateDirAll { path: at(path) }, done)
     }
 
     /// Makes the names in a directory durable: files created in it or removed from it stay so after a power failure.
@@ -85,7 +89,7 @@ impl Engine {
     /// # Errors
     /// Those of fsync(2), and of opening the directory for reading.
     pub fn sync_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
-        self.ask(MetaRequest::SyncDir { path: owned(path) }, done)
+        self.ask(MetaRequest::SyncDir { path: at(path) }, done)
     }
 
     /// The entries of a directory, sorted by name, without `.` and `..`.
@@ -96,10 +100,15 @@ impl Engine {
     /// # Errors
     /// Those of opendir(3) and readdir(3).
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Pending<Vec<DirEntry>> {
-        self.ask(MetaRequest::ReadDir { path: owned(path) }, |reply| match reply {
-            MetaReply::Entries(entries) => Some(entries),
-            _ => None,
-        })
+        self.ask(MetaRequest::ReadDir { path: at(path) }, entries)
+    }
+
+    /// Opens the directory at `path`, to name what is in it wherever it is moved to; see [`Dir`].
+    ///
+    /// # Errors
+    /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` for what is no directory.
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Pending<Dir> {
+        handle::open(self, at(path))
     }
 
     /// What is known about the file at `path`; symbolic links are followed.
@@ -107,10 +116,7 @@ impl Engine {
     /// # Errors
     /// Those of stat(2).
     pub fn metadata(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
-        self.ask(MetaRequest::Metadata { path: owned(path) }, |reply| match reply {
-            MetaReply::Metadata(metadata) => Some(metadata),
-            _ => None,
-        })
+        self.ask(MetaRequest::Metadata { path: at(path) }, metadata)
     }
 
     fn ask<T: Send + 'static>(
@@ -127,8 +133,22 @@ pub(crate) fn done(reply: MetaReply) -> Option<()> {
     matches!(reply, MetaReply::Done).then_some(())
 }
 
-fn owned(path: impl AsRef<Path>) -> PathBuf {
-    path.as_ref().to_path_buf()
+fn entries(reply: MetaReply) -> Option<Vec<DirEntry>> {
+    match reply {
+        MetaReply::Entries(entries) => Some(entries),
+        _ => None,
+    }
+}
+
+fn metadata(reply: MetaReply) -> Option<Metadata> {
+    match reply {
+        MetaReply::Metadata(metadata) => Some(metadata),
+        _ => None,
+    }
+}
+
+fn at(path: impl AsRef<Path>) -> At {
+    At::from(path.as_ref())
 }
 
 /// One name in a directory; see [`Engine::read_dir`].
@@ -171,6 +191,16 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    pub(crate) fn from_type(kind: rustix::fs::FileType) -> FileKind {
+        match kind {
+            rustix::fs::FileType::RegularFile => FileKind::File,
+            rustix::fs::FileType::Directory => FileKind::Dir,
+            rustix::fs::FileType::Symlink => FileKind::Symlink,
+            rustix::fs::FileType::BlockDevice => FileKind::BlockDevice,
+            _ => FileKind::Other,
+        }
+    }
+
     pub(crate) fn from_std(kind: fs::FileType) -> FileKind {
         if kind.is_file() {
             FileKind::File

@@ -35,6 +35,7 @@ mod waiting;
 
 pub use closing::CloseReport;
 use closing::Guard;
+pub(crate) use closing::WeakEngine;
 use devices::Devices;
 pub(crate) use serving::Told;
 pub(crate) use shared::EngineShared;
@@ -180,7 +181,7 @@ impl Engine {
     /// # Errors
     /// Those of open(2). A file system that cannot do direct I/O answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     pub fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
-        open::open(self, path.as_ref().to_path_buf(), open)
+        open::open(self, path.as_ref().into(), open)
     }
 
     /// Takes over a file that was opened elsewhere. Its mode of access stays as it is: whether it is direct is read
@@ -212,7 +213,7 @@ impl Engine {
     /// # Errors
     /// Those of open(2) with `O_TMPFILE`; where a file system has none, a named file is made and unlinked at once.
     pub fn temp_file(&self, dir: impl AsRef<Path>, open: Open) -> Pending<File> {
-        open::temp_file(self, dir.as_ref().to_path_buf(), open)
+        open::temp_file(self, dir.as_ref().into(), open)
     }
 
     /// I/O memory for a write or a [`File::read_into`], all zero, from the arena.

@@ -85,7 +85,7 @@ pub use collective::{Collective, CollectiveBuilder};
 pub use combine::{Combine, CombineBuilder};
 pub use config::{Config, DriverChoice, Polling};
 pub use device::Alignment;
-pub use dir::{DirEntry, FileKind, Metadata};
+pub use dir::{Dir, DirEntry, FileKind, Metadata};
 pub use driver::meta::{Advice, Lock};
 pub use engine::{CloseReport, Engine};
 pub use error::{Error, ErrorKind, Result};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::config::Polling;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
-use crate::driver::meta::{Descriptor, MetaReply, MetaRequest, OpenHow};
+use crate::driver::meta::{At, Descriptor, MetaReply, MetaRequest, OpenHow};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -121,15 +121,15 @@ impl Open {
     }
 }
 
-pub(crate) fn open(engine: &Engine, path: PathBuf, open: Open) -> Pending<File> {
+pub(crate) fn open(engine: &Engine, at: At, open: Open) -> Pending<File> {
     let how = OpenHow { direct: open.mode == Mode::Direct, ..open.how };
-    let request = MetaRequest::Open { path: path.clone(), how };
-    begin(engine, request, path, open)
+    let path = at.path().to_path_buf();
+    begin(engine, MetaRequest::Open { path: at, how }, path, open)
 }
 
-pub(crate) fn temp_file(engine: &Engine, dir: PathBuf, open: Open) -> Pending<File> {
-    let request = MetaRequest::TempFile { dir: dir.clone(), direct: open.mode == Mode::Direct };
-    begin(engine, request, dir.join("(unnamed)"), open)
+pub(crate) fn temp_file(engine: &Engine, dir: At, open: Open) -> Pending<File> {
+    let path = dir.path().join("(unnamed)");
+    begin(engine, MetaRequest::TempFile { dir, direct: open.mode == Mode::Direct }, path, open)
 }
 
 pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pending<File> {
@@ -156,7 +156,7 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
 }
 
 fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pending<File> {
-    if let Err(error) = engine.check() {
+    if let Err(error) = engine.shared().check(request.operation()) {
         return Pending::ready(Err(error.with_path(path)));
     }
     // A handle of the engine travels along: an open that outlives all others must not find the engine gone.

@@ -50,6 +50,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
     let engine = Engine::start(config()).unwrap();
     let file = engine.open(&path, Open::read()).wait().unwrap();
     let written = engine.open(&target, Open::create_new()).wait().unwrap();
+    let handle = engine.open_dir(dir.path()).wait().unwrap();
     for round in 0..5u64 {
         let kept = file.read(0..100).wait().unwrap();
         let range = |n: u64| (n * 17 + round) * 4000 + 13..(n * 17 + round) * 4000 + 200_000;
@@ -88,7 +89,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
             }
             drop((reads, many));
             // Begun after it.
-            let calls: [&dyn Fn() -> bool; 22] = [
+            let calls: [&dyn Fn() -> bool; 26] = [
                 &|| forked(file.read(0..10).wait()),
                 &|| forked(file.read(5..5).wait()),
                 &|| forked(file.read_up_to(0..10).wait()),
@@ -105,6 +106,10 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
                 &|| forked(engine.metadata(&path).wait()),
                 &|| forked(engine.rename(&target, &path).wait()),
                 &|| forked(engine.temp_file(dir.path(), Open::create()).wait()),
+                &|| forked(engine.open_dir(dir.path()).wait()),
+                &|| forked(handle.open("a", Open::read()).wait()),
+                &|| forked(handle.rename("b", "a").wait()),
+                &|| forked(handle.sync().wait()),
                 &|| forked(engine.block(4096)),
                 &|| forked(engine.block_from(b"x")),
                 &|| forked(engine.stats().wait()),

@@ -4,6 +4,7 @@
 //! [`execute`] may block for as long as the file system likes: it belongs on a thread of the
 //! [`Pool`](super::pool::Pool), never on a shard.
 
+mod at;
 mod copy;
 mod file;
 mod names;
@@ -12,10 +13,12 @@ mod open;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
+
+pub(crate) use at::At;
 
 use crate::dir::{DirEntry, Metadata};
 use crate::error::{Error, Result};
@@ -131,46 +134,50 @@ pub enum Lock {
 pub(crate) enum MetaRequest {
     /// Answers [`MetaReply::Opened`].
     Open {
-        path: PathBuf,
+        path: At,
         how: OpenHow,
+    },
+    /// The directory itself, to name what is in it; answers [`MetaReply::Opened`].
+    OpenDir {
+        path: At,
     },
     /// A file without a name in `dir`, readable and writable; answers [`MetaReply::Opened`].
     TempFile {
-        dir: PathBuf,
+        dir: At,
         direct: bool,
     },
     /// Renames and syncs the directories of both names.
     Rename {
-        from: PathBuf,
-        to: PathBuf,
+        from: At,
+        to: At,
     },
     /// Gives the file `from` the second name `to`, and syncs the directory of `to`.
     HardLink {
-        from: PathBuf,
-        to: PathBuf,
+        from: At,
+        to: At,
     },
     RemoveFile {
-        path: PathBuf,
+        path: At,
     },
     RemoveDir {
-        path: PathBuf,
+        path: At,
     },
     CreateDir {
-        path: PathBuf,
+        path: At,
     },
     CreateDirAll {
-        path: PathBuf,
+        path: At,
     },
     SyncDir {
-        path: PathBuf,
+        path: At,
     },
     /// Answers [`MetaReply::Entries`].
     ReadDir {
-        path: PathBuf,
+        path: At,
     },
     /// Follows symbolic links; answers [`MetaReply::Metadata`].
     Metadata {
-        path: PathBuf,
+        path: At,
     },
     /// Answers [`MetaReply::Metadata`].
     FileMetadata {
@@ -233,6 +240,7 @@ impl MetaRequest {
     pub(crate) fn operation(&self) -> &'static str {
         match self {
             MetaRequest::Open { .. } => "open",
+            MetaRequest::OpenDir { .. } => "open_dir",
             MetaRequest::TempFile { .. } => "temp_file",
             MetaRequest::Rename { .. } => "rename",
             MetaRequest::HardLink { .. } => "hard_link",
@@ -266,25 +274,17 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     let done = |()| MetaReply::Done;
     match request {
         MetaRequest::Open { path, how } => open::open(path, how).map(opened),
+        MetaRequest::OpenDir { path } => names::open_dir_at(operation, path).map(opened),
         MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(opened),
         MetaRequest::Rename { from, to } => names::rename(from, to).map(done),
         MetaRequest::HardLink { from, to } => names::hard_link(from, to).map(done),
-        MetaRequest::RemoveFile { path } => {
-            names::at_path(operation, path, std::fs::remove_file(path)).map(done)
-        }
-        MetaRequest::RemoveDir { path } => {
-            names::at_path(operation, path, std::fs::remove_dir(path)).map(done)
-        }
-        MetaRequest::CreateDir { path } => {
-            names::at_path(operation, path, std::fs::create_dir(path)).map(done)
-        }
-        MetaRequest::CreateDirAll { path } => {
-            names::at_path(operation, path, std::fs::create_dir_all(path)).map(done)
-        }
+        MetaRequest::RemoveFile { path } => names::remove(operation, path, AtFlags::empty()).map(done),
+        MetaRequest::RemoveDir { path } => names::remove(operation, path, AtFlags::REMOVEDIR).map(done),
+        MetaRequest::CreateDir { path } => names::create_dir(path).map(done),
+        MetaRequest::CreateDirAll { path } => names::create_dir_all(path).map(done),
         MetaRequest::SyncDir { path } => names::sync_dir(path).map(done),
         MetaRequest::ReadDir { path } => names::read_dir(path).map(MetaReply::Entries),
-        MetaRequest::Metadata { path } => names::at_path(operation, path, std::fs::metadata(path))
-            .map(|found| MetaReply::Metadata(Metadata::from_std(&found))),
+        MetaRequest::Metadata { path } => file::metadata_at(path).map(MetaReply::Metadata),
         MetaRequest::FileMetadata { file } => file::metadata(fd(file)).map(MetaReply::Metadata),
         MetaRequest::Allocate { file, offset, len } => file::allocate(fd(file), *offset, *len).map(done),
         MetaRequest::PunchHole { file, offset, len } => file::punch_hole(fd(file), *offset, *len).map(done),

@@ -1,7 +1,8 @@
 //! How an engine ends.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
+use super::Engine;
 use super::shared::EngineShared;
 use crate::pending::Pending;
 use crate::shard;
@@ -27,5 +28,29 @@ impl Drop for Guard {
         if !self.shared.is_forked() {
             self.shared.begin_close();
         }
+    }
+}
+
+/// An engine without keeping it running.
+#[derive(Clone)]
+pub(crate) struct WeakEngine {
+    shared: Arc<EngineShared>,
+    guard: Weak<Guard>,
+}
+
+impl Engine {
+    pub(crate) fn downgrade(&self) -> WeakEngine {
+        WeakEngine { shared: self.shared.clone(), guard: Arc::downgrade(&self.guard) }
+    }
+}
+
+impl WeakEngine {
+    pub(crate) fn shared(&self) -> &Arc<EngineShared> {
+        &self.shared
+    }
+
+    /// A handle, while the program has one.
+    pub(crate) fn upgrade(&self) -> Option<Engine> {
+        Some(Engine { shared: self.shared.clone(), guard: self.guard.upgrade()? })
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::{Advice, Lock, errno, retry};
+use super::{Advice, At, Lock, errno, retry};
 use crate::dir::{FileKind, Metadata};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,6 +20,24 @@ pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
         metadata.set_len(end.map_err(|errno| Error::os("metadata", errno.raw_os_error()))?);
     }
     Ok(metadata)
+}
+
+/// What there is under a name; symbolic links are followed.
+pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
+    use rustix::fs::{Mode, OFlags};
+    const OPERATION: &str = "metadata";
+    // A descriptor that stands for the file without opening it (open(2), O_PATH) needs no right to read it. Elsewhere the
+    // file is opened, without waiting for the other end of a pipe.
+    #[cfg(target_os = "linux")]
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = retry(|| rustix::fs::openat(at.fd(), at.name(), flags, Mode::empty()))
+        .map_err(|cause| errno(OPERATION, cause).with_path(at.path()))?;
+    File::from(file)
+        .metadata()
+        .map(|found| Metadata::from_std(&found))
+        .map_err(|cause| Error::io(OPERATION, cause).with_path(at.path()))
 }
 
 #[cfg(target_os = "linux")]

@@ -1,91 +1,148 @@
 //! Names in directories: rename, link, list, and the syncs that make names durable.
 
-use std::ffi::OsStr;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
-use super::{errno, retry};
+use super::{At, errno, retry};
 use crate::dir::{DirEntry, FileKind};
 use crate::error::{Error, Result};
 
 /// Renames, then syncs the directories of both names. The sync a rename needs sits in here, so nobody can forget it.
-pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn rename(from: &At, to: &At) -> Result<()> {
     const OPERATION: &str = "rename";
     // The directories are opened first: then the syncs reach the directories that the rename changed, wherever those
     // may have been moved meanwhile, and a directory that cannot be opened fails the call before anything happened.
     let (from_dir, from_name) = parent(OPERATION, from)?;
     let (to_dir, to_name) = parent(OPERATION, to)?;
-    retry(|| rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name))
-        .map_err(|cause| errno(OPERATION, cause).with_path(from).with_note(format!("to {}", to.display())))?;
+    retry(|| rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)).map_err(|cause| {
+        errno(OPERATION, cause).with_path(from.path()).with_note(format!("to {}", to.path().display()))
+    })?;
     // fsync(2): syncing a file does not make its directory entry durable, that takes a sync of the directory. The new
     // name first: when power fails between the two syncs the file should have both names rather than none.
-    sync(OPERATION, &to_dir, to)?;
-    if same_dir(&from_dir, &to_dir) { Ok(()) } else { sync(OPERATION, &from_dir, from) }
+    sync(OPERATION, &to_dir, to.path())?;
+    if same_dir(&from_dir, &to_dir) { Ok(()) } else { sync(OPERATION, &from_dir, from.path()) }
 }
 
 /// Gives a file a second name and syncs that name's directory.
-pub(super) fn hard_link(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn hard_link(from: &At, to: &At) -> Result<()> {
     const OPERATION: &str = "hard_link";
     let (to_dir, to_name) = parent(OPERATION, to)?;
     // linkat(2): without AT_SYMLINK_FOLLOW a symbolic link itself gets the new name, as with std.
-    retry(|| rustix::fs::linkat(CWD, from, &to_dir, to_name, AtFlags::empty()))
-        .map_err(|cause| errno(OPERATION, cause).with_path(from).with_note(format!("as {}", to.display())))?;
-    sync(OPERATION, &to_dir, to)
+    retry(|| rustix::fs::linkat(from.fd(), from.name(), &to_dir, to_name, AtFlags::empty())).map_err(
+        |cause| {
+            errno(OPERATION, cause).with_path(from.path()).with_note(format!("as {}", to.path().display()))
+        },
+    )?;
+    sync(OPERATION, &to_dir, to.path())
 }
 
-pub(super) fn sync_dir(path: &Path) -> Result<()> {
+/// unlink(2), or rmdir(2) with `AT_REMOVEDIR`.
+pub(super) fn remove(operation: &'static str, at: &At, flags: AtFlags) -> Result<()> {
+    failing(operation, at, || rustix::fs::unlinkat(at.fd(), at.name(), flags))
+}
+
+pub(super) fn create_dir(at: &At) -> Result<()> {
+    // The process's umask takes away what it does not want.
+    failing("create_dir", at, || rustix::fs::mkdirat(at.fd(), at.name(), Mode::from_raw_mode(0o777)))
+}
+
+/// Of a path only: a name in an open directory has nothing above it to make.
+pub(super) fn create_dir_all(at: &At) -> Result<()> {
+    std::fs::create_dir_all(at.path())
+        .map_err(|cause| Error::io("create_dir_all", cause).with_path(at.path()))
+}
+
+pub(super) fn sync_dir(at: &At) -> Result<()> {
     const OPERATION: &str = "sync_dir";
-    let dir = open_dir(path).map_err(|cause| errno(OPERATION, cause).with_path(path))?;
-    retry(|| rustix::fs::fsync(&dir)).map_err(|cause| errno(OPERATION, cause).with_path(path))
+    let dir = open_dir_at(OPERATION, at)?;
+    failing(OPERATION, at, || rustix::fs::fsync(&dir))
 }
 
-pub(super) fn read_dir(path: &Path) -> Result<Vec<DirEntry>> {
+pub(super) fn read_dir(at: &At) -> Result<Vec<DirEntry>> {
     const OPERATION: &str = "read_dir";
+    let failed = |cause| errno(OPERATION, cause).with_path(at.path());
+    let dir = open_dir_at(OPERATION, at)?;
     let mut entries = Vec::new();
-    for entry in at_path(OPERATION, path, std::fs::read_dir(path))? {
-        let entry = at_path(OPERATION, path, entry)?;
+    for entry in rustix::fs::Dir::read_from(&dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = OsString::from(OsStr::from_bytes(entry.file_name().to_bytes()));
+        if name == "." || name == ".." {
+            continue;
+        }
         let kind = match entry.file_type() {
-            Ok(kind) => FileKind::from_std(kind),
             // File systems that do not tell the type (readdir(3), DT_UNKNOWN) are asked per file, which may be gone.
-            Err(gone) if gone.kind() == io::ErrorKind::NotFound => continue,
-            Err(cause) => return Err(Error::io(OPERATION, cause).with_path(entry.path())),
+            FileType::Unknown => {
+                match retry(|| rustix::fs::statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW)) {
+                    Ok(found) => FileType::from_raw_mode(found.st_mode),
+                    Err(Errno::NOENT) => continue,
+                    Err(cause) => {
+                        return Err(errno(OPERATION, cause).with_path(at.path().join(name)));
+                    }
+                }
+            }
+            known => known,
         };
-        entries.push(DirEntry::new(entry.file_name(), kind));
+        entries.push(DirEntry::new(name, FileKind::from_type(kind)));
     }
     // The order of a directory is an accident of its hash table.
     entries.sort_unstable_by(|one, other| one.name().cmp(other.name()));
     Ok(entries)
 }
 
-/// Puts operation and path into the error of a std call (which repeats what signals interrupt).
-pub(super) fn at_path<T>(operation: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
-    result.map_err(|cause| Error::io(operation, cause).with_path(path))
+/// Makes a call, again when a signal interrupts it, with an error that names operation and path.
+fn failing<T>(operation: &'static str, at: &At, call: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
+    retry(call).map_err(|cause| errno(operation, cause).with_path(at.path()))
 }
 
-fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
-    retry(|| {
-        rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    })
+/// Opens a directory to list it, to sync it, or to name what is in it.
+pub(super) fn open_dir_at(operation: &'static str, at: &At) -> Result<OwnedFd> {
+    failing(operation, at, || open_dir(at.fd(), at.name()))
 }
 
-/// The directory of `path`, opened, and the name in it.
-fn parent<'a>(operation: &'static str, path: &'a Path) -> Result<(OwnedFd, &'a OsStr)> {
+fn open_dir(dir: BorrowedFd<'_>, name: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+}
+
+/// A directory that a call changes a name in.
+enum Parent<'a> {
+    Lent(BorrowedFd<'a>),
+    Opened(OwnedFd),
+}
+
+impl AsFd for Parent<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Parent::Lent(fd) => *fd,
+            Parent::Opened(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// The directory of a name, opened, and the name in it.
+fn parent<'a>(operation: &'static str, at: &'a At) -> Result<(Parent<'a>, &'a OsStr)> {
+    let path = at.name();
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Error::invalid(operation, "this path does not end in a name").with_path(path));
+        return Err(Error::invalid(operation, "this path does not end in a name").with_path(at.path()));
     };
+    if at.dir().is_some() {
+        return Ok((Parent::Lent(at.fd()), name));
+    }
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let opened = open_dir(dir).map_err(|cause| {
+    let opened = open_dir(at.fd(), dir).map_err(|cause| {
         errno(operation, cause)
             .with_path(path)
             .with_note(format!("cannot open the directory {}", dir.display()))
     })?;
-    Ok((opened, name))
+    Ok((Parent::Opened(opened), name))
 }
 
-fn sync(operation: &'static str, dir: &OwnedFd, path: &Path) -> Result<()> {
+fn sync(operation: &'static str, dir: &Parent<'_>, path: &Path) -> Result<()> {
     retry(|| rustix::fs::fsync(dir)).map_err(|cause| {
         errno(operation, cause).with_path(path).with_note(
             "the name was changed, but its directory could not be synced, so the change may be lost",
@@ -93,7 +150,7 @@ fn sync(operation: &'static str, dir: &OwnedFd, path: &Path) -> Result<()> {
     })
 }
 
-fn same_dir(one: &OwnedFd, other: &OwnedFd) -> bool {
+fn same_dir(one: &Parent<'_>, other: &Parent<'_>) -> bool {
     match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
         (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
         _ => false,
@@ -106,6 +163,10 @@ mod tests {
     use crate::error::ErrorKind;
     use std::fs;
 
+    fn at(path: &Path) -> At {
+        At::from(path)
+    }
+
     #[test]
     fn rename_replaces_and_crosses_directories() {
         let dir = tempfile::tempdir().unwrap();
@@ -113,9 +174,9 @@ mod tests {
         fs::create_dir(&two).unwrap();
         fs::write(&one, b"new").unwrap();
         fs::write(two.join("file"), b"old").unwrap();
-        rename(&one, &two.join("file")).unwrap();
+        rename(&at(&one), &at(&two.join("file"))).unwrap();
         assert_eq!(fs::read(two.join("file")).unwrap(), b"new");
-        rename(&two.join("file"), &two.join("again")).unwrap();
+        rename(&at(&two.join("file")), &at(&two.join("again"))).unwrap();
         assert!(!one.exists() && two.join("again").exists());
     }
 
@@ -124,20 +185,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
         for call in [rename, hard_link] {
-            let error = call(&from, &to).unwrap_err();
+            let error = call(&at(&from), &at(&to)).unwrap_err();
             let text = error.to_string();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
             assert!(text.contains(from.to_str().unwrap()) && text.contains(to.to_str().unwrap()), "{text}");
         }
-        assert_eq!(rename(Path::new("/"), &to).unwrap_err().kind(), ErrorKind::InvalidInput);
-        let error = rename(&from, &dir.path().join("none/to")).unwrap_err();
+        assert_eq!(rename(&at(Path::new("/")), &at(&to)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let error = rename(&at(&from), &at(&dir.path().join("none/to"))).unwrap_err();
         assert!(error.to_string().contains("cannot open the directory"), "{error}");
     }
 
     #[test]
     fn the_parent_of_a_bare_name_is_the_working_directory() {
-        let (dir, name) = parent("test", Path::new("Cargo.toml")).unwrap();
+        let given = At::from("Cargo.toml");
+        let (dir, name) = parent("test", &given).unwrap();
         assert_eq!(name, "Cargo.toml");
-        assert!(same_dir(&dir, &open_dir(Path::new(".")).unwrap()));
+        let here = open_dir(rustix::fs::CWD, Path::new(".")).unwrap();
+        assert!(same_dir(&dir, &Parent::Opened(here)));
     }
 }

@@ -2,44 +2,43 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{OpenHow, errno, retry};
+use super::{At, OpenHow, errno, retry};
 use crate::error::{Error, ErrorKind, Result};
 
-pub(super) fn open(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
+pub(super) fn open(at: &At, how: &OpenHow) -> Result<OwnedFd> {
     const OPERATION: &str = "open";
-    let at = |error: Error| error.with_path(path);
+    let named = |error: Error| error.with_path(at.path());
     if !how.read && !how.write {
-        return Err(at(Error::invalid(OPERATION, "a file is opened to read it, to write it, or both")));
+        return Err(named(Error::invalid(OPERATION, "a file is opened to read it, to write it, or both")));
     }
     if !how.write && (how.create || how.create_new || how.truncate) {
-        return Err(at(Error::invalid(
+        return Err(named(Error::invalid(
             OPERATION,
             "creating or truncating a file needs it opened for writing",
         )));
     }
-    refuse_special(path).map_err(at)?;
+    refuse_special(at).map_err(named)?;
     let mut flags = OFlags::CLOEXEC | access(how.read, how.write);
     flags.set(OFlags::CREATE, how.create || how.create_new);
     flags.set(OFlags::EXCL, how.create_new);
     flags.set(OFlags::TRUNC, how.truncate);
-    open_with(path, flags, Mode::from_raw_mode(how.mode as _), how.direct)
-        .map_err(|cause| at(open_error(OPERATION, cause, how.direct)))
+    open_with(at.fd(), at.name(), flags, Mode::from_raw_mode(how.mode as _), how.direct)
+        .map_err(|cause| named(open_error(OPERATION, cause, how.direct)))
 }
 
-pub(super) fn temp_file(dir: &Path, direct: bool) -> Result<OwnedFd> {
+pub(super) fn temp_file(dir: &At, direct: bool) -> Result<OwnedFd> {
     const OPERATION: &str = "temp_file";
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::CLOEXEC | OFlags::RDWR;
-    let failed = |cause| open_error(OPERATION, cause, direct).with_path(dir);
+    let failed = |cause| open_error(OPERATION, cause, direct).with_path(dir.path());
     #[cfg(target_os = "linux")]
-    match open_with(dir, flags | OFlags::TMPFILE, mode, direct) {
+    match open_with(dir.fd(), dir.name(), flags | OFlags::TMPFILE, mode, direct) {
         // open(2), O_TMPFILE: EOPNOTSUPP from file systems without it; EISDIR or ENOENT from kernels without it.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
         other => return other.map_err(failed),
@@ -47,18 +46,18 @@ pub(super) fn temp_file(dir: &Path, direct: bool) -> Result<OwnedFd> {
     for _ in 0..16 {
         // A fresh state has random keys: unpredictable enough for a name that O_EXCL guards.
         let random = std::hash::RandomState::new().build_hasher().finish();
-        let path = dir.join(format!(".forebay-{random:016x}.tmp"));
-        match open_with(&path, flags | OFlags::CREATE | OFlags::EXCL, mode, direct) {
+        let path = dir.name().join(format!(".forebay-{random:016x}.tmp"));
+        match open_with(dir.fd(), &path, flags | OFlags::CREATE | OFlags::EXCL, mode, direct) {
             Err(Errno::EXIST) => {}
             Err(cause) => {
                 if direct && cause == Errno::INVAL {
                     // Such a file system may have made the file before it refused; nobody else has a file of this name.
-                    let _ = rustix::fs::unlink(&path);
+                    let _ = rustix::fs::unlinkat(dir.fd(), &path, AtFlags::empty());
                 }
                 return Err(failed(cause));
             }
             Ok(file) => {
-                rustix::fs::unlink(&path).map_err(failed)?;
+                rustix::fs::unlinkat(dir.fd(), &path, AtFlags::empty()).map_err(failed)?;
                 return Ok(file);
             }
         }
@@ -75,15 +74,27 @@ fn access(read: bool, write: bool) -> OFlags {
 }
 
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
-fn open_with(path: &Path, mut flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
+fn open_with(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    mut flags: OFlags,
+    mode: Mode,
+    direct: bool,
+) -> rustix::io::Result<OwnedFd> {
     flags.set(OFlags::DIRECT, direct);
     // open(2) may answer EINTR on slow devices (NFS, FUSE).
-    retry(|| rustix::fs::openat(CWD, path, flags, mode))
+    retry(|| rustix::fs::openat(dir, path, flags, mode))
 }
 
 #[cfg(target_vendor = "apple")]
-fn open_with(path: &Path, flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
-    let file = retry(|| rustix::fs::openat(CWD, path, flags, mode))?;
+fn open_with(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    direct: bool,
+) -> rustix::io::Result<OwnedFd> {
+    let file = retry(|| rustix::fs::openat(dir, path, flags, mode))?;
     if direct {
         // fcntl(2), F_NOCACHE: what there is in the place of O_DIRECT.
         rustix::fs::fcntl_nocache(&file, true)?;
@@ -92,31 +103,32 @@ fn open_with(path: &Path, flags: OFlags, mode: Mode, direct: bool) -> rustix::io
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple")))]
-fn open_with(path: &Path, flags: OFlags, mode: Mode, direct: bool) -> rustix::io::Result<OwnedFd> {
+fn open_with(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    direct: bool,
+) -> rustix::io::Result<OwnedFd> {
     if direct {
         return Err(Errno::OPNOTSUPP);
     }
-    retry(|| rustix::fs::openat(CWD, path, flags, mode))
+    retry(|| rustix::fs::openat(dir, path, flags, mode))
 }
 
 /// Refuses what has no bytes at offsets. Opening a FIFO would keep a thread of the pool until somebody opens its other
 /// end (fifo(7)), so this looks before it opens.
-fn refuse_special(path: &Path) -> Result<()> {
-    let Ok(found) = std::fs::metadata(path) else {
+fn refuse_special(at: &At) -> Result<()> {
+    let Ok(found) = retry(|| rustix::fs::statat(at.fd(), at.name(), AtFlags::empty())) else {
         // Not there, or not to be looked at: the open itself tells.
         return Ok(());
     };
-    let kind = found.file_type();
-    let what = if kind.is_file() || kind.is_block_device() {
-        return Ok(());
-    } else if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a pipe"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a character device"
+    let what = match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile | FileType::BlockDevice => return Ok(()),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "a character device",
     };
     Err(Error::invalid(
         "open",
@@ -143,6 +155,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    fn at(path: &Path) -> At {
+        At::from(path)
+    }
+
     const WRITE: OpenHow = OpenHow {
         read: true,
         write: true,
@@ -157,19 +173,19 @@ mod tests {
     fn creates_truncates_and_refuses_as_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let missing = open(&path, &OpenHow { create: false, ..WRITE }).unwrap_err();
+        let missing = open(&at(&path), &OpenHow { create: false, ..WRITE }).unwrap_err();
         assert_eq!((missing.raw_os_error(), missing.path()), (Some(libc::ENOENT), Some(path.as_path())));
-        open(&path, &WRITE).unwrap();
+        open(&at(&path), &WRITE).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777 & !0o640, 0);
         fs::write(&path, b"abc").unwrap();
-        open(&path, &WRITE).unwrap();
+        open(&at(&path), &WRITE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"abc");
-        let exists = open(&path, &OpenHow { create_new: true, ..WRITE }).unwrap_err();
+        let exists = open(&at(&path), &OpenHow { create_new: true, ..WRITE }).unwrap_err();
         assert_eq!(exists.raw_os_error(), Some(libc::EEXIST));
-        open(&path, &OpenHow { truncate: true, ..WRITE }).unwrap();
+        open(&at(&path), &OpenHow { truncate: true, ..WRITE }).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
         for wrong in [OpenHow::default(), OpenHow { read: true, create: true, ..OpenHow::default() }] {
-            assert_eq!(open(&path, &wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+            assert_eq!(open(&at(&path), &wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
         }
     }
 
@@ -177,12 +193,12 @@ mod tests {
     fn what_has_no_offsets_is_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
         let read = OpenHow { read: true, ..OpenHow::default() };
         for (path, what) in
             [(fifo.as_path(), "pipe"), (dir.path(), "directory"), (Path::new("/dev/null"), "character")]
         {
-            let error = open(path, &read).unwrap_err();
+            let error = open(&at(path), &read).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert!(error.to_string().contains(what), "{error}");
         }
@@ -191,10 +207,10 @@ mod tests {
     #[test]
     fn a_temp_file_has_no_name() {
         let dir = tempfile::tempdir().unwrap();
-        let file = fs::File::from(temp_file(dir.path(), false).unwrap());
+        let file = fs::File::from(temp_file(&at(dir.path()), false).unwrap());
         std::os::unix::fs::FileExt::write_all_at(&file, b"abc", 0).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        let missing = temp_file(&dir.path().join("none"), false).unwrap_err();
+        let missing = temp_file(&at(&dir.path().join("none")), false).unwrap_err();
         assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
     }
 
@@ -203,7 +219,7 @@ mod tests {
     fn no_direct_io_is_a_sentence_with_the_remedy() {
         // procfs has no direct I/O anywhere.
         let read = OpenHow { read: true, direct: true, ..OpenHow::default() };
-        let error = open(Path::new("/proc/self/status"), &read).unwrap_err();
+        let error = open(&At::from("/proc/self/status"), &read).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("Open::buffered()"), "{error}");
     }

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use super::flight::{DirSync, Flight, MetaFlight};
+use super::handles::spot;
 use super::names::{Spot, components};
 use super::rules::{Faults, Struck, Target};
 use super::{Done, IoId, Machine};
 use crate::dir::{DirEntry, FileKind};
-use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::driver::meta::{At, MetaReply, MetaRequest};
 use crate::error::{Error, Result};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
@@ -46,6 +47,7 @@ impl Machine {
     fn disk_of(&self, request: &MetaRequest) -> usize {
         match request {
             MetaRequest::Open { path, .. }
+            | MetaRequest::OpenDir { path }
             | MetaRequest::TempFile { dir: path, .. }
             | MetaRequest::Rename { from: path, .. }
             | MetaRequest::HardLink { from: path, .. }
@@ -55,7 +57,10 @@ impl Machine {
             | MetaRequest::CreateDirAll { path }
             | MetaRequest::SyncDir { path }
             | MetaRequest::ReadDir { path }
-            | MetaRequest::Metadata { path } => self.mounted(&components(path)).map_or(0, |(disk, _)| disk),
+            | MetaRequest::Metadata { path } => match path.dir() {
+                Some(dir) => self.handle_of(dir).map_or(0, |(_, handle)| handle.disk),
+                None => self.mounted(&components(path.path())).map_or(0, |(disk, _)| disk),
+            },
             MetaRequest::FileMetadata { file }
             | MetaRequest::Allocate { file, .. }
             | MetaRequest::PunchHole { file, .. }
@@ -87,7 +92,7 @@ impl Machine {
                 return Some(self.answer(id, &flight.request, Err(error), now_ns, fate));
             }
         } else {
-            if let MetaRequest::Open { .. } | MetaRequest::TempFile { .. } = &flight.request {
+            if is_open(&flight.request) {
                 let result = self.open_any(id, &flight.request, now_ns, fate);
                 self.counts.calls += 1;
                 let errno = result.as_ref().err().map_or(0, errno_of);
@@ -164,45 +169,47 @@ impl Machine {
             Ok(MetaReply::Copied(bytes)) => fate.history.note(What::Meta, &[*bytes]),
             _ => {}
         }
-        match (request, result) {
-            (MetaRequest::Open { .. } | MetaRequest::TempFile { .. }, Err(error)) => {
-                Done::Opened { id, result: Err(error) }
-            }
-            (_, result) => Done::Meta { id, result },
+        match result {
+            Err(error) if is_open(request) => Done::Opened { id, result: Err(error) },
+            result => Done::Meta { id, result },
         }
     }
 
     /// Does what the call is for, and says which directories are synced then.
     fn act(&mut self, id: IoId, request: &MetaRequest, now_ns: u64, fate: &mut Fate) -> Result<Acted> {
         let operation = request.operation();
-        let at = |path: &Path, result: Result<(), i32>| match result {
+        let at = |path: &At, result: Result<(), i32>| match result {
             Ok(()) => Ok(Acted::Done(MetaReply::Done)),
-            Err(errno) => Err(Error::os(operation, errno).with_path(path)),
+            Err(errno) => Err(Error::os(operation, errno).with_path(path.path())),
         };
         match request {
             MetaRequest::Rename { from, to } => {
                 let (from_dir, to_dir) = (self.parent(operation, from)?, self.parent(operation, to)?);
                 self.rename(from, to, now_ns).map_err(|errno| {
-                    Error::os(operation, errno).with_path(from).with_note(format!("to {}", to.display()))
+                    Error::os(operation, errno)
+                        .with_path(from.path())
+                        .with_note(format!("to {}", to.path().display()))
                 })?;
                 // The new name first: when power fails between the two syncs the file should have both names.
-                let mut syncs = VecDeque::from([dir_sync(&to_dir, to, true)]);
+                let mut syncs = VecDeque::from([dir_sync(&to_dir, to.path(), true)]);
                 if from_dir.0 != to_dir.0 {
-                    syncs.push_back(dir_sync(&from_dir, from, true));
+                    syncs.push_back(dir_sync(&from_dir, from.path(), true));
                 }
                 Ok(Acted::Syncs(syncs))
             }
             MetaRequest::HardLink { from, to } => {
                 let to_dir = self.parent(operation, to)?;
                 self.hard_link(from, to, now_ns).map_err(|errno| {
-                    Error::os(operation, errno).with_path(from).with_note(format!("as {}", to.display()))
+                    Error::os(operation, errno)
+                        .with_path(from.path())
+                        .with_note(format!("as {}", to.path().display()))
                 })?;
-                Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to, true)])))
+                Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to.path(), true)])))
             }
             MetaRequest::SyncDir { path } => {
-                let spot =
-                    self.find_dir(path).map_err(|errno| Error::os(operation, errno).with_path(path))?;
-                Ok(Acted::Syncs(VecDeque::from([dir_sync(&(spot, path.clone()), path, false)])))
+                let (spot, path) = (self.find_dir(path), path.path());
+                let spot = spot.map_err(|errno| Error::os(operation, errno).with_path(path))?;
+                Ok(Acted::Syncs(VecDeque::from([dir_sync(&(spot, path.to_path_buf()), path, false)])))
             }
             MetaRequest::RemoveFile { path } => at(path, self.remove_file(path, now_ns)),
             MetaRequest::RemoveDir { path } => at(path, self.remove_dir(path, now_ns)),
@@ -215,7 +222,7 @@ impl Machine {
                     Ok(_) => Ok(()),
                     Err(_) => self.room_to_make(id, path, fate),
                 };
-                at(path, room.and_then(|()| self.create_dir_all(path, now_ns)))
+                at(path, room.and_then(|()| self.create_dir_all(path.path(), now_ns)))
             }
             MetaRequest::ReadDir { path } => match self.find_dir(path) {
                 Ok(spot) => Ok(Acted::Done(MetaReply::Entries(self.entries(spot)))),
@@ -230,12 +237,17 @@ impl Machine {
     }
 
     /// The directory of a path, as the real calls open it before they begin.
-    fn parent(&self, operation: &'static str, path: &Path) -> Result<(Spot, PathBuf)> {
+    fn parent(&self, operation: &'static str, at: &At) -> Result<(Spot, PathBuf)> {
+        let path = at.path();
         let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
             return Err(Error::invalid(operation, "this path does not end in a name").with_path(path));
         };
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        match self.find_dir(dir) {
+        let found = match at.dir() {
+            Some(handle) => self.handle_of(handle).map(|(_, handle)| spot(&handle)),
+            None => self.find_dir(&dir.into()),
+        };
+        match found {
             Ok(spot) => Ok((spot, dir.to_path_buf())),
             Err(errno) => Err(Error::os(operation, errno)
                 .with_path(path)
@@ -244,12 +256,12 @@ impl Machine {
     }
 
     /// Whether a rule says that there is no space for a new file.
-    pub(super) fn room_to_make(&mut self, id: IoId, path: &Path, fate: &mut Fate) -> Result<(), i32> {
+    pub(super) fn room_to_make(&mut self, id: IoId, path: &At, fate: &mut Fate) -> Result<(), i32> {
         let Ok(slot) = self.slot(path) else { return Ok(()) };
         if slot.inode.is_some() {
             return Ok(());
         }
-        let target = Target { id: id.0, possible: MAKE, path, range: None };
+        let target = Target { id: id.0, possible: MAKE, path: path.path(), range: None };
         match self.strike(slot.disk, &target, fate).by(Fault::NoSpace) {
             true => Err(libc::ENOSPC),
             false => Ok(()),
@@ -282,6 +294,11 @@ fn errno_of(error: &Error) -> u64 {
     error.raw_os_error().map_or(u64::from(u32::MAX), |errno| errno as u64)
 }
 
+/// Whether what is answered is an open file or directory.
+fn is_open(request: &MetaRequest) -> bool {
+    matches!(request, MetaRequest::Open { .. } | MetaRequest::OpenDir { .. } | MetaRequest::TempFile { .. })
+}
+
 /// The kind of call, in histories; never changes.
 fn operation_number(request: &MetaRequest) -> u64 {
     match request {
@@ -304,5 +321,6 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::CopyRange { .. } => 17,
         MetaRequest::TryLock { .. } => 18,
         MetaRequest::Unlock { .. } => 19,
+        MetaRequest::OpenDir { .. } => 20,
     }
 }

@@ -11,7 +11,7 @@ use super::rules::Target;
 use super::{Handle, IoId, Machine, OpenedFile, calls};
 use crate::device::Alignment;
 use crate::dir::{FileKind, Metadata, Simulated};
-use crate::driver::meta::{FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
+use crate::driver::meta::{At, FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
@@ -29,20 +29,22 @@ impl Machine {
     ) -> Result<OpenedFile> {
         match request {
             MetaRequest::Open { path, how } => self.open(id, path, how, now_ns, fate),
+            MetaRequest::OpenDir { path } => self.open_dir(path),
             MetaRequest::TempFile { dir, direct } => self.temp_file(id, dir, *direct, now_ns, fate),
             other => Err(Error::new(ErrorKind::Unsupported, other.operation())),
         }
     }
 
-    fn open(
-        &mut self,
-        id: IoId,
-        path: &Path,
-        how: &OpenHow,
-        now_ns: u64,
-        fate: &mut Fate,
-    ) -> Result<OpenedFile> {
+    /// A directory, to name what is in it.
+    fn open_dir(&mut self, at: &At) -> Result<OpenedFile> {
+        let failed = |errno| Error::os("open_dir", errno).with_path(at.path());
+        let spot = self.find_dir(at).map_err(failed)?;
+        self.handle(spot, at.path(), (true, false), false).ok_or_else(|| failed(libc::ENOENT))
+    }
+
+    fn open(&mut self, id: IoId, at: &At, how: &OpenHow, now_ns: u64, fate: &mut Fate) -> Result<OpenedFile> {
         const OPERATION: &str = "open";
+        let path = at.path();
         let invalid = |note: &str| Error::invalid(OPERATION, note).with_path(path);
         if !how.read && !how.write {
             return Err(invalid("a file is opened to read it, to write it, or both"));
@@ -50,7 +52,7 @@ impl Machine {
         if !how.write && (how.create || how.create_new || how.truncate) {
             return Err(invalid("creating or truncating a file needs it opened for writing"));
         }
-        let found = self.find(path);
+        let found = self.find(at);
         if found.is_ok_and(|spot| self.inode(spot).is_some_and(|inode| inode.is_dir)) {
             return Err(invalid("it is a directory, but only regular files and block devices have offsets"));
         }
@@ -65,8 +67,8 @@ impl Machine {
             Ok(_) if how.create_new => return Err(failed(libc::EEXIST)),
             Ok(spot) => spot,
             Err(libc::ENOENT) if how.create || how.create_new => {
-                let slot = self.slot(path).map_err(failed)?;
-                self.room_to_make(id, path, fate).map_err(failed)?;
+                let slot = self.slot(at).map_err(failed)?;
+                self.room_to_make(id, at, fate).map_err(failed)?;
                 // The process's umask is the usual one.
                 let inode = Inode::new(false, how.mode & 0o777 & !0o022, now_ns);
                 let inode = self.make(&slot, inode, now_ns).map_err(failed)?;
@@ -83,13 +85,17 @@ impl Machine {
     fn temp_file(
         &mut self,
         id: IoId,
-        dir: &Path,
+        at: &At,
         direct: bool,
         now_ns: u64,
         fate: &mut Fate,
     ) -> Result<OpenedFile> {
+        let dir = at.path();
         let failed = |errno| Error::os("temp_file", errno).with_path(dir);
-        let spot = self.find_dir(dir).map_err(failed)?;
+        let spot = self.find_dir(at).map_err(failed)?;
+        if self.is_removed(spot) {
+            return Err(failed(libc::ENOENT));
+        }
         let target = Target { id: id.0, possible: calls::MAKE, path: dir, range: None };
         if self.strike(spot.disk, &target, fate).by(Fault::NoSpace) {
             return Err(failed(libc::ENOSPC));
@@ -147,7 +153,10 @@ impl Machine {
             mode: inode.mode | if inode.is_dir { DIR } else { FILE },
             inode: spot.inode,
             // A directory's own "." and the ".." of those in it.
-            links: if inode.is_dir { 2 + dirs(inode) } else { u64::from(inode.links) },
+            links: match (inode.is_dir, inode.links) {
+                (true, 1..) => 2 + dirs(inode),
+                (_, links) => u64::from(links),
+            },
             device: disk.number,
             modified_ns: inode.modified_ns,
             created_ns: inode.created_ns,

@@ -5,7 +5,9 @@ use std::path::{Component, Path};
 
 use super::Machine;
 use super::disk::Disk;
+use super::handles::spot;
 use super::inode::{Edit, Inode, ROOT};
+use crate::driver::meta::At;
 use crate::sim::profile::Profile;
 
 /// A path, as names from the root.
@@ -81,11 +83,44 @@ impl Machine {
     }
 
     /// The file or directory at a path, or the errno of path_resolution(7).
-    pub(super) fn find(&self, path: &Path) -> Result<Spot, i32> {
-        match path.as_os_str().is_empty() {
-            true => Err(libc::ENOENT),
-            false => self.find_names(&components(path)),
+    pub(super) fn find(&self, at: &At) -> Result<Spot, i32> {
+        match at.dir() {
+            Some(_) if at.name() == Path::new(".") => Ok(self.dir_of(at)?.0),
+            Some(_) => {
+                let slot = match self.slot(at) {
+                    Err(libc::EBUSY) => return self.find_names(&self.names_of(at).ok_or(libc::ENOENT)?),
+                    other => other?,
+                };
+                Ok(Spot { disk: slot.disk, inode: slot.inode.ok_or(libc::ENOENT)? })
+            }
+            None if at.path().as_os_str().is_empty() => Err(libc::ENOENT),
+            None => self.find_names(&components(at.path())),
         }
+    }
+
+    /// The open directory that a name is in, and the path it had when it was opened.
+    fn dir_of(&self, at: &At) -> Result<(Spot, Names), i32> {
+        let (_, handle) = self.handle_of(at.dir().ok_or(libc::EBADF)?)?;
+        Ok((spot(&handle), components(&handle.path)))
+    }
+
+    /// Where a name is as seen from the root; `None` when its directory was moved since it was opened. What disks are
+    /// mounted in or below cannot be moved.
+    fn names_of(&self, at: &At) -> Option<Names> {
+        if at.dir().is_none() {
+            return Some(components(at.path()));
+        }
+        let (dir, mut names) = self.dir_of(at).ok()?;
+        if self.find_names(&names) != Ok(dir) {
+            return None;
+        }
+        names.push(at.name().as_os_str().to_os_string());
+        Some(names)
+    }
+
+    /// Whether a directory that is still open has no name any more.
+    pub(super) fn is_removed(&self, spot: Spot) -> bool {
+        self.inode(spot).is_none_or(|inode| inode.links == 0)
     }
 
     /// The disk that a path is on, and how many names of the path lead there.
@@ -112,28 +147,38 @@ impl Machine {
     }
 
     /// A directory.
-    pub(super) fn find_dir(&self, path: &Path) -> Result<Spot, i32> {
-        let spot = self.find(path)?;
+    pub(super) fn find_dir(&self, at: &At) -> Result<Spot, i32> {
+        let spot = self.find(at)?;
         if self.inode(spot).is_some_and(|inode| inode.is_dir) { Ok(spot) } else { Err(libc::ENOTDIR) }
     }
 
     /// The last name of a path, and the directory that it is or would be in. `EBUSY` for what is mounted.
-    pub(super) fn slot(&self, path: &Path) -> Result<Slot, i32> {
-        if path.as_os_str().is_empty() {
+    pub(super) fn slot(&self, at: &At) -> Result<Slot, i32> {
+        if at.path().as_os_str().is_empty() {
             return Err(libc::ENOENT);
         }
-        let names = components(path);
-        if self.mounts.contains(&names) {
+        let names = self.names_of(at);
+        if names.as_ref().is_some_and(|names| self.mounts.contains(names)) {
             return Err(libc::EBUSY);
         }
-        let (name, above) = names.split_last().ok_or(libc::EBUSY)?;
-        let above = self.find_names(above)?;
+        let (above, name) = match at.dir() {
+            Some(_) => (self.dir_of(at)?.0, at.name().as_os_str().to_os_string()),
+            None => {
+                let names = names.unwrap_or_default();
+                let (name, above) = names.split_last().ok_or(libc::EBUSY)?;
+                (self.find_names(above)?, name.clone())
+            }
+        };
         let dir = self.inode(above).filter(|dir| dir.is_dir).ok_or(libc::ENOTDIR)?;
         if name.len() > NAME_MAX {
             return Err(libc::ENAMETOOLONG);
         }
-        let inode = dir.names.get(name).copied();
-        Ok(Slot { disk: above.disk, dir: above.inode, name: name.clone(), inode })
+        // An open directory that was removed is empty, and stays so.
+        if dir.links == 0 {
+            return Err(libc::ENOENT);
+        }
+        let inode = dir.names.get(&name).copied();
+        Ok(Slot { disk: above.disk, dir: above.inode, name, inode })
     }
 
     pub(super) fn inode(&self, spot: Spot) -> Option<&Inode> {
@@ -160,7 +205,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn remove_file(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+    pub(super) fn remove_file(&mut self, path: &At, now_ns: u64) -> Result<(), i32> {
         let slot = match self.slot(path) {
             Err(libc::EBUSY) => return Err(libc::EISDIR),
             other => other?,
@@ -173,7 +218,7 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn remove_dir(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+    pub(super) fn remove_dir(&mut self, path: &At, now_ns: u64) -> Result<(), i32> {
         let slot = self.slot(path)?;
         let inode = slot.inode.ok_or(libc::ENOENT)?;
         self.empty_dir(slot.disk, inode)?;
@@ -184,8 +229,8 @@ impl Machine {
         Ok(())
     }
 
-    fn has_mount_below(&self, path: &Path) -> bool {
-        let names = components(path);
+    fn has_mount_below(&self, at: &At) -> bool {
+        let Some(names) = self.names_of(at) else { return false };
         self.mounts.iter().any(|mount| mount.len() > names.len() && mount.starts_with(&names))
     }
 
@@ -198,19 +243,31 @@ impl Machine {
         }
     }
 
+    /// Whether the directory `dir` is `above` or somewhere below it.
+    fn is_within(&self, disk: usize, dir: u64, above: u64) -> bool {
+        let mut todo = vec![above];
+        while let Some(next) = todo.pop() {
+            if next == dir {
+                return true;
+            }
+            let found = self.inode(Spot { disk, inode: next }).filter(|inode| inode.is_dir);
+            todo.extend(found.into_iter().flat_map(|inode| inode.names.values().copied()));
+        }
+        false
+    }
+
     /// rename(2), without any sync.
-    pub(super) fn rename(&mut self, from: &Path, to: &Path, now_ns: u64) -> Result<(), i32> {
+    pub(super) fn rename(&mut self, from: &At, to: &At, now_ns: u64) -> Result<(), i32> {
         let (old, new) = (self.slot(from)?, self.slot(to)?);
         let inode = old.inode.ok_or(libc::ENOENT)?;
         if old.disk != new.disk {
             return Err(libc::EXDEV);
         }
         let is_dir = self.inode(Spot { disk: old.disk, inode }).is_some_and(|inode| inode.is_dir);
-        let (from_names, to_names) = (components(from), components(to));
-        if is_dir && to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
+        if is_dir && self.is_within(old.disk, new.dir, inode) {
             return Err(libc::EINVAL);
         }
-        if from_names.starts_with(&to_names) && from_names.len() > to_names.len() {
+        if new.inode.is_some_and(|target| self.is_within(new.disk, old.dir, target)) {
             return Err(libc::ENOTEMPTY);
         }
         if is_dir && self.has_mount_below(from) {
@@ -242,7 +299,7 @@ impl Machine {
     }
 
     /// link(2), without any sync.
-    pub(super) fn hard_link(&mut self, from: &Path, to: &Path, now_ns: u64) -> Result<(), i32> {
+    pub(super) fn hard_link(&mut self, from: &At, to: &At, now_ns: u64) -> Result<(), i32> {
         let spot = self.find(from)?;
         let slot = match self.slot(to) {
             Err(libc::EBUSY) => return Err(libc::EEXIST),
@@ -265,7 +322,7 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn create_dir(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
+    pub(super) fn create_dir(&mut self, path: &At, now_ns: u64) -> Result<(), i32> {
         let slot = match self.slot(path) {
             Err(libc::EBUSY) => return Err(libc::EEXIST),
             other => other?,
@@ -280,7 +337,7 @@ impl Machine {
     pub(super) fn create_dir_all(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
         let names = components(path);
         for end in 1..=names.len() {
-            let part: std::path::PathBuf = names[..end].iter().collect();
+            let part = At::from(names[..end].iter().collect::<std::path::PathBuf>());
             match self.create_dir(&part, now_ns) {
                 Err(libc::EEXIST) if self.find_dir(&part).is_ok() => {}
                 // What stands in the way is told about by what lies below it, but for the last.

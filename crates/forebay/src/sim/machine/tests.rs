@@ -7,12 +7,12 @@ mod faults;
 mod power;
 
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::device::Device;
-use crate::driver::meta::{Described, Descriptor, FdOwner, MetaRequest, OpenHow};
+use crate::driver::meta::{At, Described, Descriptor, FdOwner, MetaRequest, OpenHow};
 use crate::driver::sim::SimFile;
 use crate::sim::fault::Fault;
 use crate::sim::source::Source;
@@ -191,6 +191,6 @@ pub(super) fn owner(number: u32) -> FdOwner {
     Arc::new(Owner(Descriptor::Sim(SimFile { number, alignment, device, device_number: 0, closed, null })))
 }
 
-pub(super) fn path(path: &str) -> PathBuf {
-    Path::new(path).to_path_buf()
+pub(super) fn path(path: &str) -> At {
+    At::from(path)
 }

@@ -12,7 +12,7 @@ use super::files::calls;
 use super::tools::{Moving, all, bytes_of, modes, poll_now, put, some};
 use crate::pending::channel;
 use crate::testing::Env;
-use crate::{Class, Config, Engine, Error, ErrorKind, File, Open, shard};
+use crate::{Class, Config, Dir, Engine, Error, ErrorKind, File, Open, shard};
 
 super::group! { "ending":
     closing_answers_every_operation_in_flight,
@@ -128,14 +128,36 @@ async fn closing_answers_a_batch(env: &Env) -> Outcome {
     Ok(())
 }
 
-async fn all_closed(env: &Env, engine: &Engine, file: &File, own: &Engine) -> Outcome {
+/// Every call of an open directory, of an engine that ended or that this process does not own.
+async fn all_dir_calls(dir: &Dir) -> [(&'static str, Result<(), Error>); 11] {
+    [
+        ("open", dir.open("a", Open::read()).await.map(drop)),
+        ("open_dir", dir.open_dir("a").await.map(drop)),
+        ("temp_file", dir.temp_file(Open::create()).await.map(drop)),
+        ("create_dir", dir.create_dir("late").await),
+        ("rename", dir.rename("a", "b").await),
+        ("hard_link", dir.hard_link("a", dir, "b").await),
+        ("remove_file", dir.remove_file("a").await),
+        ("remove_dir", dir.remove_dir("a").await),
+        ("sync_dir", dir.sync().await),
+        ("read_dir", dir.read_dir().await.map(drop)),
+        ("metadata", dir.own_metadata().await.map(drop)),
+    ]
+}
+
+async fn all_closed(env: &Env, engine: &Engine, file: &File, dir: &Dir, own: &Engine) -> Outcome {
     for (name, call) in calls(own, file)? {
         fails_with(name, call.await, ErrorKind::EngineClosed)?;
     }
     let path = env.path("late");
     let (found, below) = (file.path(), path.join("below"));
+    for (operation, result) in all_dir_calls(dir).await {
+        let error = fails_with(operation, result, ErrorKind::EngineClosed)?;
+        same("the operation of the error", error.operation(), operation)?;
+    }
     let results = [
         ("open", engine.open(found, Open::read()).await.map(drop)),
+        ("open_dir", engine.open_dir(env.dir()).await.map(drop)),
         ("temp_file", engine.temp_file(env.dir(), Open::create()).await.map(drop)),
         ("nop", engine.nop().await),
         ("stats", engine.stats().await.map(drop)),
@@ -162,8 +184,9 @@ async fn after_the_end_every_call_says_so(env: &Env) -> Outcome {
         let path = put(env, "a", 10_000).await?;
         let engine = env.restart(|config| config)?;
         let file = env.open_on(&engine, &path, open).await?;
+        let dir = engine.open_dir(env.dir()).await?;
         engine.clone().close().await?;
-        all_closed(env, &engine, &file, env.engine()).await?;
+        all_closed(env, &engine, &file, &dir, env.engine()).await?;
         same_bytes("the file", &super::tools::content(env, &path).await?, &bytes_of(0..10_000))?;
         // To close what is closed with its engine does no harm.
         file.close().await?;

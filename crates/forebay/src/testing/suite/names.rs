@@ -18,6 +18,9 @@ super::group! { "names":
     unnamed_files_are_private [FileSystem],
     many_calls_at_once_are_all_answered [FileSystem],
     a_call_whose_answer_is_dropped_harms_nobody [FileSystem],
+    an_open_directory_stays_the_same_wherever_it_is_moved [FileSystem],
+    a_removed_directory_holds_nothing [FileSystem],
+    a_name_in_a_directory_is_one_name [FileSystem],
 }
 
 async fn files_are_opened_as_asked(env: &Env) -> Outcome {
@@ -203,4 +206,120 @@ async fn a_call_whose_answer_is_dropped_harms_nobody(env: &Env) -> Outcome {
     let closed = env.engine().open(&path, Open::write()).await?;
     closed.clone().close().await?;
     fails_with("a closed file", closed.len().await, ErrorKind::FileClosed).map(drop)
+}
+
+/// A store that named its files by path changed whatever stood at that path later: `mv data data.old; mv good data`
+/// under it destroyed the good copy.
+async fn an_open_directory_stays_the_same_wherever_it_is_moved(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let (data, moved) = (env.path("data"), env.path("moved"));
+    for dir in [&data, &env.path("good")] {
+        engine.create_dir(dir).await?;
+        let file = engine.open(dir.join("kept"), Open::create_new().buffered()).await?;
+        file.write(0, dir.as_os_str().as_encoded_bytes().to_vec()).await?;
+        file.close().await?;
+    }
+    let dir = engine.open_dir(&data).await?;
+    same("the path", dir.path(), data.as_path())?;
+    engine.rename(&data, &moved).await?;
+    engine.rename(env.path("good"), &data).await?;
+
+    for open in modes(env, Open::create_new()) {
+        let file = dir.open("new", open.mode(0o600)).await?;
+        same("the permissions", file.metadata().await?.mode() & 0o777, 0o600)?;
+        same("the path of a file", file.path(), data.join("new").as_path())?;
+        file.write(0, bytes_of(0..4096)).await?;
+        fails_os("create_new of what is there", dir.open("new", open).await, libc::EEXIST)?;
+        let found = (dir.metadata("new").await?, engine.metadata(moved.join("new")).await?);
+        same("the file under both names", found.0.inode(), found.1.inode())?;
+        dir.rename("new", "newer").await?;
+        same_bytes("renamed", &content(env, moved.join("newer")).await?, &bytes_of(0..4096))?;
+        dir.remove_file("newer").await?;
+    }
+    dir.rename("kept", "other").await?;
+    or_skip("hard_link", dir.hard_link("other", &dir, "linked").await)?;
+    dir.create_dir("below").await?;
+    let below = dir.open_dir("below").await?;
+    dir.rename_into("linked", &below, "deep").await?;
+    below.hard_link("deep", &dir, "linked").await?;
+    dir.sync().await?;
+    let names: Vec<_> =
+        dir.read_dir().await?.iter().map(|entry| (entry.name().to_owned(), entry.kind())).collect();
+    let expected = [("below", FileKind::Dir), ("linked", FileKind::File), ("other", FileKind::File)];
+    same("entries", names, expected.map(|(name, kind)| (name.into(), kind)).to_vec())?;
+    same_bytes(
+        "moved along",
+        &content(env, moved.join("below").join("deep")).await?,
+        data.as_os_str().as_encoded_bytes(),
+    )?;
+    let unnamed = dir.temp_file(Open::create()).await?;
+    same("names of an unnamed file", unnamed.metadata().await?.links(), 0)?;
+    fails_os("a file is no directory", dir.open_dir("other").await, libc::ENOTDIR)?;
+    fails_os("not empty", dir.remove_dir("below").await, libc::ENOTEMPTY)?;
+    below.remove_file("deep").await?;
+    dir.remove_dir("below").await?;
+
+    let entries = engine.read_dir(&data).await?;
+    same("what was put into its place", entries.len(), 1)?;
+    let good = env.path("good");
+    same_bytes(
+        "it is untouched",
+        &content(env, data.join("kept")).await?,
+        good.as_os_str().as_encoded_bytes(),
+    )
+}
+
+async fn a_removed_directory_holds_nothing(env: &Env) -> Outcome {
+    let engine = env.engine();
+    engine.create_dir(env.path("data")).await?;
+    let dir = engine.open_dir(env.path("data")).await?;
+    let file = dir.open("file", Open::create_new().buffered()).await?;
+    same(
+        "its own inode",
+        dir.own_metadata().await?.inode(),
+        engine.metadata(env.path("data")).await?.inode(),
+    )?;
+    holds("it has a name", dir.own_metadata().await?.links() > 0)?;
+    engine.remove_file(env.path("data").join("file")).await?;
+    engine.remove_dir(env.path("data")).await?;
+    // Another of the same name is another.
+    engine.create_dir(env.path("data")).await?;
+    same("its names", dir.own_metadata().await?.links(), 0)?;
+    file.write(0, b"still open").await?;
+    fails_os("a new file", dir.open("new", Open::create().buffered()).await, libc::ENOENT)?;
+    fails_os("a directory", dir.create_dir("new").await, libc::ENOENT)?;
+    fails_os("a file that was there", dir.remove_file("file").await, libc::ENOENT)?;
+    fails_os("a rename", dir.rename("file", "other").await, libc::ENOENT)?;
+    same("entries", dir.read_dir().await?.len(), 0)?;
+    dir.sync().await?;
+    same("the other is empty", engine.read_dir(env.path("data")).await?.len(), 0)
+}
+
+async fn a_name_in_a_directory_is_one_name(env: &Env) -> Outcome {
+    put(env, "file", 100).await?;
+    let dir = env.engine().open_dir(env.dir()).await?;
+    for name in ["", ".", "..", "a/b", "/", "/etc", "file/", "./file", "../file"] {
+        let calls = [
+            ("open", dir.open(name, Open::create().buffered()).await.map(drop)),
+            ("open_dir", dir.open_dir(name).await.map(drop)),
+            ("create_dir", dir.create_dir(name).await),
+            ("rename", dir.rename(name, "x").await),
+            ("rename", dir.rename("file", name).await),
+            ("hard_link", dir.hard_link(name, &dir, "x").await),
+            ("hard_link", dir.hard_link("file", &dir, name).await),
+            ("remove_file", dir.remove_file(name).await),
+            ("remove_dir", dir.remove_dir(name).await),
+            ("metadata", dir.metadata(name).await.map(drop)),
+        ];
+        for (operation, result) in calls {
+            let error = fails_with(operation, result, ErrorKind::InvalidInput)?;
+            same("operation and path", (error.operation(), error.path()), (operation, Some(env.dir())))?;
+            holds("the text says what a name is", error.to_string().contains("no name in a directory"))?;
+        }
+    }
+    let missing = fails_os("what is not there", dir.open("none", Open::read()).await, libc::ENOENT)?;
+    same("the path", missing.path(), Some(env.path("none").as_path()))?;
+    same("names in the directory", dir.read_dir().await?.len(), 1)?;
+    fails_os("no directory", env.engine().open_dir(env.path("none")).await, libc::ENOENT)?;
+    fails_os("a file", env.engine().open_dir(env.path("file")).await, libc::ENOTDIR).map(drop)
 }

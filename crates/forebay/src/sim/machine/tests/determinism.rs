@@ -34,7 +34,7 @@ fn run(seed: u64, faults: bool) -> u64 {
         let which = random.below(3);
         let direct = random.below(2) == 0;
         let opened = rig.opened(MetaRequest::Open {
-            path: name(which).into(),
+            path: At::from(name(which).as_str()),
             how: if direct { CREATE } else { BUFFERED },
         });
         let Ok(OpenedFile { number: file, .. }) = opened else { continue };
