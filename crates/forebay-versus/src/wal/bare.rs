@@ -28,6 +28,15 @@ const UNIT_BYTES: usize = 4096;
 /// The most that can arrive while a group is written: a record of each of 1,024 writers.
 const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
 
+/// What the segments hold before the first group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Segment {
+    /// They were written through once, and are used in turn.
+    Written,
+    /// Space was allocated for each when it was needed; nothing was written there before.
+    New,
+}
+
 /// How a group becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
@@ -41,6 +50,8 @@ pub(crate) enum Flush {
 #[derive(Debug)]
 struct Segments {
     files: Vec<(PathBuf, File)>,
+    dir: PathBuf,
+    state: Segment,
     flush: Flush,
     at: usize,
     offset: u64,
@@ -49,29 +60,40 @@ struct Segments {
 }
 
 impl Segments {
-    /// Makes the segments of a sample and writes them through.
-    fn make(job: &WalJob, flush: Flush) -> Result<Self> {
-        let memory = pieces(1, 1 << 20, PageKind::Huge)?;
-        let mut files = Vec::new();
-        for number in 0..SEGMENTS {
-            let path = job.dir.join(format!("{number}.bare"));
-            let file =
-                File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
+    /// Makes the segments of a sample: all of them, written through, or the first.
+    fn make(job: &WalJob, flush: Flush, state: Segment) -> Result<Self> {
+        let dir = job.dir.clone();
+        let mut made =
+            Self { files: Vec::new(), dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
+        for _ in 0..if state == Segment::Written { SEGMENTS } else { 1 } {
+            made.add()?;
+        }
+        Ok(made)
+    }
+
+    fn add(&mut self) -> Result<()> {
+        let path = self.dir.join(format!("{}.bare", self.files.len()));
+        let file = File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
+        if self.state == Segment::Written {
+            let memory = pieces(1, 1 << 20, PageKind::Huge)?;
             for offset in (0..SEGMENT_BYTES).step_by(memory[0].len()) {
                 file.write_all_at(&memory[0], offset)?;
             }
-            file.sync_all()?;
-            let flags = if flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 };
-            let file = File::options().write(true).custom_flags(libc::O_DIRECT | flags).open(&path)?;
-            files.push((path, file));
         }
-        Ok(Self { files, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 })
+        file.sync_all()?;
+        let flags = if self.flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 };
+        let file = File::options().write(true).custom_flags(libc::O_DIRECT | flags).open(&path)?;
+        self.files.push((path, file));
+        Ok(())
     }
 
     /// Makes whole units durable, behind what was written before.
-    fn write(&mut self, units: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, units: &[u8]) -> Result<()> {
         if self.offset + units.len() as u64 > SEGMENT_BYTES {
+            if self.state == Segment::New {
+                self.add()?;
+            }
             self.at = (self.at + 1) % self.files.len();
             self.offset = 0;
         }
@@ -98,7 +120,7 @@ impl Segments {
 pub(crate) fn alone(job: &WalJob, flush: Flush) -> Result<Sample> {
     ensure!(job.writers == 1, "one writer is alone");
     let memory = pieces(1, job.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
-    let writer = Alone { segments: Segments::make(job, flush)?, memory };
+    let writer = Alone { segments: Segments::make(job, flush, Segment::Written)?, memory };
     drive::from_threads(job, vec![writer])
 }
 
@@ -120,14 +142,21 @@ impl AppendAndWait for Alone {
 
 /// Group commit for tasks of Tokio.
 pub(crate) fn from_tokio(job: &WalJob, flush: Flush) -> Result<Sample> {
-    let log = Log::start(job, flush)?;
+    let log = Log::start(job, flush, Segment::Written)?;
+    let sample = drive::from_tokio(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
+/// Group commit for tasks of Tokio into segments that are new.
+pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
+    let log = Log::start(job, Flush::WithTheWrite, Segment::New)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
 /// Group commit for threads.
 pub(crate) fn from_threads(job: &WalJob, flush: Flush) -> Result<Sample> {
-    let log = Log::start(job, flush)?;
+    let log = Log::start(job, flush, Segment::Written)?;
     let sample = drive::from_threads(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
@@ -171,8 +200,8 @@ struct Log {
 }
 
 impl Log {
-    fn start(job: &WalJob, flush: Flush) -> Result<Self> {
-        let segments = Segments::make(job, flush)?;
+    fn start(job: &WalJob, flush: Flush, state: Segment) -> Result<Self> {
+        let segments = Segments::make(job, flush, state)?;
         let bytes = (job.writers * job.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
         let (Some(one), Some(other)) = (memory.pop(), memory.pop()) else { bail!("no memory") };

@@ -18,6 +18,13 @@ pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
     log.finish(job, sample)
 }
 
+/// The writers are tasks of Tokio, and the log only grows: every segment is new.
+pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
+    let log = Log::start_growing(job)?;
+    let sample = drive::from_tokio(job, log.writers(job.writers))?;
+    log.finish(job, sample)
+}
+
 /// The writers are threads.
 pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
@@ -55,8 +62,7 @@ impl Log {
     /// Opens a log and brings it where a log is that has been in use for long: records that are not needed any more are given up
     /// now and then, and segments are used again.
     fn start(job: &WalJob) -> Result<Self> {
-        let engine = Engine::start(Config::default().shards(1))?;
-        let (wal, _) = Wal::open(&engine, &job.dir, Options::default()).wait()?;
+        let (engine, wal) = open(job)?;
         let filling = vec![7; FILLING_BYTES];
         for _ in 0..SEGMENTS_FILLED * bare::SEGMENT_BYTES / FILLING_BYTES as u64 {
             wal.append_unsynced(&filling).wait()?;
@@ -66,8 +72,6 @@ impl Log {
         // What a group gives up is used again once two groups are behind it.
         wal.append(b"one").wait()?;
         wal.append(b"two").wait()?;
-        let watch = || async { allocations::watch_this_thread() };
-        engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
 
         let framed_bytes = job.record_bytes as u64 + 4;
         // A single writer's groups are one record and its padding.
@@ -83,6 +87,13 @@ impl Log {
         });
         let before = wal.stats();
         Ok(Self { engine, wal, before, upkeep })
+    }
+
+    /// Opens a log and leaves it as it is.
+    fn start_growing(job: &WalJob) -> Result<Self> {
+        let (engine, wal) = open(job)?;
+        let before = wal.stats();
+        Ok(Self { engine, wal, before, upkeep: Upkeep::every(LOOK, || Ok(())) })
     }
 
     fn writers(&self, count: usize) -> Vec<Writer> {
@@ -112,6 +123,14 @@ impl Log {
         sample.set("enters_per_turn", enters as f64 / turns as f64);
         Ok(sample)
     }
+}
+
+fn open(job: &WalJob) -> Result<(Engine, Wal)> {
+    let engine = Engine::start(Config::default().shards(1))?;
+    let (wal, _) = Wal::open(&engine, &job.dir, Options::default()).wait()?;
+    let watch = || async { allocations::watch_this_thread() };
+    engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
+    Ok((engine, wal))
 }
 
 struct Writer {

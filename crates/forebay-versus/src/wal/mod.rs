@@ -35,11 +35,14 @@ const ROWS: &[&str] = &[
     "bare-again",
     "bare-fdatasync",
     "bare-threads",
+    "bare-growing",
     "forebay",
     "forebay-threads",
     "forebay-shard",
+    "forebay-growing",
     "raft-engine",
     "raft-engine-blocking",
+    "raft-engine-growing",
     "okaywal",
 ];
 
@@ -48,6 +51,8 @@ const ROWS_OF_ONE: &[&str] = &["alone", "alone-again", "alone-fdatasync"];
 /// Rows that only make sense for several writers.
 const ROWS_OF_MANY: &[&str] =
     &["bare-again", "bare-fdatasync", "bare-threads", "forebay-threads", "raft-engine-blocking"];
+/// Rows of a log that only grows: no segment was written before, and no record is given up.
+const ROWS_GROWING: &[&str] = &["bare-growing", "forebay-growing", "raft-engine-growing"];
 
 const COLUMNS: &[(&str, &str, usize)] = &[
     ("appends_per_s", "appends/s", 0),
@@ -66,8 +71,10 @@ const COLUMNS: &[(&str, &str, usize)] = &[
     ("segments_made", "segs made", 0),
 ];
 
-/// Room that a run needs at once; the peers' logs hold no more.
+/// Room that a run needs at once; the peers' logs hold no more, unless they grow.
 const ROOM_BYTES: u64 = 2 << 30;
+/// Room for each second that a log grows: more than the devices these rows were made on can write.
+const ROOM_BYTES_PER_S: f64 = 2e9;
 
 /// Options of `wal`.
 #[derive(Debug, Args)]
@@ -117,7 +124,11 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     );
     ensure!(options.writers.iter().all(|count| (1..=1024).contains(count)), "--writers goes from 1 to 1024");
     let dir = options.common.dir()?;
-    check_room(&dir)?;
+    let growing_s = match rows.iter().any(|row| ROWS_GROWING.contains(row)) {
+        true => options.seconds + options.warm_up_seconds,
+        false => 0.0,
+    };
+    check_room(&dir, ROOM_BYTES + (growing_s * ROOM_BYTES_PER_S) as u64)?;
     if let Err(error) = device_writes::start_counting(&dir) {
         eprintln!("writes of the device are not counted: {error:#}");
     }
@@ -172,7 +183,8 @@ fn measure_cell(
     gates::judge(&mut experiment, &cell, writers, record_bytes);
     let title = format!(
         "durable appends, {writers} writers x {record_bytes} B: medians of {} x {} s on segments that were written \
-         before, after {} s of warm-up; Tokio with {} workers; a flush is a device write, too",
+         before (the rows `-growing`: never before), after {} s of warm-up; Tokio with {} workers; a flush is a device \
+         write, too",
         options.repeats,
         options.seconds,
         options.warm_up_seconds,
@@ -182,15 +194,15 @@ fn measure_cell(
     Ok(experiment)
 }
 
-fn check_room(dir: &Path) -> Result<()> {
+fn check_room(dir: &Path, needed: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(dir).with_context(|| format!("looking at {}", dir.display()))?;
     let free = stat.f_bavail * stat.f_frsize;
     ensure!(
-        free > ROOM_BYTES,
+        free > needed,
         "{} has {} MiB free, the logs need {} MiB; choose another folder with --dir",
         dir.display(),
         free >> 20,
-        ROOM_BYTES >> 20
+        needed >> 20
     );
     Ok(())
 }
@@ -208,11 +220,14 @@ pub(crate) fn measure(job: &WalJob) -> Result<Sample> {
         "bare" | "bare-again" => bare::from_tokio(job, bare::Flush::WithTheWrite),
         "bare-fdatasync" => bare::from_tokio(job, bare::Flush::AfterTheWrite),
         "bare-threads" => bare::from_threads(job, bare::Flush::WithTheWrite),
+        "bare-growing" => bare::growing(job),
         "forebay" => forebay::from_tokio(job),
         "forebay-threads" => forebay::from_threads(job),
         "forebay-shard" => forebay::on_shard(job),
+        "forebay-growing" => forebay::growing(job),
         "raft-engine" => raft_engine::from_threads(job),
         "raft-engine-blocking" => raft_engine::from_tokio(job),
+        "raft-engine-growing" => raft_engine::growing(job),
         "okaywal" => okaywal::from_threads(job),
         other => bail!("there is no row {other}"),
     }?;

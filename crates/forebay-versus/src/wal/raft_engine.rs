@@ -28,6 +28,16 @@ pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
     Ok(sample)
 }
 
+/// The writers are threads, and the log only grows, with its default configuration.
+pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
+    let dir = job.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
+    let engine = Arc::new(Engine::open(Config { dir, ..Config::default() })?);
+    let log = Log { engine, upkeep: Upkeep::every(LOOK, || Ok(())) };
+    let sample = drive::from_threads(job, log.writers(job.writers))?;
+    log.finish(job)?;
+    Ok(sample)
+}
+
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
 const LOG_BYTES: u64 = 384 << 20;
 /// After this much, which is a file of it, old entries are given up: more often would only cost it time.
