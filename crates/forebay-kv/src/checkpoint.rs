@@ -182,6 +182,7 @@ impl<'a> Checkpoint<'a> {
         engine.create_dir(&log).await?;
         let how = How {
             create: true,
+            salvage: false,
             store_id: Some(store_id),
             segment_bytes: MANIFEST_BYTES,
             shard: shared.options.shard,
@@ -196,11 +197,12 @@ impl<'a> Checkpoint<'a> {
             // 1 at least: it says that the log is there.
             next_table: added.iter().map(|(_, meta)| meta.id.saturating_add(1)).max().unwrap_or(1),
             log_start: Some(1),
+            log_end: None,
             keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),
             removed: Vec::new(),
             added,
         };
-        let begun = Manifest::open(engine, &manifest, how).await?;
+        let (begun, _) = Manifest::open(engine, &manifest, how).await?;
         let applied = begun.apply(&edit).await;
         begun.close().await?;
         applied?;

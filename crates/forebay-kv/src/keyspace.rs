@@ -61,6 +61,21 @@ impl Keyspace {
     /// What is in memory answers without waiting; otherwise it costs a read for each node on the way that is
     /// not in memory. Nothing is copied.
     ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?; // durable when it returns
+    /// assert_eq!(users.get("anna").wait()?.as_deref(), Some(&b"1"[..]));
+    /// assert_eq!(users.get("bert").wait()?, None);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::Corruption`], with file and offset; [`ErrorKind::MemoryBudget`] when the program keeps
     /// too many values; [`ErrorKind::Closed`]; the system's.
@@ -110,6 +125,29 @@ impl Keyspace {
 
     /// The entries between two keys, in order, as they are now; [`Range::rev`] goes the other way. Everything:
     /// [`iter`](Keyspace::iter).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// let fruit = store.default_keyspace();
+    /// for name in ["apple", "banana", "cherry"] {
+    ///     fruit.put(name, "ripe").await?;
+    /// }
+    /// let mut found = Vec::new();
+    /// let mut range = fruit.range("b"..);
+    /// while let Some((key, _value)) = range.next().await? {
+    ///     found.push(String::from_utf8(key)?);
+    /// }
+    /// assert_eq!(found, ["banana", "cherry"]);
+    /// # drop(range);
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         self.range_at(Bounds::of(&range), None)
     }

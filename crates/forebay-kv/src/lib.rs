@@ -38,7 +38,8 @@ pub use options::Options;
 pub use range::Range;
 pub use snapshot::Snapshot;
 pub use store::{
-    Answer, Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Stats, Store, Swapped, Write,
+    Answer, Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped,
+    Write,
 };
 pub use value::Value;
 pub use verify::{Verified, verify, verify_with};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay::{Class, Engine};
-use forebay_wal::{Lsn, Wal};
+use forebay_wal::{End, Lsn, Recovery, Wal};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::turn::Turn;
@@ -67,6 +67,16 @@ impl Replay {
     }
 }
 
+/// Reads a manifest's log from a record on.
+async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
+    let mut reader = wal.read_from(from);
+    let mut replay = Replay::default();
+    while let Some(record) = reader.next().await? {
+        replay.add(dir, record.lsn(), &record)?;
+    }
+    Ok(replay)
+}
+
 #[derive(Debug)]
 struct Inner {
     state: State,
@@ -78,6 +88,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) create: bool,
+    /// Takes what is left of a damaged one.
+    pub(crate) salvage: bool,
     pub(crate) store_id: Option<u64>,
     /// Of its log.
     pub(crate) segment_bytes: u64,
@@ -86,13 +98,14 @@ pub(crate) struct How {
 }
 
 impl Manifest {
-    /// Opens the manifest in a directory, which exists; a new one is empty.
-    pub(crate) async fn open(engine: &Engine, dir: &Path, how: How) -> Result<Manifest> {
+    /// Opens the manifest in a directory, which exists; a new one is empty. Says how its log was found.
+    pub(crate) async fn open(engine: &Engine, dir: &Path, how: How) -> Result<(Manifest, Recovery)> {
         let options = forebay_wal::Options::new()
             .segment_bytes(how.segment_bytes)
             .group_bytes_max(frame::PART_BYTES * 2)
             .pending_bytes_max(frame::PART_BYTES * 8)
             .create(how.create)
+            .salvage(how.salvage)
             .shard(how.shard)
             .class(how.class);
         let options = match how.store_id {
@@ -100,13 +113,18 @@ impl Manifest {
             None => options,
         };
         let (wal, recovery) = Wal::open(engine, dir, options).await?;
-        let mut reader = wal.read_from(recovery.first);
-        let mut replay = Replay::default();
-        while let Some(record) = reader.next().await? {
-            replay.add(dir, record.lsn(), &record)?;
-        }
+        let replay = match replay(&wal, dir, recovery.first).await {
+            Ok(replay) => replay,
+            Err(error) => {
+                // So that the next open does not find it locked.
+                let _ = wal.close().await;
+                return Err(error);
+            }
+        };
         let inner = Inner { state: replay.state, edits: replay.edits };
-        Ok(Manifest { dir: dir.to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) })
+        let manifest =
+            Manifest { dir: dir.to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) };
+        Ok((manifest, recovery))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -154,6 +172,17 @@ impl Manifest {
         Ok(())
     }
 
+    /// Takes note of where the store's log ends, unless that is known.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub(crate) async fn note_log_end(&self, end: End) -> Result<()> {
+        match self.with(|state| state.log_end == Some(end)) {
+            true => Ok(()),
+            false => self.apply(&Edit { log_end: Some(end), ..Edit::default() }).await,
+        }
+    }
+
     /// Writes the whole state down and drops what lies before.
     async fn write_down(&self) -> Result<()> {
         let whole = self.state().to_edit().encode();
@@ -178,11 +207,7 @@ impl Manifest {
     pub(crate) async fn check(&self) -> Result<()> {
         // Nothing is dropped meanwhile.
         let _turn = self.turn.take().await;
-        let mut reader = self.wal.read_from(self.wal.first_lsn());
-        let mut replay = Replay::default();
-        while let Some(record) = reader.next().await? {
-            replay.add(&self.dir, record.lsn(), &record)?;
-        }
+        let replay = replay(&self.wal, &self.dir, self.wal.first_lsn()).await?;
         match replay.state == self.state() {
             true => Ok(()),
             false => Err(Error::at(ErrorKind::Corruption, &self.dir, "the manifest is not what it was")),

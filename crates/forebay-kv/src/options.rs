@@ -14,6 +14,7 @@ pub struct Options {
     pub(crate) class: Class,
     pub(crate) background: Class,
     pub(crate) create: bool,
+    pub(crate) salvage: bool,
     pub(crate) store_id: Option<u64>,
     pub(crate) clock: fn() -> u64,
     pub(crate) pinned_bytes: Option<u64>,
@@ -35,6 +36,7 @@ impl Options {
             class: Class::LOG,
             background: Class::BACKGROUND,
             create: true,
+            salvage: false,
             store_id: None,
             clock: seconds_since_1970,
             pinned_bytes: None,
@@ -129,6 +131,16 @@ impl Options {
     /// Whether a directory without a store gets one, and is made where it does not exist. Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
+        self
+    }
+
+    /// Opens a store whose log or manifest is damaged or shorter than it was, with what is left of it; see
+    /// [`Recovery`](crate::Recovery). What the logs drop is copied aside first (`salvaged-*.wal`), and tables that the
+    /// manifest does not name stay, as `*.fkv.kept`. Default: no, such a store is an error and nothing is changed.
+    ///
+    /// Deleted and overwritten values may come back: the records that did it may be among those that are lost.
+    pub fn salvage(mut self, salvage: bool) -> Options {
+        self.salvage = salvage;
         self
     }
 

@@ -19,6 +19,7 @@ pub(crate) mod commit;
 pub(crate) mod flush;
 pub(crate) mod gate;
 pub(crate) mod get;
+pub(crate) mod holder;
 pub(crate) mod open;
 mod recover;
 pub(crate) mod rules;
@@ -34,6 +35,7 @@ pub(crate) mod wait;
 pub use commit::Write;
 pub use get::{Get, MultiGet};
 pub use open::Opening;
+pub use recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::Swapped;
 pub use wait::Answer;
@@ -98,6 +100,7 @@ pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     /// Tells the store from others.
     pub(crate) number: u64,
+    recovery: Recovery,
 }
 
 impl Drop for Handle {
@@ -107,9 +110,9 @@ impl Drop for Handle {
 }
 
 impl Store {
-    pub(crate) fn new(shared: Arc<Shared>) -> Store {
+    pub(crate) fn new(shared: Arc<Shared>, recovery: Recovery) -> Store {
         let number = shared.manifest.with(|state| state.store_id);
-        Store { handle: Arc::new(Handle { shared, number }) }
+        Store { handle: Arc::new(Handle { shared, number, recovery }) }
     }
 
     pub(crate) fn of(handle: Arc<Handle>) -> Store {
@@ -128,9 +131,10 @@ impl Store {
     /// again.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody else has it open,
-    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files,
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while it is open elsewhere; a store of this process whose last
+    /// handle is gone is waited for. [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files,
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
+    /// unless [`Options::salvage`] is set and enough is left,
     /// [`ErrorKind::MissingTable`](crate::ErrorKind::MissingTable),
     /// [`ErrorKind::Version`](crate::ErrorKind::Version),
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
@@ -138,6 +142,11 @@ impl Store {
     /// system's. After an error the store holds what it held.
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, dir.as_ref(), options)
+    }
+
+    /// Returns how this open found the store: what its logs held, what was read back, and what was removed or kept.
+    pub fn recovery(&self) -> &Recovery {
+        &self.handle.recovery
     }
 
     /// The keyspace that every store has, which is called `default`.
@@ -178,6 +187,29 @@ impl Store {
     }
 
     /// The store as it is now, with everything that is durable. Costs an allocation.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Batch, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let accounts = store.default_keyspace();
+    /// let mut batch = Batch::new(); // all of it or nothing, also after a crash
+    /// batch.put(&accounts, "anna", "10").put(&accounts, "bert", "20");
+    /// store.write(&batch).wait()?;
+    ///
+    /// let before = store.snapshot();
+    /// batch.clear();
+    /// batch.put(&accounts, "anna", "5").put(&accounts, "bert", "25");
+    /// store.write(&batch).wait()?;
+    /// assert_eq!(before.get(&accounts, "anna").wait()?.as_deref(), Some(&b"10"[..]));
+    /// assert_eq!(accounts.get("anna").wait()?.as_deref(), Some(&b"5"[..]));
+    /// # drop(before);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         let (view, lsn) = self.shared().pin();
         Snapshot::new(self.handle.clone(), view, lsn)

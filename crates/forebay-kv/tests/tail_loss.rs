@@ -64,11 +64,13 @@ fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option
     None
 }
 
-/// Zeros a log's only segment from each 4,096 bytes on, each time in a fresh copy of the store, and compares what an
+/// Zeros a log's last segment from each 4,096 bytes on, each time in a fresh copy of the store, and compares what an
 /// open and a verification say. A row may be whole if nothing is missing, and no table may go away.
 fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> Option<Vec<u8>>) {
     let place = dir();
-    let segment = named(&made.join(log), "wal").pop().expect("a segment");
+    // Behind it is at most one that was prepared.
+    let used = named(&made.join(log), "wal").into_iter().filter(|path| end_of(path) > 0);
+    let segment = used.max().expect("a segment");
     let (mut refused, mut whole) = (0, 0);
     for at in (0..end_of(&segment)).step_by(4096).skip(1) {
         let row = place.path().join(format!("{log} {at}"));
@@ -108,4 +110,115 @@ fn a_manifest_that_lost_its_end_is_refused_by_all() {
     store.flush().wait().expect("a flush");
     store.close().wait().expect("an end");
     every_cut(&engine, place.path(), "manifest", |number| Some(value(number)));
+}
+
+/// Flushed values are overwritten and deleted, which only the log knows, in more than one segment of it.
+fn overwritten(engine: &Engine) -> tempfile::TempDir {
+    let place = dir();
+    // All of it stays in the log: nothing is flushed by itself.
+    let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
+    let store = Store::open(engine, place.path(), options).wait().expect("a new store");
+    let keys = store.default_keyspace();
+    for number in 0..LOADED {
+        keys.put(key(number), "old").wait().expect("a put");
+    }
+    store.flush().wait().expect("a flush");
+    for number in 0..LOADED {
+        match newer(number) {
+            Some(value) => keys.put(key(number), value).wait().expect("a put"),
+            None => keys.delete(key(number)).wait().expect("a deletion"),
+        }
+    }
+    store.close().wait().expect("an end");
+    place
+}
+
+fn newer(number: u64) -> Option<Vec<u8>> {
+    (!number.is_multiple_of(3)).then(|| value(number))
+}
+
+/// The mark of a clean end lies in the part of the log that is lost. So a store that had been closed opened quietly with
+/// the last of its records missing: overwritten and deleted values came back old, and verifying called it whole.
+#[test]
+fn a_log_that_lost_its_end_is_refused_by_all() {
+    let engine = engine();
+    let place = overwritten(&engine);
+    every_cut(&engine, place.path(), "log", newer);
+}
+
+/// As above, by whole segments of the log that are gone.
+#[test]
+fn a_log_that_lost_its_last_segments_is_refused_by_all() {
+    let (engine, rows) = (engine(), dir());
+    let place = overwritten(&engine);
+    let segments = named(&place.path().join("log"), "wal").len();
+    assert!(segments > 2, "the log has {segments} segments");
+    for kept in 0..segments {
+        let row = rows.path().join(format!("row {kept}"));
+        copy(place.path(), &row);
+        for gone in &named(&row.join("log"), "wal")[kept..] {
+            std::fs::remove_file(gone).expect("a segment goes");
+        }
+        let verified = forebay_kv::verify(&engine, &row).wait().expect("a verification");
+        let said = opened_and_read(&engine, &row, newer);
+        assert_eq!(
+            verified.is_whole(),
+            said.is_none(),
+            "{kept} segments: {verified:?}, and an open: {said:?}"
+        );
+    }
+}
+
+/// Two witnesses say where the log ended: its own file and the store's manifest. The manifest alone is enough.
+#[test]
+fn the_manifest_alone_misses_the_end_of_a_log() {
+    let engine = engine();
+    let place = overwritten(&engine);
+    for path in [place.path().join("log"), place.path().join("manifest")] {
+        for entry in std::fs::read_dir(path).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_none_or(|end| end != "wal") {
+                std::fs::remove_file(&path).expect("it goes");
+            }
+        }
+    }
+    every_cut(&engine, place.path(), "log", newer);
+}
+
+/// What is left of a log that lost its end can still be had, when that is asked for, and new writes are safe again.
+#[test]
+fn a_salvage_takes_what_is_left_and_says_what_is_missing() {
+    let engine = engine();
+    let place = overwritten(&engine);
+    let mut segments = named(&place.path().join("log"), "wal");
+    segments.retain(|path| end_of(path) > 0);
+    let last = segments.last().expect("a segment");
+    zero_from(last, 0);
+    let refused = Store::open(&engine, place.path(), options()).wait().expect_err("records are missing");
+    assert_eq!(*refused.kind(), ErrorKind::Corruption, "{refused}");
+
+    let salvaging = options().memtable_bytes(512 << 10).salvage(true);
+    let store = Store::open(&engine, place.path(), salvaging).wait().expect("a salvage");
+    let recovery = store.recovery().clone();
+    let keys = store.default_keyspace();
+    let mut old = 0;
+    for number in 0..LOADED {
+        let found = keys.get(&key(number)).wait().expect("a get");
+        let is_old = found.as_deref() == Some(b"old");
+        assert!(is_old || found.as_deref() == newer(number).as_deref(), "key {number}: {found:?}");
+        old += u64::from(is_old);
+    }
+    assert!((1..LOADED).contains(&old), "{old} of {LOADED} are old");
+    let missing = recovery.log.lost.len() + usize::from(recovery.refused.is_some());
+    assert!(missing > 0, "it does not say what is missing: {recovery:?}");
+    keys.put("after", "the salvage").wait().expect("a put");
+    store.close().wait().expect("an end");
+
+    let verified = forebay_kv::verify(&engine, place.path()).wait().expect("a verification");
+    assert!(verified.is_whole(), "{verified:?}");
+    let store = Store::open(&engine, place.path(), options()).wait().expect("a whole store");
+    assert!(store.recovery().refused.is_none() && store.recovery().replayed >= 1, "{:?}", store.recovery());
+    let found = store.default_keyspace().get("after").wait().expect("a get");
+    assert_eq!(found.as_deref(), Some(&b"the salvage"[..]));
+    store.close().wait().expect("an end");
 }

@@ -1,9 +1,11 @@
 //! A change of what a store consists of, and its bytes.
 //!
-//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given), store id u64, next table
-//! u32, the log's start u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed
+//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is), store id u64,
+//! next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed
 //! tables, each id u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries
 //! u64, deleted u64, expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of the largest key.
+
+use forebay_wal::{End, Lsn};
 
 use crate::table::TableMeta;
 
@@ -18,6 +20,8 @@ pub(crate) struct Edit {
     pub(crate) next_table: u32,
     /// Records of the log before this one are in tables.
     pub(crate) log_start: Option<u64>,
+    /// Where the log ended durably when the edit was made: it may not come back with less.
+    pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: Vec<(u32, String)>,
     pub(crate) removed: Vec<u32>,
     /// Levels and tables.
@@ -26,15 +30,21 @@ pub(crate) struct Edit {
 
 const WHOLE: u8 = 1;
 const LOG_START: u8 = 2;
+const LOG_END: u8 = 4;
 
 impl Edit {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let whole = if self.is_whole { WHOLE } else { 0 };
-        out.push(whole | if self.log_start.is_some() { LOG_START } else { 0 });
+        let start = if self.log_start.is_some() { LOG_START } else { 0 };
+        out.push(whole | start | if self.log_end.is_some() { LOG_END } else { 0 });
         out.extend_from_slice(&self.store_id.to_le_bytes());
         out.extend_from_slice(&self.next_table.to_le_bytes());
         out.extend_from_slice(&self.log_start.unwrap_or(0).to_le_bytes());
+        if let Some(end) = self.log_end {
+            out.extend_from_slice(&end.lsn.0.to_le_bytes());
+            out.extend_from_slice(&end.epoch.to_le_bytes());
+        }
         out.extend_from_slice(&(self.keyspaces.len() as u32).to_le_bytes());
         for (id, name) in &self.keyspaces {
             out.extend_from_slice(&id.to_le_bytes());
@@ -76,6 +86,9 @@ impl Edit {
             log_start: (flags & LOG_START != 0).then_some(log_start),
             ..Edit::default()
         };
+        if flags & LOG_END != 0 {
+            edit.log_end = Some(End { lsn: Lsn(input.u64()?), epoch: input.u64()? });
+        }
         for _ in 0..input.u32()? {
             let (id, len) = (input.u32()?, input.u8()?);
             let name = std::str::from_utf8(input.bytes(usize::from(len))?).ok()?;
@@ -99,7 +112,7 @@ impl Edit {
             };
             edit.added.push((level, table));
         }
-        let known = flags & !(WHOLE | LOG_START) == 0 && input.0.is_empty();
+        let known = flags & !(WHOLE | LOG_START | LOG_END) == 0 && input.0.is_empty();
         known.then_some(edit)
     }
 }
@@ -156,6 +169,7 @@ mod tests {
             store_id: 99,
             next_table: 8,
             log_start: Some(12),
+            log_end: Some(End { lsn: Lsn(15), epoch: 3 }),
             keyspaces: vec![(0, "default".to_string()), (2, "k".to_string())],
             removed: vec![1, 2],
             added: vec![(0, table.clone()), (6, table)],

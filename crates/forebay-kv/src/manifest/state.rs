@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use forebay_wal::End;
+
 use super::edit::Edit;
 use super::version::LEVELS;
 use crate::table::TableMeta;
@@ -14,6 +16,8 @@ pub(crate) struct State {
     pub(crate) next_table: u32,
     /// The first record of the log that is not in tables.
     pub(crate) log_start: u64,
+    /// The log was durable up to here; nothing is known of one before the first edit that says it.
+    pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: BTreeMap<u32, String>,
     /// By table: its level and what is known of it.
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
@@ -67,6 +71,8 @@ impl State {
             }
             self.log_start = start;
         }
+        // It goes back only where a salvage accepts that the log is shorter.
+        self.log_end = edit.log_end.or(self.log_end);
         Ok(())
     }
 
@@ -77,6 +83,7 @@ impl State {
             store_id: self.store_id,
             next_table: self.next_table,
             log_start: Some(self.log_start),
+            log_end: self.log_end,
             keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.clone())).collect(),
             removed: Vec::new(),
             added: self.tables.values().cloned().collect(),
@@ -114,9 +121,11 @@ mod tests {
     fn a_state_is_its_own_edit() {
         let mut state = begun();
         let added = vec![(0, table(3, 0)), (1, table(4, 0))];
-        state.apply(&Edit { added, log_start: Some(9), ..Edit::default() }).unwrap();
+        let log_end = Some(End { lsn: forebay_wal::Lsn(11), epoch: 2 });
+        state.apply(&Edit { added, log_start: Some(9), log_end, ..Edit::default() }).unwrap();
         state.apply(&Edit { removed: vec![3], added: vec![(2, table(9, 0))], ..Edit::default() }).unwrap();
         assert_eq!((state.next_table, state.log_start, state.tables.len()), (10, 9, 2));
+        assert_eq!(state.log_end, log_end);
         let mut again = State::default();
         again.apply(&state.to_edit()).unwrap();
         assert_eq!(again, state);

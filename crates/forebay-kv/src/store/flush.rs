@@ -23,6 +23,13 @@ pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
     flushed(shared, upto).await
 }
 
+/// Writes everything in memory to tables, before the store has tasks.
+pub(super) async fn now(shared: &Arc<Shared>) -> Result<()> {
+    seal(shared, |_| ());
+    while oldest(shared).await? {}
+    Ok(())
+}
+
 /// Seals what is in memory; answers the last record of it. `also` runs in the same moment.
 fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
     let mut commit = shared.lock();

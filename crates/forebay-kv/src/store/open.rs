@@ -11,10 +11,11 @@ use std::task::{Context, Poll};
 
 use forebay::Engine;
 use forebay::shard::JoinHandle;
-use forebay_wal::{Recovery, Wal};
+use forebay_wal::{Lsn, Wal};
 
 use super::commit::again;
-use super::recover;
+use super::holder;
+use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
 use super::shared::{Parts, Shared, tables_dir};
 use super::{DEFAULT, Store, tasks};
@@ -48,9 +49,9 @@ impl Opening {
         let (shard, class) = (options.shard, options.class);
         let task = engine.spawn_on_shard(shard, class, move || async move {
             let scene = Scene { engine: handle, dir, options };
-            let shared = scene.open(budget).await?;
+            let (shared, recovery) = scene.open(budget).await?;
             tasks::begin(&shared)?;
-            Ok(Store::new(shared))
+            Ok(Store::new(shared, recovery))
         });
         Opening { task: Ok(task) }
     }
@@ -112,16 +113,30 @@ struct Scene {
 }
 
 impl Scene {
-    async fn open(self, budget: Budget) -> Result<Arc<Shared>> {
+    async fn open(self, budget: Budget) -> Result<(Arc<Shared>, Recovery)> {
         let there = self.look().await?;
-        let manifest = self.manifest(&there).await?;
+        let identity = holder::identity(&self.engine, &self.dir).await;
+        holder::closed(identity).await;
+        let (manifest, found) = self.manifest(&there).await?;
+        // Again with its lock held: what another opener did meanwhile is over.
+        let there = match self.look().await {
+            Ok(there) => there,
+            Err(error) => {
+                let _ = manifest.close().await;
+                return Err(error);
+            }
+        };
         match self.rest(budget, &manifest, &there).await {
-            Ok((cache, version, wal, recovery, budget)) => {
+            Ok((cache, version, wal, log, budget, refused)) => {
                 let Scene { engine, dir, options } = self;
                 let parts = Parts { engine, dir, options, budget, cache, wal, manifest, version };
                 let shared = Arc::new(Shared::new(parts));
-                match recover::recover(&shared, &recovery).await {
-                    Ok(()) => Ok(shared),
+                let recovery = Recovery { log, manifest: found, refused, ..Recovery::default() };
+                match recover::recover(&shared, recovery, &there).await {
+                    Ok(recovery) => {
+                        holder::enter(identity, &shared);
+                        Ok((shared, recovery))
+                    }
                     Err(error) => {
                         // So that the next open does not find them locked.
                         let _ = shared.wal.close().await;
@@ -176,8 +191,8 @@ impl Scene {
         Error::at(ErrorKind::NotFound, &self.dir, text)
     }
 
-    /// Opens the manifest, or begins it.
-    async fn manifest(&self, there: &Entries) -> Result<Manifest> {
+    /// Opens the manifest, or begins it; says how its log was found.
+    async fn manifest(&self, there: &Entries) -> Result<(Manifest, forebay_wal::Recovery)> {
         let dir = self.dir.join(MANIFEST);
         let is_young = there.is_young();
         if !there.manifest {
@@ -186,6 +201,7 @@ impl Scene {
         let how = How {
             // A manifest without a segment is a new one only as long as there is nothing else.
             create: is_young && self.options.create,
+            salvage: self.options.salvage,
             store_id: self.options.store_id,
             segment_bytes: self
                 .options
@@ -197,15 +213,20 @@ impl Scene {
         if !how.create && !self.has_segments(&dir).await? {
             return Err(if is_young { self.none() } else { rules::manifest_lost(&self.dir, "is empty") });
         }
-        let manifest = Manifest::open(&self.engine, &dir, how).await?;
+        let (manifest, found) = match Manifest::open(&self.engine, &dir, how).await {
+            Err(error) if *error.kind() == ErrorKind::Locked => {
+                return Err(holder::locked(&self.engine, &self.dir).await);
+            }
+            other => other?,
+        };
         let begun = match manifest.with(|state| rules::check_begun(&self.dir, state, there)) {
-            Ok(()) if manifest.with(|state| !state.is_empty()) => return Ok(manifest),
+            Ok(()) if manifest.with(|state| !state.is_empty()) => return Ok((manifest, found)),
             Ok(()) if self.options.create => self.begin(&manifest).await,
             Ok(()) => Err(self.none()),
             Err(error) => Err(error),
         };
         match begun {
-            Ok(()) => Ok(manifest),
+            Ok(()) => Ok((manifest, found)),
             Err(error) => {
                 let _ = manifest.close().await;
                 Err(error)
@@ -241,7 +262,7 @@ impl Scene {
         budget: Budget,
         manifest: &Manifest,
         there: &Entries,
-    ) -> Result<(Arc<Cache>, Version, Wal, Recovery, Budget)> {
+    ) -> Result<(Arc<Cache>, Version, Wal, forebay_wal::Recovery, Budget, Option<Error>)> {
         let state = manifest.state();
         let is_begun = state.has_log();
         let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
@@ -269,13 +290,16 @@ impl Scene {
         }
         self.engine.sync_dir(&self.dir).await?;
         let (wal, recovery) = Wal::open(&self.engine, &log, self.log_options(&budget, is_begun)).await?;
-        let mut fault = rules::check_log(&log, &state, &recovery).err();
-        if fault.is_none() && !is_begun {
-            fault = manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await.err();
-        }
-        match fault {
-            None => Ok((cache, version, wal, recovery, budget)),
-            Some(error) => {
+        let judged = rules::check_log(&log, &state, &recovery);
+        let taken = match &judged {
+            Ok(()) if is_begun => Ok(()),
+            Ok(()) => manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await,
+            Err(_) if self.options.salvage => salvage(manifest, &wal).await,
+            Err(error) => Err(error.clone()),
+        };
+        match taken {
+            Ok(()) => Ok((cache, version, wal, recovery, budget, judged.err())),
+            Err(error) => {
                 let _ = wal.close().await;
                 Err(error)
             }
@@ -292,12 +316,24 @@ impl Scene {
             .pending_bytes_max(pending)
             .group_bytes_max(group)
             .create(!is_begun)
+            .salvage(self.options.salvage)
             .shard(self.options.shard);
         match self.options.store_id {
             Some(id) => options.log_id(u128::from(id) << 8 | 2),
             None => options,
         }
     }
+}
+
+/// Goes on with a log that does not hold what the manifest says of it, and makes the manifest say so.
+async fn salvage(manifest: &Manifest, wal: &Wal) -> Result<()> {
+    let start = manifest.with(|state| state.log_start);
+    if wal.next_lsn().0 < start {
+        // Everything that is left of it is in tables. New records must not get numbers of those.
+        wal.reset_to(Lsn(start)).await?;
+    }
+    let edit = Edit { next_table: 1, log_end: Some(wal.durable_end()), ..Edit::default() };
+    manifest.apply(&edit).await
 }
 
 fn is_missing(error: &forebay::Error) -> bool {

@@ -1,40 +1,83 @@
 //! From what lies in a directory to a store: the log's records go back into memtables, and files that nobody
 //! names go away.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay::{FileKind, Open};
-use forebay_wal::{Lsn, Recovery};
+use forebay::Open;
+use forebay_wal::Lsn;
 
 use super::flush;
-use super::shared::{Shared, table_id, tables_dir};
+use super::rules::Entries;
+use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable;
 use crate::record;
 use crate::table::{HeaderFound, read_header};
 
+/// What is added to the name of a table that nothing names and that must not go.
+const KEPT: &str = ".kept";
+
+/// How a store was found; see [`Store::recovery`](crate::Store::recovery).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// How the log of writes was found.
+    pub log: forebay_wal::Recovery,
+    /// How the log of the manifest was found, which names the tables.
+    pub manifest: forebay_wal::Recovery,
+    /// Records of the log that were read back into memory, because they are in no table.
+    pub replayed: u64,
+    /// Files of tables that nothing names, which were removed: what a crash left of flushes and compactions.
+    pub removed: Vec<PathBuf>,
+    /// Files of tables that nothing names, which are kept under these names, because one may be the only copy of
+    /// something: the manifest is not proven to be complete.
+    pub kept: Vec<PathBuf>,
+    /// The error that [`Options::salvage`](crate::Options::salvage) overruled: what the log lacks that the manifest
+    /// knows of. What the logs themselves miss is in `lost` of either.
+    pub refused: Option<Error>,
+}
+
 /// Replays the log and removes what a crash left.
-pub(super) async fn recover(shared: &Arc<Shared>, recovery: &Recovery) -> Result<()> {
-    let start = shared.manifest.with(|state| state.log_start);
-    let files = tables(shared).await?;
+pub(super) async fn recover(
+    shared: &Arc<Shared>,
+    mut recovery: Recovery,
+    entries: &Entries,
+) -> Result<Recovery> {
+    let (first, last) = (shared.wal.first_lsn(), shared.wal.durable_lsn());
+    let start = Lsn(shared.manifest.with(|state| state.log_start));
     // A replay may have to flush, and no table that is written gets a name that is taken.
-    files.iter().for_each(|(id, _)| shared.reserve_table(*id));
-    replay(shared, Lsn(start), recovery.last).await?;
-    shared.inserted.fetch_max(recovery.last.0, Ordering::AcqRel);
-    remove_orphans(shared, files).await?;
-    if recovery.first.0 < start {
-        shared.wal.truncate_before(Lsn(start)).await?;
+    entries.table_files.iter().for_each(|(id, _)| shared.reserve_table(*id));
+    replay(shared, start.max(first), last).await?;
+    shared.inserted.fetch_max(last.0, Ordering::AcqRel);
+    if shared.options.salvage {
+        // What is missing is missed no more once nothing before it is in the log.
+        flush::now(shared).await?;
     }
-    Ok(())
+    clear(shared, &mut recovery, entries).await?;
+    if first < start {
+        shared.wal.truncate_before(start).await?;
+    }
+    recovery.replayed = shared.counters.replayed.load(Ordering::Relaxed);
+    Ok(recovery)
 }
 
 async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
     let mut reader = shared.wal.read_from(start);
     while reader.position() <= last {
-        let Some(found) = reader.next().await? else { break };
+        let found = match reader.next().await {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            Err(error) => match error.kind() {
+                forebay_wal::ErrorKind::Corruption(lost) if shared.options.salvage && lost.last < last => {
+                    reader = shared.wal.read_from(lost.last.next());
+                    continue;
+                }
+                forebay_wal::ErrorKind::Corruption(_) if shared.options.salvage => break,
+                _ => return Err(error.into()),
+            },
+        };
         let lsn = found.lsn();
         let damaged = |error: Error| {
             let path = shared.dir.join("log");
@@ -68,23 +111,24 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
     Ok(())
 }
 
-/// The files that have names of tables.
-async fn tables(shared: &Arc<Shared>) -> Result<Vec<(u32, PathBuf)>> {
-    let dir = tables_dir(&shared.dir);
-    let entries = shared.engine.read_dir(&dir).await?;
-    let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
-    Ok(files
-        .filter_map(|entry| Some((entry.name().to_str().and_then(table_id)?, dir.join(entry.name()))))
-        .collect())
-}
-
-/// Removes tables that no manifest named: what a crash left of flushes and compactions. Other files stay.
-async fn remove_orphans(shared: &Arc<Shared>, files: Vec<(u32, PathBuf)>) -> Result<()> {
-    let known: BTreeSet<u32> = shared.manifest.with(|state| state.tables.keys().copied().collect());
-    for (id, path) in files {
-        if !known.contains(&id) && is_ours(shared, &path, id).await? {
+/// Removes tables that no manifest named: what a crash left of flushes and compactions. Other files stay, and so do
+/// these where the manifest may have lost an edit that named them.
+async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries) -> Result<()> {
+    let unnamed: Vec<_> = shared.manifest.with(|state| entries.unnamed(state).cloned().collect());
+    let is_complete = !shared.options.salvage;
+    for (id, path) in unnamed {
+        if !is_ours(shared, &path, id).await? {
+            continue;
+        }
+        if is_complete {
             shared.engine.remove_file(&path).await?;
             shared.counters.orphans.fetch_add(1, Ordering::Relaxed);
+            recovery.removed.push(path);
+        } else {
+            let mut kept = path.clone().into_os_string();
+            kept.push(KEPT);
+            shared.engine.rename(&path, &kept).await?;
+            recovery.kept.push(kept.into());
         }
     }
     Ok(())

@@ -103,10 +103,24 @@ pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Resul
 /// Checks that a log holds what the manifest says of it. `log` is its directory.
 pub(crate) fn check_log(log: &Path, state: &State, found: &Recovery) -> Result<()> {
     let (first, last, start) = (found.first.0, found.last.0, state.log_start);
+    let end = state.log_end.unwrap_or_default();
     let text = if !state.has_log() && last > 0 {
         format!(
             "the log has records up to {last}, and the manifest ends before the store had a log: the end of the \
              manifest's log is lost"
+        )
+    } else if last < end.lsn.0 {
+        format!(
+            "the log ends with record {last}, and records up to {} were durable, as the manifest says: records {} to \
+             {} are lost",
+            end.lsn,
+            last + 1,
+            end.lsn
+        )
+    } else if found.epoch < end.epoch {
+        format!(
+            "the log is of epoch {}, and one of epoch {} was durable, as the manifest says: its end is lost",
+            found.epoch, end.epoch
         )
     } else if first > start || start > last + 1 {
         format!(
@@ -116,5 +130,7 @@ pub(crate) fn check_log(log: &Path, state: &State, found: &Recovery) -> Result<(
     } else {
         return Ok(());
     };
-    Err(Error::at(ErrorKind::Corruption, log, text))
+    let remedy = "Restore the store from a checkpoint or a backup, or open it with Options::salvage to go on with what \
+                  is left";
+    Err(Error::at(ErrorKind::Corruption, log, format!("{text}. {remedy}")))
 }

@@ -267,6 +267,7 @@ impl Shared {
         added: &[(u8, Arc<Table>)],
         also: impl FnOnce(&mut Commit),
     ) -> Result<()> {
+        let edit = &Edit { log_end: Some(self.wal.durable_end()), ..edit.clone() };
         self.manifest.apply(edit).await?;
         let mut retired: Vec<Arc<Table>> = Vec::new();
         {

@@ -73,10 +73,19 @@ async fn run(ending: Ending) {
     shared.tasks_end().await;
     // What compaction gave up last.
     remove(shared, shared.cache.removals().take()).await;
-    let closed = [shared.wal.close().await.err().map(Error::from), shared.manifest.close().await.err()];
-    if let Some(error) = closed.into_iter().flatten().next() {
+    if let Err(error) = close_logs(shared).await {
         shared.fail(&error);
     }
+}
+
+/// Closes the log, takes note in the manifest of where it ends, and closes the manifest; both in any case.
+async fn close_logs(shared: &Shared) -> Result<()> {
+    let closed = shared.wal.close().await.map_err(Error::from);
+    let noted = match &closed {
+        Ok(()) => shared.manifest.note_log_end(shared.wal.durable_end()).await,
+        Err(_) => Ok(()),
+    };
+    closed.and(noted).and(shared.manifest.close().await)
 }
 
 /// Removes the files of tables that nobody needs any more.

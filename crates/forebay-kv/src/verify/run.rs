@@ -13,6 +13,7 @@ use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Replay, State};
 use crate::record;
+use crate::store::holder;
 use crate::store::open::{LOG, MANIFEST};
 use crate::store::rules::{self, Entries};
 use crate::store::shared::{Shared, table_path};
@@ -42,7 +43,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
                 self.judge(rules::manifest_lost(dir, "is empty"))?;
                 return Ok(self.found);
             }
-            Err(error) => return Err(in_use(error, dir)),
+            Err(error) => return Err(in_use(&self.engine, error, dir).await),
         };
         let mut replay = Replay::default();
         while let Some((lsn, record)) = manifest.next().await? {
@@ -60,7 +61,9 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
         self.tables(dir, &state).await?;
         self.levels(dir, &state);
-        self.log(&dir.join(LOG), &state, &entries).await.map_err(|error| in_use(error, dir))?;
+        if let Err(error) = self.log(&dir.join(LOG), &state, &entries).await {
+            return Err(in_use(&self.engine, error, dir).await);
+        }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
         // An open removes a file only from a store that it takes: one of these may be the only copy of what is damaged.
         match self.found.is_whole() {
@@ -293,12 +296,9 @@ fn none(dir: &Path) -> Error {
     Error::at(ErrorKind::NotFound, dir, "there is no log in this directory")
 }
 
-fn in_use(error: Error, dir: &Path) -> Error {
+async fn in_use(engine: &Engine, error: Error, dir: &Path) -> Error {
     match error.kind() {
-        ErrorKind::Locked => {
-            let text = "somebody has this store open: close it first, or verify it there";
-            Error::at(ErrorKind::Locked, dir, text)
-        }
+        ErrorKind::Locked => holder::locked(engine, dir).await,
         _ => error,
     }
 }
