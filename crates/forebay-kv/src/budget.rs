@@ -33,12 +33,12 @@
 //! several megabytes, powers of two that lie in one piece; between blocks that come and go there is none free.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
+use crate::admission::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::store::signal::Signal;
 use crate::value::HeldBytes;
 
 /// The shares of a store's budget, in bytes, and what is used of those that are given out here.
@@ -71,19 +71,11 @@ pub(crate) struct Budget {
     pub(crate) record: usize,
     /// What memtables take that only snapshots need.
     snapshots: Arc<AtomicU64>,
-    gets_under_way: Pool,
+    /// Three quarters of the share are for reads, one for what they found until it is taken: that keeps a leaf, where a
+    /// read has three times as much.
+    pub(crate) gets_under_way: Arc<Pool>,
     /// Reads of long values, which count as held by the program: so much of its share may be under way.
-    long_under_way: Pool,
-}
-
-/// Bytes that are under way, of so many.
-#[derive(Debug)]
-struct Pool {
-    bytes_max: u64,
-    bytes: AtomicU64,
-    /// Those who wait for others.
-    waiting: AtomicU64,
-    free: Signal,
+    pub(crate) long_under_way: Arc<Pool>,
 }
 
 const MIB: u64 = 1 << 20;
@@ -136,8 +128,8 @@ impl Budget {
             record: record as usize,
             tables_used: Arc::default(),
             snapshots: Arc::default(),
-            gets_under_way: Pool::new(gets),
-            long_under_way: Pool::new(held / 2),
+            gets_under_way: Pool::new(gets / 4 * 3, gets / 4),
+            long_under_way: Pool::new(held / 2, held / 4),
         })
     }
 
@@ -147,7 +139,7 @@ impl Budget {
     }
 
     pub(crate) fn gets_bytes(&self) -> u64 {
-        self.gets_under_way.bytes.load(Ordering::Relaxed)
+        self.gets_under_way.bytes()
     }
 
     /// Bytes of the cache that may be pinned.
@@ -169,63 +161,6 @@ impl Budget {
             self.total, self.held
         );
         Error::new(ErrorKind::MemoryBudget { held }, text)
-    }
-
-    /// Waits until a get may have so many bytes of blocks under way. One always may.
-    pub(crate) async fn begin_get(&self, bytes: u64) -> UnderWay<'_> {
-        self.gets_under_way.begin(bytes).await
-    }
-
-    /// Waits until a long value of so many bytes may be read. One always may.
-    pub(crate) async fn begin_long(&self, bytes: u64) -> UnderWay<'_> {
-        self.long_under_way.begin(bytes).await
-    }
-}
-
-impl Pool {
-    fn new(bytes_max: u64) -> Pool {
-        Pool { bytes_max, bytes: AtomicU64::new(0), waiting: AtomicU64::new(0), free: Signal::default() }
-    }
-
-    async fn begin(&self, bytes: u64) -> UnderWay<'_> {
-        if let Some(begun) = self.try_begin(bytes) {
-            return begun;
-        }
-        // Either this attempt after the count sees what was given back, or who gives it back sees the count.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waiting = Waiting(&self.waiting);
-        self.free.until(|| self.try_begin(bytes)).await
-    }
-
-    fn try_begin(&self, bytes: u64) -> Option<UnderWay<'_>> {
-        let fits = |used| (used == 0 || used + bytes <= self.bytes_max).then_some(used + bytes);
-        let begun = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits);
-        begun.is_ok().then(|| UnderWay { pool: self, bytes })
-    }
-}
-
-/// One of those who wait, until it is dropped.
-struct Waiting<'a>(&'a AtomicU64);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Gives the bytes back when it goes.
-#[derive(Debug)]
-pub(crate) struct UnderWay<'a> {
-    pool: &'a Pool,
-    bytes: u64,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.pool.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
-        if self.pool.waiting.load(Ordering::SeqCst) > 0 {
-            self.pool.free.tell();
-        }
     }
 }
 
@@ -269,45 +204,5 @@ mod tests {
         let options = Options::new().memory(least);
         assert_eq!(refused(options.clone().memtable_bytes(1000)), ErrorKind::InvalidInput);
         assert_eq!(refused(options.memtable_bytes(least / 20 + 1)), ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    fn gets_wait_for_their_share() {
-        futures::executor::block_on(async {
-            let budget = Budget::new(&Options::new().memory(Options::MEMORY_MIN)).unwrap();
-            let first = budget.begin_get(budget.gets * 2).await;
-            let mut second = std::pin::pin!(budget.begin_get(1));
-            for _ in 0..3 {
-                assert!(futures::poll!(&mut second).is_pending());
-            }
-            drop(first);
-            drop(second.await);
-            assert_eq!(budget.gets_bytes(), 0);
-        });
-    }
-
-    /// Many keys asked for at once need nearly all of the share. Who gave back a little when half of it was
-    /// free told nobody, and the one who waited for more than half waited for ever.
-    #[test]
-    fn one_who_waits_for_much_is_woken_by_one_who_had_little() {
-        use std::sync::atomic::AtomicUsize;
-        use std::task::{Context, Wake, Waker};
-
-        struct Count(AtomicUsize);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        let budget = Budget::new(&Options::new().memory(Options::MEMORY_MIN)).unwrap();
-        let little = budget.gets_under_way.try_begin(1).unwrap();
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(count.clone());
-        let mut context = Context::from_waker(&waker);
-        let mut much = std::pin::pin!(budget.begin_get(budget.gets));
-        assert!(much.as_mut().poll(&mut context).is_pending());
-        drop(little);
-        assert_eq!(count.0.load(Ordering::SeqCst), 1);
-        assert!(much.as_mut().poll(&mut context).is_ready());
     }
 }

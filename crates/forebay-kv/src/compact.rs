@@ -1,7 +1,7 @@
 //! Compaction: a task of the store that keeps its levels in shape.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -33,8 +33,9 @@ pub(crate) struct Compaction {
     edits: AtomicU64,
     /// The count for which nothing was found to do, not even at rest; one more, so that 0 is none.
     rested: AtomicU64,
-    /// How many wait for rest.
-    awaited: AtomicUsize,
+    /// Somebody waits for rest, or did when compaction was last at rest. Not a count: one who is not polled any more
+    /// must not have everything compacted at once for ever.
+    is_awaited: AtomicBool,
 }
 
 impl Compaction {
@@ -75,6 +76,7 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
             let job = shared.with_view(|view| pick::next(&view.version, &shared.pick_how(), is_resting));
             let Some(job) = job else {
                 if is_resting {
+                    compaction.is_awaited.store(false, Ordering::Release);
                     compaction.rested.store(edits + 1, Ordering::Release);
                     shared.changed.tell();
                 }
@@ -106,7 +108,7 @@ async fn reason(shared: &Arc<Shared>) -> Reason {
         if shared.with_view(|view| pick::is_urgent(&view.version, &shared.pick_how())) {
             return Some(Reason::Urgent);
         }
-        let is_awaited = compaction.awaited.load(Ordering::Acquire) > 0 && !compaction.has_rested();
+        let is_awaited = compaction.is_awaited.load(Ordering::Acquire) && !compaction.has_rested();
         is_awaited.then_some(Reason::Rest)
     };
     loop {
@@ -138,25 +140,23 @@ async fn reason(shared: &Arc<Shared>) -> Reason {
 
 /// Waits until nothing is left to compact, not even to save space.
 pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
-    struct Awaits<'a>(&'a AtomicUsize);
-    impl Drop for Awaits<'_> {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
     let compaction = &shared.compaction;
-    compaction.awaited.fetch_add(1, Ordering::AcqRel);
-    let _awaits = Awaits(&compaction.awaited);
     // Time may have passed without a change.
     compaction.rested.store(0, Ordering::Release);
-    shared.changed.tell();
-    shared
-        .changed
-        .until(|| match shared.check_writable() {
-            Err(error) => Some(Err(error)),
-            Ok(()) => (shared.lock().sealed.is_empty() && compaction.has_rested()).then_some(Ok(())),
-        })
-        .await
+    let rests = || {
+        if let Err(error) = shared.check_writable() {
+            return Some(Err(error));
+        }
+        if shared.lock().sealed.is_empty() && compaction.has_rested() {
+            return Some(Ok(()));
+        }
+        // What was flushed meanwhile is asked for again.
+        if !compaction.is_awaited.swap(true, Ordering::AcqRel) {
+            shared.changed.tell();
+        }
+        None
+    };
+    shared.changed.until(rests).await
 }
 
 /// Brings everything that a keyspace has between two keys to the last level.

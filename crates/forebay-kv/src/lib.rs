@@ -3,6 +3,7 @@
 //! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log. What a
 //! table's bytes look like is in the manual page `docs/kv-format.md`; `docs/kv.md` is the manual.
 
+mod admission;
 mod batch;
 #[cfg(feature = "_breakage")]
 #[doc(hidden)]

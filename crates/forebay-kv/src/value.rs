@@ -31,6 +31,7 @@ enum Repr {
 pub(crate) struct HeldBytes(AtomicU64);
 
 /// A part of [`HeldBytes`], until it is dropped.
+#[derive(Debug)]
 pub(crate) struct Held {
     all: Option<Arc<HeldBytes>>,
     bytes: u64,
@@ -70,6 +71,14 @@ impl Value {
     /// Bytes of ordinary memory, of which `keeps` are kept from other use.
     pub(crate) fn of_bytes(bytes: Bytes, keeps: u64, held: &Arc<HeldBytes>) -> Value {
         Value { bytes: Repr::Bytes(bytes), held: Held::new(Some(held), keeps) }
+    }
+
+    /// The block that it lies in, if it lies in one; no longer counted.
+    pub(crate) fn into_block(self) -> Result<Block, Value> {
+        match self.bytes {
+            Repr::Block(block) => Ok(block),
+            Repr::Bytes(_) => Err(self),
+        }
     }
 
     /// Bytes of memory that this value keeps from other use.

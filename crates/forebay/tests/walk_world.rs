@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::sim::{self, Fault, Profile, Rule, World};
-use forebay::{Class, Engine, Error, ErrorKind, File, Open, shard};
+use forebay::{Class, Config, Engine, Error, ErrorKind, File, Open, shard};
+use futures::FutureExt;
 use tree::{Ledger, Lookup, LookupError, PAGE, Sum, Tree, expected, value_of};
 
 async fn planted(engine: &Engine, tree: &Tree) -> File {
@@ -233,4 +234,37 @@ fn a_stuck_read_is_leaked_and_its_walk_is_told() {
     assert_eq!(error.kind(), ErrorKind::EngineClosed, "{error}");
     assert_eq!(report.leaked_operations, 1);
     assert_eq!(ledger.counts(), (1, 1));
+}
+
+/// A walk that found its shard's inbox full is still in the program's hands, and so is what its state owns: a store's
+/// permits for reads lay there for ever when the future was not polled again.
+#[test]
+fn a_walk_that_has_not_begun_gives_its_state_back() {
+    let mut world = World::new(5).disk(disk(5)).config(Config::new().shards(1).inbox_depth(1));
+    let run = world.run(async |engine| {
+        let tree = Tree::new(3, 9);
+        let file = planted(&engine, &tree).await;
+        let lookups = |first: u64| (first..first + 4).map(|key| (tree.root.clone(), Lookup { key }));
+        let mut one: Vec<_> = lookups(0).map(|(root, walk)| Box::pin(file.walk(root, walk))).collect();
+        let mut many: Vec<_> = (1..4).map(|n| Box::pin(file.walk_many(lookups(4 * n)))).collect();
+        assert!(one.iter_mut().all(|walk| walk.unbegun().is_some()));
+        assert!(many.iter_mut().all(|walks| walks.unbegun().count() == 4));
+        one.iter_mut().for_each(|walk| assert!(walk.now_or_never().is_none()));
+        many.iter_mut().for_each(|walks| assert!(walks.now_or_never().is_none()));
+        // The first message filled the inbox.
+        let unbegun: Vec<bool> = one.iter_mut().map(|walk| walk.unbegun().is_some()).collect();
+        assert_eq!(unbegun, [false, true, true, true]);
+        for walk in many.iter_mut().flat_map(|walks| walks.unbegun()) {
+            walk.key += 100;
+        }
+        for (key, walk) in one.into_iter().enumerate() {
+            assert_eq!(walk.await.unwrap(), expected(&tree, key as u64));
+        }
+        for (n, walks) in many.into_iter().enumerate() {
+            for (key, found) in walks.await.unwrap().into_iter().enumerate() {
+                assert_eq!(found.unwrap(), expected(&tree, (4 * (n + 1) + key + 100) as u64));
+            }
+        }
+    });
+    run.unwrap();
 }

@@ -66,12 +66,23 @@ impl Output {
             None => {
                 let spec = TableSpec { id: self.shared.next_table(), ..self.spec.clone() };
                 self.making = Some(spec.id);
-                let path = self.shared.table_path(spec.id);
-                // No file is made once the store is closed: somebody else may have it open.
-                let _task = self.shared.begin_task();
-                self.shared.check_open()?;
-                let created = TableWriter::create(&self.shared.engine, &path, spec).await?;
-                self.writer.insert(created).add(key, entry).await
+                // A task of its own: closing waits for it, and must not wait for a program that polls no more. No
+                // file is made once the store is closed: somebody else may have it open.
+                let (owned, task, class) = (self.shared.clone(), self.shared.begin_task(), spec.class);
+                let shard = self.shared.background_shard();
+                let making = self.shared.engine.spawn_on_shard(shard, class, move || async move {
+                    let _task = task;
+                    owned.check_open()?;
+                    let mut made = Made { shared: owned.clone(), id: spec.id, writer: None };
+                    let path = owned.table_path(spec.id);
+                    made.writer = Some(TableWriter::create(&owned.engine, &path, spec).await?);
+                    Ok(made)
+                });
+                let made: Result<Made> = making.await?;
+                if let Some(created) = made?.writer.take() {
+                    self.writer.insert(created).add(key, entry).await?;
+                }
+                Ok(())
             }
         }
     }
@@ -107,6 +118,21 @@ impl Output {
     fn ids(&mut self) -> Vec<u32> {
         let metas = self.metas.drain(..).map(|meta| meta.id);
         metas.chain(self.making.take()).collect()
+    }
+}
+
+/// A table's file that was made. It is removed unless its writer is taken.
+struct Made {
+    shared: Arc<Shared>,
+    id: u32,
+    writer: Option<TableWriter>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.writer.take().is_some() {
+            self.shared.cache.removals().push(self.shared.table_path(self.id));
+        }
     }
 }
 

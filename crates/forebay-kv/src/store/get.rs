@@ -32,7 +32,7 @@ pub(crate) struct Wanted<'a> {
 /// How far memory got.
 enum Looked {
     Known(Option<Value>),
-    /// This needs reads; if the key is not there, the candidate with this number is next.
+    /// The candidate with this number needs reads.
     Reads(Lookup, usize),
     /// The value is there and must be read.
     Far(Far),
@@ -82,7 +82,7 @@ impl Shared {
                 Cached::Answer(Some(Found::Far(far))) => return Ok(Looked::Far(far)),
                 Cached::Answer(Some(Found::Deleted)) => return Ok(Looked::Known(None)),
                 Cached::Answer(None) => {}
-                Cached::NeedsRead(lookup) => return Ok(Looked::Reads(lookup, number + 1)),
+                Cached::NeedsRead(lookup) => return Ok(Looked::Reads(lookup, number)),
             }
         }
         Ok(Looked::Known(None))
@@ -139,48 +139,78 @@ impl Shared {
         mut looked: Looked,
         may_block: bool,
     ) -> Result<Option<Value>> {
+        let mut is_again = false;
         loop {
-            let (mut lookup, next) = match looked {
+            let (mut lookup, candidate) = match looked {
                 Looked::Known(answer) => return Ok(answer),
                 Looked::Far(far) => return self.read_far(far).await.map(Some),
-                Looked::Reads(lookup, next) => (lookup, next),
+                Looked::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
-            let under_way = self.budget.begin_get(self.get_bytes()).await;
+            let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
             let descended = if may_block { self.kernel.descend(self, &mut lookup) } else { None };
             let found = match descended {
-                Some(found) => found,
-                None => lookup.walk(forebay::shard::class()).await?,
+                Some(found) => Some(found),
+                None => {
+                    // From here on the permit is the read's, however long nobody polls this.
+                    let table = lookup.table().clone();
+                    lookup.admit(permit, is_again);
+                    lookup.walk(forebay::shard::class()).await?.take(&table)
+                }
             };
-            drop(under_way);
-            looked = self.go_on(found, view, keyspace, key, next)?;
+            is_again = found.is_none();
+            looked = self.go_on(found, view, keyspace, key, candidate)?;
         }
     }
 
-    /// What memory knows of a key after a table's answer.
+    /// What memory knows of a key after the answer of a candidate's table, or after that was evicted.
     fn go_on(
         &self,
-        found: Option<Found>,
+        found: Option<Option<Found>>,
         view: &View,
         keyspace: u32,
         key: &[u8],
-        next: usize,
+        candidate: usize,
     ) -> Result<Looked> {
         Ok(match found {
-            Some(Found::Value(value)) => Looked::Known(Some(value)),
-            Some(Found::Far(far)) => Looked::Far(far),
-            Some(Found::Deleted) => Looked::Known(None),
-            None => self.look_in_tables(view, keyspace, key, next)?,
+            Some(Some(Found::Value(value))) => Looked::Known(Some(value)),
+            Some(Some(Found::Far(far))) => Looked::Far(far),
+            Some(Some(Found::Deleted)) => Looked::Known(None),
+            Some(None) => self.look_in_tables(view, keyspace, key, candidate + 1)?,
+            None => self.look_in_tables(view, keyspace, key, candidate)?,
         })
     }
 
     /// Reads a long value, once there is memory for it: it counts as held by the program from now on.
     async fn read_far(&self, far: Far) -> Result<Value> {
         let (bytes, class) = (far.memory_bytes(), forebay::shard::class());
-        let _under_way = self.budget.begin_long(bytes).await;
-        let _held = Held::new(Some(self.cache.held()), bytes);
-        self.check_held()?;
-        far.read(class).await
+        let mut is_again = false;
+        loop {
+            let permit = self.budget.long_under_way.begin(bytes).await;
+            let held = Held::new(Some(self.cache.held()), bytes);
+            self.check_held()?;
+            if let Some(value) = far.read(class, permit, held, is_again).await? {
+                return Ok(value);
+            }
+            is_again = true;
+        }
+    }
+
+    /// Takes as many lookups out of `lookups` as may read now, and waits until one may. To ask for all of their
+    /// memory in one piece would be to wait for ever beside others who ask for little, or to make them wait.
+    async fn admit_some<T>(&self, lookups: &mut Vec<(T, Lookup)>) -> Vec<(T, Lookup)> {
+        let bytes = self.get_bytes();
+        let mut permit = Some(self.budget.gets_under_way.begin(bytes).await);
+        let mut admitted = 0;
+        for (_, lookup) in lookups.iter_mut() {
+            let Some(permit) = permit.take().or_else(|| self.budget.gets_under_way.try_begin(bytes)) else {
+                break;
+            };
+            lookup.admit(permit, lookup.is_again);
+            admitted += 1;
+        }
+        let waiting = lookups.split_off(admitted);
+        std::mem::replace(lookups, waiting)
     }
 
     /// The values of several keys at one moment, in their order.
@@ -192,10 +222,11 @@ impl Shared {
     ) -> Result<Vec<Option<Value>>> {
         self.check_open()?;
         let (view, lsn) = pinned.unwrap_or_else(|| self.pin());
-        let most = (self.budget.gets / self.get_bytes()).clamp(1, AT_ONCE) as usize;
+        // Half of what may be read at once: what is read by one call must not evict what it read before.
+        let most = (self.budget.gets_under_way.reads_max() / self.get_bytes() / 2).clamp(1, AT_ONCE) as usize;
         let mut answers = vec![None; keys.len()];
         let mut fresh = keys.iter().enumerate();
-        // Each with the key's place, and the candidate that is next.
+        // Each with the key's place, and its candidate.
         let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
         let mut far: Vec<(usize, Far)> = Vec::new();
         loop {
@@ -205,21 +236,23 @@ impl Shared {
                 match self.look(&view, lsn, keyspace, key)? {
                     Looked::Known(answer) => answers[place] = answer,
                     Looked::Far(value) => far.push((place, value)),
-                    Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
+                    Looked::Reads(lookup, candidate) => lookups.push(((place, candidate), lookup)),
                 }
             }
             if lookups.is_empty() {
                 break;
             }
             self.check_held()?;
-            let bytes = self.get_bytes() * lookups.len() as u64;
-            let _under_way = self.budget.begin_get(bytes).await;
-            let class = forebay::shard::class();
-            for ((place, next), found) in walk_all(std::mem::take(&mut lookups), class).await? {
-                match self.go_on(found, &view, keyspace, keys[place], next)? {
+            let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
+            for ((place, candidate), found) in walk_all(under_way, class).await? {
+                let is_again = found.is_none();
+                match self.go_on(found, &view, keyspace, keys[place], candidate)? {
                     Looked::Known(answer) => answers[place] = answer,
                     Looked::Far(value) => far.push((place, value)),
-                    Looked::Reads(lookup, next) => lookups.push(((place, next), lookup)),
+                    Looked::Reads(mut lookup, candidate) => {
+                        lookup.is_again = is_again;
+                        lookups.push(((place, candidate), lookup));
+                    }
                 }
             }
         }

@@ -224,7 +224,15 @@ impl Shared {
             lent.push(pin);
         }
         self.lent_bytes.store(lent.len() as u64 * LOAN_BYTES, Ordering::Relaxed);
-        if lent.len() < wanted { Err(self.budget.exhausted(self.held_bytes())) } else { Ok(()) }
+        if lent.len() >= wanted {
+            return Ok(());
+        }
+        drop(lent);
+        // Long values whose futures have not come for them are read again when they do.
+        match self.budget.long_under_way.evict() {
+            true => self.check_held(),
+            false => Err(self.budget.exhausted(self.held_bytes())),
+        }
     }
 
     /// The shard of flushes and compaction: another than the log's, if there is one, since what they do

@@ -88,7 +88,7 @@ pub struct MemoryStats {
     pub tables_max: u64,
     /// What those that are under way may use of it.
     pub tables: u64,
-    /// The share of gets that are under way.
+    /// The share of gets: reads that are under way, and blocks that their futures have not taken yet.
     pub gets_max: u64,
     /// Gets that are under way.
     pub gets: u64,

@@ -37,7 +37,9 @@ pub(crate) struct Throttle {
     pending_bytes: AtomicU64,
     /// Counts the ends of sleeps.
     ticks: AtomicU64,
-    waiting: AtomicUsize,
+    /// The last of them that anybody waits for. Not a count of those who wait: one who is not polled any more would
+    /// have the task sleep for it for ever.
+    wanted: AtomicU64,
     /// Those who wait.
     ticked: Signal,
     /// The task that sleeps for them.
@@ -62,26 +64,20 @@ impl Throttle {
 
     /// Waits as long as a put has to: until one whole sleep of the store's task has passed.
     pub(crate) async fn wait(&self, mut is_over: impl FnMut() -> bool) {
-        struct Waits<'a>(&'a AtomicUsize);
-        impl Drop for Waits<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        let _waits = Waits(&self.waiting);
-        let now = self.ticks.load(Ordering::Acquire);
+        let end = self.ticks.load(Ordering::Acquire) + 2;
+        self.wanted.fetch_max(end, Ordering::AcqRel);
         self.asked.tell();
-        let has_ended =
-            || self.ticks.load(Ordering::Acquire) > now + 1 || self.delay().is_zero() || is_over();
-        let mut has_ended = has_ended;
+        let mut has_ended =
+            || self.ticks.load(Ordering::Acquire) >= end || self.delay().is_zero() || is_over();
         self.ticked.until(|| has_ended().then_some(())).await;
     }
 
     /// The task that sleeps, on the store's shard.
     pub(crate) async fn run(&self, is_over: impl Fn() -> bool) {
         loop {
-            let waits = || is_over() || self.waiting.load(Ordering::Acquire) > 0;
+            // Without a delay nobody waits, whatever was wanted.
+            let is_wanted = || self.ticks.load(Ordering::Acquire) < self.wanted.load(Ordering::Acquire);
+            let waits = || is_over() || (!self.delay().is_zero() && is_wanted());
             self.asked.until(|| waits().then_some(())).await;
             // A put that comes while it sleeps waits for the rest and the next one: half more on average.
             if is_over() || forebay::shard::sleep(self.delay().mul_f64(2.0 / 3.0)).await.is_err() {
@@ -102,6 +98,25 @@ impl Throttle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The story: a writer that was slowed down and not polled any more kept the task awake, which slept for nothing
+    /// at all once compaction had caught up, and took its shard's whole processor.
+    #[test]
+    fn a_writer_that_is_not_polled_any_more_keeps_nobody_awake() {
+        use futures::FutureExt;
+        let throttle = Throttle::default();
+        throttle.set_level0(LEVEL0_SLOWEST);
+        let mut slowed = Box::pin(throttle.wait(|| false));
+        assert!((&mut slowed).now_or_never().is_none());
+        // Off shards a sleep is an error, at which the task ends.
+        assert!(throttle.run(|| false).now_or_never().is_some(), "it does not sleep for a writer that waits");
+        throttle.set_level0(0);
+        assert!(throttle.run(|| false).now_or_never().is_none(), "it sleeps although nobody has to wait");
+        throttle.set_level0(LEVEL0_SLOWEST);
+        throttle.ticks.fetch_add(2, Ordering::AcqRel);
+        assert!(throttle.run(|| false).now_or_never().is_none(), "it sleeps for one who may go on");
+        assert!(slowed.now_or_never().is_some());
+    }
 
     #[test]
     fn writers_are_slowed_smoothly_and_never_for_long() {

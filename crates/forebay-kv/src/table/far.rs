@@ -1,14 +1,16 @@
 //! Long values outside of their leaves: found by a walk, and read when there is memory for them.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use forebay::Class;
+use forebay::{Block, Class, Step, Walk};
 
 use super::Table;
-use crate::error::Result;
+use crate::admission::{Admission, Admitted, Permit, Ticket};
+use crate::error::{Error, Result};
 use crate::node::BlobAt;
-use crate::value::Value;
+use crate::value::{Held, Value};
 
 /// Longer values do not go into the cache, and are not read by the walk that finds them, in bytes.
 pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
@@ -26,15 +28,49 @@ impl Far {
         memory_bytes(self.blob)
     }
 
-    /// Reads it.
+    /// Reads it, with a permit and its memory counted as held by the program, both of which go to the shard with the
+    /// read. `None` if the value was evicted before this was polled again; a second time, `is_again`, it is kept.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
-    pub(crate) async fn read(self, class: Class) -> Result<Value> {
+    pub(crate) async fn read(
+        &self,
+        class: Class,
+        permit: Permit,
+        held: Held,
+        is_again: bool,
+    ) -> Result<Option<Value>> {
         let (table, blob) = (&self.table, self.blob);
-        let block = table.read(blob.range(), class).await?;
+        let read = Reading { permit: Some(permit), held: Some(held), is_again };
+        let walk = table.file.walk(blob.range(), read).class(class);
+        let left = Admission::new(walk).wait().await.map_err(|error| table.walk_error(error))?;
+        let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
         table.check_blob(blob, &block)?;
-        Ok(Value::of_block(block, table.cache.held()))
+        Ok(Some(Value::of_block(block, table.cache.held())))
+    }
+}
+
+/// A value that is being read: a walk of one hop, because what it has goes where the read completes and not where
+/// its program is polled. The checksum of a value of many megabytes is not computed there.
+struct Reading {
+    permit: Option<Permit>,
+    held: Option<Held>,
+    is_again: bool,
+}
+
+impl Walk for Reading {
+    type Output = Option<Ticket>;
+    type Error = Error;
+
+    fn step(&mut self, block: &Block, _: Range<u64>) -> Step<Option<Ticket>, Error> {
+        let (held, is_again) = (self.held.take(), self.is_again);
+        Step::Done(self.permit.take().map(|permit| permit.leave(block.clone(), held, is_again)))
+    }
+}
+
+impl Admitted for Reading {
+    fn permit(&mut self) -> &mut Option<Permit> {
+        &mut self.permit
     }
 }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay::{Block, Step};
+use forebay::Block;
 
 use super::far::{Far, WALKED_BYTES_MAX};
 use super::{Cached, FilterUse, Found, GetHow, Table};
-use crate::error::{Error, Result};
+use crate::admission::Permit;
+use crate::error::Result;
 use crate::node::filter::{self, Hash};
 use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
 use crate::value::Value;
@@ -17,7 +18,7 @@ use crate::value::Value;
 pub(super) mod descent;
 
 /// A lookup that needs a read: what [`range`](Lookup::range) says is to be read and given to
-/// [`step`](Lookup::step), until that answers.
+/// [`look_into`](Lookup::look_into), until that answers.
 pub(crate) struct Lookup {
     table: Arc<Table>,
     key: Key,
@@ -25,6 +26,10 @@ pub(crate) struct Lookup {
     now_s: u64,
     at: At,
     fill: bool,
+    /// Of the read that is under way.
+    pub(super) permit: Option<Permit>,
+    /// It was read before, and what was found was evicted.
+    pub(crate) is_again: bool,
 }
 
 /// What is to be looked at.
@@ -59,10 +64,14 @@ impl Table {
     pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
         let found = match self.get_cached(key, how)? {
             Cached::Answer(found) => found,
-            Cached::NeedsRead(lookup) => lookup.walk(forebay::Class::DEFAULT).await?,
+            Cached::NeedsRead(lookup) => lookup.walk(forebay::Class::DEFAULT).await?.take(self).flatten(),
         };
         match found {
-            Some(Found::Far(far)) => Ok(Some(Found::Value(far.read(forebay::Class::DEFAULT).await?))),
+            Some(Found::Far(far)) => {
+                let block = self.read(far.blob.range(), forebay::Class::DEFAULT).await?;
+                self.check_blob(far.blob, &block)?;
+                Ok(Some(self.value(block)))
+            }
             found => Ok(found),
         }
     }
@@ -97,6 +106,8 @@ impl Table {
                 now_s: how.now_s,
                 at,
                 fill: how.fill,
+                permit: None,
+                is_again: false,
             }),
         })
     }
@@ -184,7 +195,7 @@ impl Table {
         Ok(At::Node(child, level - 1))
     }
 
-    fn value(&self, block: Block) -> Found {
+    pub(super) fn value(&self, block: Block) -> Found {
         Found::Value(Value::of_block(block, self.cache.held()))
     }
 
@@ -216,29 +227,33 @@ impl Lookup {
         }
     }
 
+    /// Gives it the permit that its reads need. `is_again`: it has read before, and what was found was evicted.
+    pub(crate) fn admit(&mut self, permit: Permit, is_again: bool) {
+        (self.permit, self.is_again) = (Some(permit), is_again);
+    }
+
     /// The table that it reads.
     pub(crate) fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Takes what was read at `at`, and goes on as far as memory goes. Costs a checksum over the block, and
-    /// a search.
-    pub(super) fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Option<Found>, Error> {
+    /// Takes what was read at `at`, and goes on as far as memory goes; `None` if there is more to
+    /// [read](Lookup::range). Costs a checksum over the block, and a search.
+    pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Option<Option<Found>>> {
         let progress = match at == self.range() && block.len() as u64 == at.end - at.start {
             true => self.take(block),
             false => {
                 Err(self.table.corrupt(at.start, "another part of the table was read than was asked for"))
             }
         };
-        match progress {
-            Ok(Progress::Done(found)) => Step::Done(found),
-            Ok(Progress::Far(blob)) => Step::Done(Some(Found::Far(Far { table: self.table.clone(), blob }))),
-            Ok(Progress::Needs(at)) => {
+        Ok(match progress? {
+            Progress::Done(found) => Some(found),
+            Progress::Far(blob) => Some(Some(Found::Far(Far { table: self.table.clone(), blob }))),
+            Progress::Needs(at) => {
                 self.at = at;
-                Step::Read(self.range())
+                None
             }
-            Err(error) => Step::Fail(error),
-        }
+        })
     }
 
     fn take(&mut self, block: &Block) -> Result<Progress> {

@@ -3,22 +3,57 @@
 
 use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use forebay::{Block, Class, Step, Walk, WalkMany};
 
 use super::{Found, Lookup, Table};
+use crate::admission::{Admission, Admitted, Permit, Ticket};
 use crate::error::{Error, Result};
 
+/// What a walk came to. The answer lies in the walk until its program takes it, which may be never.
+#[derive(Debug)]
+pub(crate) enum Walked {
+    Found(Option<Found>),
+    /// A value was found, and its block was left here for the program.
+    Left(Ticket),
+}
+
 impl Walk for Lookup {
-    type Output = Option<Found>;
+    type Output = Walked;
     type Error = Error;
 
     /// Costs a checksum over the block, and a search.
-    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Option<Found>, Error> {
-        Lookup::step(self, block, at)
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Walked, Error> {
+        let value = match self.look_into(block, at) {
+            Ok(Some(Some(Found::Value(value)))) => value,
+            Ok(Some(found)) => return Step::Done(Walked::Found(found)),
+            Ok(None) => return Step::Read(self.range()),
+            Err(error) => return Step::Fail(error),
+        };
+        Step::Done(match (value.into_block(), self.permit.take()) {
+            (Ok(block), Some(permit)) => Walked::Left(permit.leave(block, None, self.is_again)),
+            (Ok(block), None) => Walked::Found(Some(self.table().value(block))),
+            (Err(value), _) => Walked::Found(Some(Found::Value(value))),
+        })
+    }
+}
+
+impl Admitted for Lookup {
+    fn permit(&mut self) -> &mut Option<Permit> {
+        &mut self.permit
+    }
+}
+
+impl Walked {
+    /// What was found, with the value counted as held by the program from now on; `None` if its block was evicted
+    /// before the program came for it.
+    pub(crate) fn take(self, table: &Table) -> Option<Option<Found>> {
+        match self {
+            Walked::Found(found) => Some(found),
+            Walked::Left(ticket) => ticket.take().map(|block| Some(table.value(block))),
+        }
     }
 }
 
@@ -27,16 +62,17 @@ impl Lookup {
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
-    pub(crate) async fn walk(self, class: Class) -> Result<Option<Found>> {
+    pub(crate) async fn walk(self, class: Class) -> Result<Walked> {
         let table = self.table().clone();
-        let walked = table.file.walk(self.range(), self).class(class).await;
+        let walk = table.file.walk(self.range(), self).class(class);
+        let walked = Admission::new(walk).wait().await;
         walked.map_err(|error| table.walk_error(error))
     }
 }
 
 impl Table {
     /// The walk's error, or that the table is shorter than it was.
-    fn walk_error(&self, error: Error) -> Error {
+    pub(super) fn walk_error(&self, error: Error) -> Error {
         let core = error.core();
         let is_short =
             core.is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::UnexpectedEof { .. }));
@@ -51,18 +87,18 @@ impl Table {
 struct Batch<T> {
     table: Arc<Table>,
     names: Vec<T>,
-    walks: WalkMany<Lookup>,
+    walks: Admission<WalkMany<Lookup>>,
 }
 
 /// Brings lookups in any tables to their ends, all at once, with one message to a shard for each table.
-/// Answers in any order, each with the name that came with it.
+/// Answers in any order, each with the name that came with it. What is `None` was evicted before it was taken.
 ///
 /// # Errors
 /// As [`Lookup::walk`]; the first one ends the others.
 pub(crate) async fn walk_all<T>(
     mut lookups: Vec<(T, Lookup)>,
     class: Class,
-) -> Result<Vec<(T, Option<Found>)>> {
+) -> Result<Vec<(T, Option<Option<Found>>)>> {
     let mut answers = Vec::with_capacity(lookups.len());
     lookups.sort_by_key(|(_, lookup)| lookup.table().id());
     let mut lookups = lookups.into_iter().peekable();
@@ -75,18 +111,19 @@ pub(crate) async fn walk_all<T>(
             walks.push((next.range(), next));
         }
         let walks = table.file.walk_many(walks).class(class);
-        batches.push(Batch { table, names, walks });
+        batches.push(Batch { table, names, walks: Admission::new(walks) });
     }
     poll_fn(|context| {
         let mut at = 0;
         while let Some(batch) = batches.get_mut(at) {
-            let Poll::Ready(ended) = Pin::new(&mut batch.walks).poll(context) else {
+            let Poll::Ready(ended) = batch.walks.poll(context) else {
                 at += 1;
                 continue;
             };
             let Batch { table, names, .. } = batches.swap_remove(at);
             for (name, answer) in names.into_iter().zip(ended?) {
-                answers.push((name, answer.map_err(|error| table.walk_error(error))?));
+                let walked = answer.map_err(|error| table.walk_error(error))?;
+                answers.push((name, walked.take(&table)));
             }
         }
         if batches.is_empty() { Poll::Ready(Ok::<(), Error>(())) } else { Poll::Pending }

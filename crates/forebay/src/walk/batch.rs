@@ -192,6 +192,11 @@ impl Batch {
         }
     }
 
+    /// Where the walks are. Only the side that has the batch may look.
+    pub(super) fn places(&self) -> *mut Vec<Place> {
+        self.places.get()
+    }
+
     /// For the side that has it: nothing more comes; tells the future.
     pub(super) fn end(&self) {
         self.done.store(true, Ordering::Release);

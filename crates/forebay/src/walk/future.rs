@@ -122,6 +122,19 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
+    /// Returns the walk's state as long as the walk has not begun: before the first poll, and while its shard has no room
+    /// for it. Afterwards the state belongs to the shard, and this returns nothing.
+    ///
+    /// A state that owns something which others wait for, such as a permit, can give it up meanwhile: this future may be
+    /// one that is not polled again for long.
+    pub fn unbegun(&mut self) -> Option<&mut W> {
+        match &mut self.state {
+            State::New(walk) => Some(walk),
+            State::Remote(run) => run.unsent::<W>().next(),
+            State::Local { .. } | State::Over => None,
+        }
+    }
+
     /// The walk as it ended, or why it has none to show.
     #[inline]
     fn poll_job(&mut self, context: &mut Context<'_>) -> Poll<Result<Job>> {
@@ -331,6 +344,15 @@ impl<W: Walk> WalkMany<W> {
     pub fn wait(self) -> Result<Vec<std::result::Result<W::Output, W::Error>>> {
         wait::block_on("walk", self)
     }
+
+    /// Returns the walks' states as long as the walks have not begun; see [`WalkOne::unbegun`]. They begin together.
+    pub fn unbegun(&mut self) -> impl Iterator<Item = &mut W> {
+        let (new, unsent) = match &mut self.state {
+            Many::New(walks) => (Some(walks), None),
+            Many::Begun(run) => (None, Some(run.unsent::<W>())),
+        };
+        new.into_iter().flatten().map(|(_, walk)| walk).chain(unsent.into_iter().flatten())
+    }
 }
 
 impl<W: Walk> Future for WalkMany<W> {
@@ -377,6 +399,18 @@ struct Run {
 impl Run {
     fn new(core: Arc<FileCore>, settings: Settings, places: Vec<Place>) -> Run {
         Run { batch: Batch::new(core, settings, places, None), sent: false }
+    }
+
+    /// The states of walks that no shard has.
+    fn unsent<W: Walk>(&mut self) -> impl Iterator<Item = &mut W> {
+        let places = (!self.sent).then(|| {
+            // SAFETY: no shard has a batch that was not sent, and sending it takes this `Run`, which the answer borrows.
+            unsafe { &mut *self.batch.places() }
+        });
+        places.into_iter().flatten().filter_map(|place| match place {
+            Place::Waiting(_, job) => job.running::<W>(),
+            _ => None,
+        })
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Place>>> {

@@ -118,6 +118,14 @@ impl Job {
         self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
     }
 
+    /// The state of a walk of this type that is not over.
+    pub(crate) fn running<W: Walk>(&mut self) -> Option<&mut W> {
+        match &mut self.work().as_any().downcast_mut::<Work<W>>()?.state {
+            State::Running(walk) => Some(walk),
+            State::Over(_) | State::Taken => None,
+        }
+    }
+
     #[inline]
     fn work(&mut self) -> &mut dyn AnyWork {
         match &mut self.0 {

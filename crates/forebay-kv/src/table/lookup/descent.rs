@@ -44,10 +44,10 @@ impl Lookup {
     /// leaf, and a search.
     pub(crate) fn take_leaf(&mut self, leaf: &[u8]) -> AtLeaf {
         // The ordinary walk says what is wrong.
-        self.look_into(leaf).unwrap_or(AtLeaf::Undecided)
+        self.look_into_leaf(leaf).unwrap_or(AtLeaf::Undecided)
     }
 
-    fn look_into(&mut self, leaf: &[u8]) -> Option<AtLeaf> {
+    fn look_into_leaf(&mut self, leaf: &[u8]) -> Option<AtLeaf> {
         let (table, key) = (&self.table, self.key.bytes());
         let child = Child { position: u32_at(leaf, 8), units: 1 };
         table.check_place(child, LEAF).ok()?;
