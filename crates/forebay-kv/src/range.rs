@@ -219,7 +219,7 @@ impl Work {
             EntryRef::Value { .. } => {}
         }
         match self.merge.at()? {
-            Source::Memory(memory) => self.shared.value_of(memory.found()?),
+            Source::Memory(memory) => self.shared.value_of(memory.found()?, || self.now_s),
             Source::Run(run) => run.cursor()?.value(),
         }
     }

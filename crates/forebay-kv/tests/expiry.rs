@@ -100,3 +100,31 @@ fn no_read_gives_an_expired_value() {
     check(&keyspace, &store.snapshot(), 5000);
     store.close().wait().unwrap();
 }
+
+/// The story: what lay in memory was judged by the time at which the range came to it, and what lay in tables by the
+/// time at which the range was made. A range that was read slowly showed a moment that never was.
+#[test]
+fn a_range_judges_all_its_entries_at_one_moment() {
+    static RANGE_NOW_S: AtomicU64 = AtomicU64::new(1000);
+    let (engine, dir) = (engine(), dir());
+    let options = options().clock(|| RANGE_NOW_S.load(Ordering::Relaxed));
+    let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    for number in (0..100).step_by(2) {
+        keyspace.put_until(key(number), bytes(number), 1010).wait().unwrap();
+    }
+    store.flush().wait().unwrap();
+    for number in (1..100).step_by(2) {
+        keyspace.put_until(key(number), bytes(number), 1010).wait().unwrap();
+    }
+    let mut range = keyspace.iter();
+    RANGE_NOW_S.store(1010, Ordering::Relaxed);
+    let mut count = 0;
+    while engine.block_on(range.next()).unwrap().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, 100);
+    assert!(engine.block_on(keyspace.iter().next()).unwrap().unwrap().is_none());
+    drop(range);
+    store.close().wait().unwrap();
+}

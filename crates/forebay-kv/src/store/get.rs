@@ -45,9 +45,10 @@ enum Begun<'a> {
 }
 
 impl Shared {
-    /// A version that was found in a memtable as a value, if it is one.
-    pub(crate) fn value_of(&self, found: &memtable::Found) -> Option<Value> {
-        if found.deleted || found.expires_s.is_some_and(|expires_s| expires_s <= self.now_s()) {
+    /// A version that was found in a memtable as a value, if it is one at the moment `now_s`, for which the clock is
+    /// asked only where it matters.
+    pub(crate) fn value_of(&self, found: &memtable::Found, now_s: impl FnOnce() -> u64) -> Option<Value> {
+        if found.deleted || found.expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
             return None;
         }
         let (bytes, keeps) = found.to_value();
@@ -68,7 +69,7 @@ impl Shared {
     /// What memory knows of a key at some moment.
     fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<Looked> {
         match view.in_memtables(keyspace, key, lsn) {
-            Some(found) => Ok(Looked::Known(self.value_of(&found))),
+            Some(found) => Ok(Looked::Known(self.value_of(&found, || self.now_s()))),
             None => self.look_in_tables(view, keyspace, key, 0),
         }
     }

@@ -87,7 +87,12 @@ async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
         let upto = shared.inserted();
         if let Some(found) = newest(&commit, keyspace, key) {
             let lsn = found.lsn;
-            return Ok(Seen { lsn, upto, loads: commit.loads, value: shared.value_of(&found) });
+            return Ok(Seen {
+                lsn,
+                upto,
+                loads: commit.loads,
+                value: shared.value_of(&found, || shared.now_s()),
+            });
         }
         (shared.view(), upto, commit.loads)
     };
