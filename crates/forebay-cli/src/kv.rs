@@ -187,7 +187,7 @@ fn print_entries(args: &ScanArgs, mut range: Range) -> anyhow::Result<io::Result
     let mut out = io::BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let mut left = args.limit.unwrap_or(u64::MAX);
     while left > 0
-        && let Some((key, value)) = range.next_wait()?
+        && let Some((key, value)) = range.next().wait().transpose()?
     {
         let value = (!args.keys_only).then_some(&value[..]);
         let line = match args.json {

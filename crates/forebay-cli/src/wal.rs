@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use forebay::{Config, Engine};
-use forebay_wal::inspect::{Report, Verdict, inspect_wait, repair_wait};
+use forebay_wal::inspect::{Report, Verdict, inspect, repair};
 
 use crate::exit::Failure;
 use crate::output::print;
@@ -93,7 +93,7 @@ fn carry_out(command: &WalCommand) -> anyhow::Result<ExitCode> {
         }
         WalCommand::Verify(args) => verify(&engine, args),
         WalCommand::Repair(args) => {
-            let repaired = repair_wait(&engine, &args.dir, &args.to).map_err(|error| failure(&error))?;
+            let repaired = repair(&engine, &args.dir, &args.to).wait().map_err(|error| failure(&error))?;
             print(&match args.json {
                 true => json::repaired(&repaired)?,
                 false => text::repaired(&repaired),
@@ -132,7 +132,7 @@ fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn look(engine: &Engine, dir: &Path) -> anyhow::Result<Report> {
-    let report = inspect_wait(engine, dir).map_err(|error| failure(&error))?;
+    let report = inspect(engine, dir).wait().map_err(|error| failure(&error))?;
     match report.verdict {
         Verdict::NoLog => Err(Failure::Log(format!("there is no log in {}", dir.display())).into()),
         _ => Ok(report),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use forebay::{Config, Engine};
-use forebay_wal::inspect::{GroupKind, Report, inspect_wait};
+use forebay_wal::inspect::{GroupKind, Report, inspect};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn content(engine: &Engine, dir: &Path, options: Options) -> (BTreeMap<u64, Vec<
     let mut records = BTreeMap::new();
     let mut reader = wal.read_from(wal.first_lsn());
     loop {
-        match reader.next_wait() {
+        match reader.next().wait().transpose() {
             Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
             Ok(None) => break,
             Err(error) => {
@@ -154,7 +154,7 @@ fn a_damaged_record_is_named_and_all_others_are_saved() {
     let (engine, dir) = (engine(), Directory::new("wal-flip"));
     let (log, out) = (dir.path().join("log"), dir.path().join("out"));
     write(&engine, &log, 100);
-    let report = inspect_wait(&engine, &log).expect("it is a log");
+    let report = inspect(&engine, &log).wait().expect("it is a log");
     flip(&report, 50);
     let (file, offset, _) = group_of(&report, 50);
 
@@ -208,7 +208,7 @@ fn repair_saves_what_salvage_saves() {
         wal.append(b"the last").wait().expect("appended");
         wal.close().wait().expect("closing");
     }
-    let report = inspect_wait(&engine, &log).expect("it is a log");
+    let report = inspect(&engine, &log).wait().expect("it is a log");
     assert!(report.is_whole() && report.segments.len() > 3, "{report:?}");
     assert!(
         report
@@ -221,7 +221,7 @@ fn repair_saves_what_salvage_saves() {
     for damaged in [&[][..], &[20], &[20, 21, 22], &[100, 102, 180], &[184], &[60, 187, 193], &[193]] {
         let case = format!("{damaged:?}");
         let (copy, out) = (copied(dir.path(), &log, &case), dir.path().join(format!("out-{case}")));
-        let of_copy = inspect_wait(&engine, &copy).expect("it is a log");
+        let of_copy = inspect(&engine, &copy).wait().expect("it is a log");
         damaged.iter().for_each(|&lsn| flip(&of_copy, lsn));
         let repaired = reading(&copy, &["wal", "repair", text(&copy), "--to", text(&out)]);
         assert_eq!(
@@ -260,7 +260,7 @@ fn an_unfinished_end_is_told_as_at_most_the_last_group() {
     let (log, out) = (dir.path().join("log"), dir.path().join("out"));
     write(&engine, &log, 10);
     // As after a power cut in the last write: no mark, and half of the last record.
-    let report = inspect_wait(&engine, &log).expect("it is a log");
+    let report = inspect(&engine, &log).wait().expect("it is a log");
     let (file, offset, bytes) = group_of(&report, 10);
     let end = report.segments[0].used_bytes();
     overwrite(&file, offset + bytes, &vec![0; (end - offset - bytes) as usize]);

@@ -30,7 +30,9 @@ pub(crate) fn recover(
         Wal::open(engine, dir, options(life)).wait().map_err(|error| format!("opening: {error:?}"))?;
     say(&format!("first {} {}", recovery.first.0, recovery.last.0));
     let mut reader = wal.read_from(recovery.first);
-    while let Some(record) = reader.next_wait().map_err(|error| format!("reading: {error:?}"))? {
+    while let Some(record) =
+        reader.next().wait().transpose().map_err(|error| format!("reading: {error:?}"))?
+    {
         let lsn = record.lsn().0;
         match words(record.data(), EXTRA) {
             Some([life, writer, count]) => {

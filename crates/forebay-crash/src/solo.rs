@@ -102,7 +102,9 @@ pub(crate) fn recover(
     let mut state = State { first: recovery.first.0, next: recovery.last.0 + 1, records: BTreeMap::new() };
     say(&format!("first {} {}", state.first, state.next));
     let mut reader = wal.read_from(recovery.first);
-    while let Some(record) = reader.next_wait().map_err(|error| format!("reading: {error:?}"))? {
+    while let Some(record) =
+        reader.next().wait().transpose().map_err(|error| format!("reading: {error:?}"))?
+    {
         let lsn = record.lsn().0;
         let found = words(record.data(), EXTRA).or_else(|| words(record.data(), LONG));
         let [life, count, index] = found.ok_or(format!("record {lsn} has bytes that nobody wrote"))?;

@@ -75,7 +75,9 @@ pub(crate) fn recover(engine: &Engine, dir: &Path, say: Say<'_>) -> Result<impl 
 fn entries(keyspace: &Keyspace) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let mut entries = BTreeMap::new();
     let mut range = keyspace.iter();
-    while let Some((key, value)) = range.next_wait().map_err(|error| format!("range: {error:?}"))? {
+    while let Some((key, value)) =
+        range.next().wait().transpose().map_err(|error| format!("range: {error:?}"))?
+    {
         entries.insert(key, value.to_vec());
     }
     Ok(entries)

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay::Waitable;
+
 use crate::compact::{self, Output, pick};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
@@ -13,7 +15,6 @@ use crate::record::{self, Change};
 use crate::store::Handle;
 use crate::store::flush;
 use crate::store::shared::Shared;
-use crate::store::wait::block_on;
 use crate::table::{Entry, Table, TableMeta};
 use crate::value::Held;
 
@@ -58,31 +59,25 @@ impl BulkLoad {
     /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
     /// [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error, or when this future was
     /// dropped unfinished, every further call answers an error, and nothing of the load will be in the store.
-    pub async fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.put(key.as_ref(), value.as_ref(), None).await
+    pub fn add(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("load", async move { self.put(key.as_ref(), value.as_ref(), None).await })
     }
 
     /// As [`add`](BulkLoad::add), with a value that is as good as deleted from a second since 1970 on.
     ///
     /// # Errors
     /// As [`add`](BulkLoad::add).
-    pub async fn add_until(
+    pub fn add_until(
         &mut self,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
         expires_s: u64,
-    ) -> Result<()> {
-        self.put(key.as_ref(), value.as_ref(), Some(expires_s)).await
-    }
-
-    /// As [`add`](BulkLoad::add) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`add`](BulkLoad::add); [`ErrorKind::WaitOnShard`] on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`] in a simulated world, where `.await` is the way.
-    pub fn add_wait(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let engine = self.handle.shared.engine.clone();
-        block_on(&engine, self.put(key.as_ref(), value.as_ref(), None))
+    ) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("load", async move { self.put(key.as_ref(), value.as_ref(), Some(expires_s)).await })
     }
 
     /// Entries that were added.
@@ -138,7 +133,11 @@ impl BulkLoad {
     /// # Errors
     /// As [`add`](BulkLoad::add); nothing of the load is in the store then, but after
     /// [`ErrorKind::ReadOnly`] all or nothing of it once the store is opened again.
-    pub async fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("load", self.commit())
+    }
+
+    async fn commit(self) -> Result<()> {
         let BulkLoad { handle, keyspace, mut output, failed, _held, .. } = self;
         if let Some(error) = failed {
             output.abandon().await;
@@ -162,15 +161,6 @@ impl BulkLoad {
             }
         });
         committing.await?
-    }
-
-    /// As [`finish`](BulkLoad::finish) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`finish`](BulkLoad::finish) and [`add_wait`](BulkLoad::add_wait).
-    pub fn finish_wait(self) -> Result<()> {
-        let engine = self.handle.shared.engine.clone();
-        block_on(&engine, self.finish())
     }
 }
 

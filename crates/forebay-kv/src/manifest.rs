@@ -71,7 +71,7 @@ impl Replay {
 async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
     let mut reader = wal.read_from(from);
     let mut replay = Replay::default();
-    while let Some(record) = reader.next().await? {
+    while let Some(record) = reader.next().await.transpose()? {
         replay.add(dir, record.lsn(), &record)?;
     }
     Ok(replay)

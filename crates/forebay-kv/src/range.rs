@@ -7,12 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use forebay::Waitable;
+
 use crate::error::{Error, Result};
 use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::store::Handle;
 use crate::store::shared::Shared;
-use crate::store::wait::block_on;
 use crate::table::{CursorHow, Direction, EntryRef};
 use crate::value::{Held, Value};
 use crate::view::View;
@@ -25,8 +26,8 @@ const AHEAD_BYTES: u64 = 32 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The entries between two keys in the order of the keys, as the store was when the range was made; see
-/// [`Keyspace::range`](crate::Keyspace::range). A stream: `next().await`, or [`next_wait`](Range::next_wait)
-/// on threads; with the feature `stream` also a `futures_core::Stream`.
+/// [`Keyspace::range`](crate::Keyspace::range). A stream: `next().await`, or `next().wait()` on
+/// threads; with the feature `stream` also a `futures_core::Stream`.
 ///
 /// It keeps the memtables and files of that moment, and the store open. Of memory it has, counted as held by
 /// the program from its first entry on: its read-ahead, which is at most a quarter of that share of the
@@ -117,19 +118,8 @@ impl Range {
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get). After an error the range is over.
-    pub async fn next(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
-        poll_fn(|context| self.poll_next_entry(context)).await
-    }
-
-    /// As [`next`](Range::next) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`next`](Range::next); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's
-    /// thread and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where
-    /// `.await` is the way.
-    pub fn next_wait(&mut self) -> Result<Option<(Vec<u8>, Value)>> {
-        let engine = self.handle.shared.engine.clone();
-        block_on(&engine, self.next())
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<(Vec<u8>, Value)>>>> {
+        Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))
     }
 
     fn poll_next_entry(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Pair>>> {

@@ -90,9 +90,9 @@ fn works(dir: &Path) {
     let mut value = vec![0; VALUE_BYTES];
     for number in 0..keys {
         fill(&mut value, number, 0);
-        load.add_wait(key(number), &value).expect("an entry");
+        load.add(key(number), &value).wait().expect("an entry");
     }
-    load.finish_wait().expect("a load");
+    load.finish().wait().expect("a load");
     tell("loaded", &store, &engine);
 
     gets(&space, keys, 8);
@@ -113,7 +113,7 @@ fn works(dir: &Path) {
             scope.spawn(move || {
                 let mut range = if backwards { range.rev() } else { range };
                 let mut count = 0;
-                while range.next_wait().expect("an entry").is_some() {
+                while range.next().wait().transpose().expect("an entry").is_some() {
                     count += 1;
                 }
                 assert_eq!(count, keys);
@@ -224,7 +224,7 @@ fn everything_at_once(store: &Store, space: &Keyspace, keys: u64) {
                         0 => {
                             let mut range = space.range(key(number)..);
                             for _ in 0..1000 {
-                                range.next_wait().expect("an entry");
+                                range.next().wait().transpose().expect("an entry");
                             }
                         }
                         1 => {
@@ -399,7 +399,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
     let get = answers("a get", || space.get(&last).wait().map(drop));
     let long_get = answers("a get of a long value", || space.get(&long(0)).wait().map(drop));
     let many = answers("many gets", || space.multi_get(&[last, key(keys - 900)]).wait().map(drop));
-    let range = answers("a range", || space.iter().rev().next_wait().map(drop));
+    let range = answers("a range", || space.iter().rev().next().wait().transpose().map(drop));
     let swap = answers("a swap", || space.compare_and_set(&last, None, None).wait().map(drop));
     let put =
         answers("puts", || (0..4000).try_for_each(|number| space.put(key(number), [2; VALUE_BYTES]).wait()));
@@ -410,7 +410,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
     tell("all kept", &store, &engine);
     drop(held);
     answers("a put", || space.put(last, [3; VALUE_BYTES]).wait()).expect("there is memory");
-    answers("a range", || space.iter().rev().next_wait()).expect("there is memory");
+    answers("a range", || space.iter().rev().next().wait().transpose()).expect("there is memory");
 
     // Many at once ask for much more than there is: they wait for each other.
     std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn content(keyspace: &Keyspace) -> Content {
     let (mut range, mut found) = (keyspace.iter(), Content::new());
-    while let Some((key, value)) = range.next_wait().unwrap() {
+    while let Some((key, value)) = range.next().wait().transpose().unwrap() {
         found.insert(key, value.to_vec());
     }
     found

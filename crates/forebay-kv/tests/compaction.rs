@@ -93,7 +93,7 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
         assert!(bytes(&stats) <= limit, "{} of {before} bytes are left: {:?}", bytes(&stats), levels(&stats));
         until(|| table_files(&dir) == tables(&stats));
     }
-    assert!(keyspace.iter().next_wait().unwrap().is_none());
+    assert!(keyspace.iter().next().wait().transpose().unwrap().is_none());
     store.close().wait().unwrap();
     let store = open(&engine, &dir);
     assert_eq!((store.stats().orphans, bytes(&store.stats())), (0, 0));
@@ -185,7 +185,7 @@ fn compacting_a_range_leaves_others_and_drops_what_has_expired() {
     store.settle().wait().unwrap();
     let before = store.stats().compactions;
     NOW.store(1100, Ordering::Relaxed);
-    assert!(keyspace.iter().next_wait().unwrap().is_none());
+    assert!(keyspace.iter().next().wait().transpose().unwrap().is_none());
     keyspace.compact(key(0)..key(500)).wait().unwrap();
     assert!(entries(0) <= 1500, "{}", entries(0));
     // What has expired goes by itself, and what stays is not written again.
@@ -204,7 +204,7 @@ fn tables_go_when_their_last_reader_does() {
     write(&store, &keyspace, 0..1000, 0, 200);
     store.compact().wait().unwrap();
     let (snapshot, mut range) = (store.snapshot(), keyspace.iter());
-    range.next_wait().unwrap();
+    range.next().wait().transpose().unwrap();
     for round in 1..4 {
         write(&store, &keyspace, 0..1000, round, 200);
         store.compact().wait().unwrap();
@@ -215,7 +215,7 @@ fn tables_go_when_their_last_reader_does() {
         assert_eq!(found.as_deref(), Some(&long(number, 0, 200)[..]));
     }
     for number in 1..1000 {
-        let (found, old) = range.next_wait().unwrap().unwrap();
+        let (found, old) = range.next().wait().transpose().unwrap().unwrap();
         assert!(found == key(number) && *old == long(number, 0, 200));
     }
     drop((snapshot, range));
@@ -255,10 +255,10 @@ fn gets_and_writes_go_on_beside_compaction() {
                 if seed % 50 == 0 {
                     let mut range = keyspace.iter();
                     for number in 0..600 {
-                        let (found, _) = range.next_wait().unwrap().unwrap();
+                        let (found, _) = range.next().wait().transpose().unwrap().unwrap();
                         assert_eq!(found, key(number));
                     }
-                    assert!(range.next_wait().unwrap().is_none());
+                    assert!(range.next().wait().transpose().unwrap().is_none());
                 }
             }
         });

@@ -47,7 +47,7 @@ fn check(keyspace: &Keyspace, snapshot: &Snapshot, now: u64) {
         (true, snapshot.range(keyspace, key(0)..=key(99)).rev()),
     ] {
         let mut found = Vec::new();
-        while let Some((key, value)) = range.next_wait().unwrap() {
+        while let Some((key, value)) = range.next().wait().transpose().unwrap() {
             found.push((key, value.to_vec()));
         }
         if backward {

@@ -17,10 +17,10 @@ fn bytes(stats: &Stats) -> u64 {
 fn is_like(keyspace: &Keyspace, model: &Model) {
     let mut range = keyspace.iter();
     for (key, value) in model {
-        let (found, known) = range.next_wait().unwrap().expect("another entry");
+        let (found, known) = range.next().wait().transpose().unwrap().expect("another entry");
         assert!(found == *key && *known == value[..], "{} is not {}", show(&found), show(key));
     }
-    assert!(range.next_wait().unwrap().is_none());
+    assert!(range.next().wait().transpose().unwrap().is_none());
     for (key, value) in model.iter().step_by(5) {
         assert_eq!(keyspace.get(key).wait().unwrap().as_deref(), Some(&value[..]), "{}", show(key));
     }
@@ -57,10 +57,10 @@ fn a_load_is_written_once_and_is_there_at_once() {
             let keyspace = store.keyspace("k").wait().unwrap();
             let mut range = keyspace.iter();
             for number in 0..KEYS {
-                let (key, value) = range.next_wait().unwrap().unwrap();
+                let (key, value) = range.next().wait().transpose().unwrap().unwrap();
                 assert!(key == format!("{number:016}").as_bytes() && *value == [number as u8; 1000]);
             }
-            assert!(range.next_wait().unwrap().is_none());
+            assert!(range.next().wait().transpose().unwrap().is_none());
             store.close().wait().unwrap();
         }
     }
@@ -87,12 +87,12 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
     }
     // One that goes on after an error, and one that is never finished.
     let mut load = keyspace.loader();
-    load.add_wait(key(5), "5").unwrap();
-    load.add_wait(key(5), "6").unwrap_err();
-    load.add_wait(key(7), "7").unwrap_err();
-    assert_eq!(*load.finish_wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    load.add(key(5), "5").wait().unwrap();
+    load.add(key(5), "6").wait().unwrap_err();
+    load.add(key(7), "7").wait().unwrap_err();
+    assert_eq!(*load.finish().wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     let mut load = keyspace.loader();
-    (0..2000).for_each(|number| load.add_wait(key(number), value(number)).unwrap());
+    (0..2000).for_each(|number| load.add(key(number), value(number)).wait().unwrap());
     assert_eq!(load.entries(), 2000);
     drop(load);
     // What was written goes in the background.
@@ -103,7 +103,7 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
     is_like(&keyspace, &Model::from([(key(1), b"there".to_vec())]));
     assert_eq!(store.stats().memory.held, 0);
     // And nothing is no load.
-    keyspace.loader().finish_wait().unwrap();
+    keyspace.loader().finish().wait().unwrap();
     assert_eq!(files(dir.path()), before);
 }
 
@@ -148,7 +148,7 @@ fn a_load_is_newer_than_what_was_there_and_older_than_what_comes() {
         model.insert(key(first), b"after".to_vec());
         model.remove(&key(first + step));
         is_like(&keyspace, &model);
-        let (low, _) = snapshot.iter(&keyspace).next_wait().unwrap().unwrap();
+        let (low, _) = snapshot.iter(&keyspace).next().wait().transpose().unwrap().unwrap();
         assert_eq!(Some(&low), then.keys().next());
         if round % 6 == 5 {
             store.compact().wait().unwrap();
@@ -192,7 +192,7 @@ fn readers_see_all_of_a_load_or_nothing() {
             while !over.load(Ordering::Acquire) {
                 let mut values: Vec<_> = Vec::new();
                 let mut range = keyspace.iter();
-                while let Some((key, value)) = range.next_wait().unwrap() {
+                while let Some((key, value)) = range.next().wait().transpose().unwrap() {
                     if key.starts_with(b"lot") || key.ends_with(b"x") {
                         values.push(value.to_vec());
                     }

@@ -16,10 +16,10 @@ type Open = (Range, bool, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn all(mut range: Range) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut found = Vec::new();
-    while let Some((key, value)) = range.next_wait()? {
+    while let Some((key, value)) = range.next().wait().transpose()? {
         found.push((key, value.to_vec()));
     }
-    assert!(range.next_wait()?.is_none());
+    assert!(range.next().wait().transpose()?.is_none());
     Ok(found)
 }
 
@@ -106,12 +106,12 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
             }
             for (range, is_back, expected) in &mut open {
                 for _ in 0..40.min(expected.len()) {
-                    let (key, value) = range.next_wait().unwrap().unwrap();
+                    let (key, value) = range.next().wait().transpose().unwrap().unwrap();
                     let (known, old) = if *is_back { expected.pop().unwrap() } else { expected.remove(0) };
                     assert!((key, value.to_vec()) == (known, old));
                 }
                 if expected.is_empty() {
-                    assert!(range.next_wait().unwrap().is_none());
+                    assert!(range.next().wait().transpose().unwrap().is_none());
                 }
             }
             open.retain(|(_, _, expected)| !expected.is_empty());
@@ -120,7 +120,7 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
         drop(open);
         assert_eq!(store.stats().memory.held, 0);
         store.close().wait().unwrap();
-        let error = keyspace.iter().next_wait().unwrap_err();
+        let error = keyspace.iter().next().wait().transpose().unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::Closed);
     }
 }
@@ -143,11 +143,11 @@ fn snapshots_have_ranges_too() {
         is_like(&model, || keyspace.iter(), (Bound::Unbounded, Bound::Unbounded));
         store.compact().wait().unwrap();
     }
-    let before = snapshot.prefix(&keyspace, "key 0001").next_wait().unwrap();
+    let before = snapshot.prefix(&keyspace, "key 0001").next().wait().transpose().unwrap();
     assert_eq!(before.map(|(key, _)| key), then.keys().find(|key| key.starts_with(b"key 0001")).cloned());
     let other = common::dir();
     let stranger = open(&engine, &other).default_keyspace();
-    let error = snapshot.iter(&stranger).next_wait().unwrap_err();
+    let error = snapshot.iter(&stranger).next().wait().transpose().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::InvalidInput);
 }
 
@@ -193,12 +193,12 @@ async fn a_range_is_a_stream_in_tokio_and_loses_nothing_when_dropped_half_way() 
         // A future that is polled once and dropped.
         let _ = futures::poll!(std::pin::pin!(async {
             tokio::task::yield_now().await;
-            range.next().await
+            range.next().await.transpose()
         }));
-        let (found, _) = range.next().await.unwrap().unwrap();
+        let (found, _) = range.next().await.transpose().unwrap().unwrap();
         assert_eq!(found, key(number));
     }
-    assert!(range.next().await.unwrap().is_none());
+    assert!(range.next().await.transpose().unwrap().is_none());
     #[cfg(feature = "stream")]
     {
         use futures::TryStreamExt;
@@ -219,11 +219,11 @@ fn a_range_works_in_a_task_of_a_shard() {
             keyspace.put(key(number), value(number)).await?;
         }
         store.compact().await?;
-        let error = keyspace.iter().next_wait().unwrap_err();
+        let error = keyspace.iter().next().wait().transpose().unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::WaitOnShard);
         let mut range = keyspace.iter().rev();
         for number in (0..300).rev() {
-            let found = range.next().await?.expect("an entry");
+            let found = range.next().await.transpose()?.expect("an entry");
             assert_eq!((found.0, found.1.to_vec()), (key(number), value(number)));
         }
         store.close().await
@@ -248,7 +248,7 @@ fn who_keeps_too_much_is_told() {
     let mut kept = Vec::new();
     let mut range = keyspace.iter();
     let error = loop {
-        match range.next_wait() {
+        match range.next().wait().transpose() {
             Ok(Some(entry)) => kept.push(entry),
             Ok(None) => panic!("20 MB were kept of a budget of 16"),
             Err(error) => break error,
@@ -264,7 +264,7 @@ fn who_keeps_too_much_is_told() {
 
 fn all_count(mut range: Range) -> usize {
     let mut count = 0;
-    while range.next_wait().unwrap().is_some() {
+    while range.next().wait().transpose().unwrap().is_some() {
         count += 1;
     }
     count

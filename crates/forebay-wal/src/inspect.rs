@@ -7,13 +7,12 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use forebay::Engine;
+use forebay::{Engine, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Kind, Position};
 use crate::lsn::Lsn;
 use crate::recover::{Lost, Outcome, Recovery, Scan, recover};
-use crate::wait;
 
 mod read;
 mod records;
@@ -23,7 +22,7 @@ mod rewrite;
 mod tests;
 
 pub use records::{Records, records};
-pub use repair::{Repaired, repair, repair_wait};
+pub use repair::{Repaired, repair};
 
 use read::{Found, find};
 
@@ -184,17 +183,11 @@ impl Report {
 /// # Errors
 /// The system's, when the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] when `dir` is
 /// no directory; [`ErrorKind::Closed`] when the engine ends.
-pub async fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Result<Report> {
-    let found = find(engine, dir.as_ref()).await?;
-    Ok(examine(&found)?.0)
-}
-
-/// As [`inspect`], for plain threads.
-///
-/// # Errors
-/// As [`inspect`]; [`ErrorKind::WaitOnShard`] and [`ErrorKind::WaitInWorld`] where waiting would never end.
-pub fn inspect_wait(engine: &Engine, dir: impl AsRef<Path>) -> Result<Report> {
-    wait::block_on(engine, inspect(engine, dir))
+pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Report>>> {
+    Waitable::new("inspect", async move {
+        let found = find(engine, dir.as_ref()).await?;
+        Ok(examine(&found)?.0)
+    })
 }
 
 /// Judges what was found; with it what [`repair`] goes by.

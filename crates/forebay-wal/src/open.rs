@@ -216,7 +216,7 @@ impl Scene {
 pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
     let mut scanner = Scanner::new(path, generation, file.len().await?);
     let mut blocks = file.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
-    while let Some(block) = blocks.next().await? {
+    while let Some(block) = blocks.next().await.transpose()? {
         scanner.push(&block);
         forebay::shard::yield_if_needed().await;
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use forebay::Block;
+use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, HEADER_BYTES, Header, Parsed, RECORD_HEADER_BYTES, parse};
@@ -12,7 +12,6 @@ use crate::lsn::Lsn;
 use crate::queue::Shared;
 use crate::recover::Lost;
 use crate::segment::Place;
-use crate::wait;
 
 /// Reads at once unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -95,7 +94,11 @@ impl Reader {
     /// [`ErrorKind::OutOfRange`] when the record was truncated away or lies beyond the next one to be
     /// appended; [`ErrorKind::Corruption`] when it is damaged or was lost before; the system's. It stays
     /// where it is.
-    pub async fn next(&mut self) -> Result<Option<Record>> {
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Record>>>> {
+        Waitable::new("read the log", async move { self.try_next().await.transpose() })
+    }
+
+    async fn try_next(&mut self) -> Result<Option<Record>> {
         loop {
             if !self.find()? {
                 return Ok(None);
@@ -105,16 +108,6 @@ impl Reader {
             }
             self.advance().await?;
         }
-    }
-
-    /// As [`next`](Reader::next), for plain threads.
-    ///
-    /// # Errors
-    /// As [`next`](Reader::next); [`ErrorKind::WaitOnShard`] and [`ErrorKind::WaitInWorld`] where waiting
-    /// would never end.
-    pub fn next_wait(&mut self) -> Result<Option<Record>> {
-        let engine = self.shared.engine.clone();
-        wait::block_on(&engine, self.next())
     }
 
     /// Makes sure that it is known where the next record is; answers whether it is there.

@@ -52,7 +52,7 @@ use crate::stats::Stats;
 /// let (wal, recovery) = Wal::open(&engine, dir, options).wait()?;
 /// assert_eq!((recovery.last, recovery.unproven), (Lsn(4), 0));
 /// let mut reader = wal.read_from(Lsn(2));
-/// let record = reader.next_wait()?.expect("there are four records");
+/// let record = reader.next().wait().expect("there are four records")?;
 /// assert_eq!((record.lsn(), &record[..]), (Lsn(2), &b"all"[..]));
 /// # Ok(()) }
 /// ```

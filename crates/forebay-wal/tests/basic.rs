@@ -123,7 +123,10 @@ fn a_task_on_a_shard_does_it_all() {
             assert_eq!(wal.append(&record(number)).await.unwrap(), Lsn(number));
         }
         assert_eq!(*wal.append(b"wait").wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
-        assert_eq!(*wal.read_from(Lsn(1)).next_wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
+        assert_eq!(
+            *wal.read_from(Lsn(1)).next().wait().transpose().unwrap_err().kind(),
+            ErrorKind::WaitOnShard
+        );
         assert_eq!(*Wal::open(&inner, &path, options()).wait().unwrap_err().kind(), ErrorKind::WaitOnShard);
         let found = records(&wal, 1).await.unwrap();
         wal.close().await.unwrap();

@@ -42,7 +42,7 @@ fn content(wal: &Wal) -> BTreeMap<u64, Vec<u8>> {
         let mut reader = wal.read_from(wal.first_lsn());
         let mut records = BTreeMap::new();
         loop {
-            match reader.next().await {
+            match reader.next().await.transpose() {
                 Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
                 Ok(None) => break,
                 // What was lost is said again when it is asked for.

@@ -65,7 +65,7 @@ async fn content(engine: &Engine, dir: &str) -> Result<BTreeMap<u64, Vec<u8>>, f
 async fn read(wal: Wal) -> Result<BTreeMap<u64, Vec<u8>>, forebay_wal::Error> {
     let (mut records, mut reader) = (BTreeMap::new(), wal.read_from(wal.first_lsn()));
     loop {
-        match reader.next().await {
+        match reader.next().await.transpose() {
             Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
             Ok(None) => break,
             Err(error) => {
@@ -268,7 +268,7 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
             return None;
         }
     };
-    while let Some((lsn, record)) = found.next().await.expect("readable") {
+    while let Some((lsn, record)) = found.next().await.transpose().expect("readable") {
         assert!(listed.insert(lsn.0, record).is_none());
     }
     // Nobody opens it meanwhile.

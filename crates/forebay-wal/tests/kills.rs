@@ -155,7 +155,7 @@ fn check(wal: &Wal, recovery: &Recovery, held: &mut BTreeMap<u64, Vec<u8>>, life
     let mut found = BTreeMap::new();
     futures::executor::block_on(async {
         let mut reader = wal.read_from(recovery.first);
-        while let Some(record) = reader.next().await.expect("a readable log") {
+        while let Some(record) = reader.next().await.transpose().expect("a readable log") {
             found.insert(record.lsn().0, record.to_vec());
         }
     });

@@ -19,7 +19,7 @@ async fn readers_follow_while_records_are_appended() {
                 let mut reader = wal.read_from(Lsn(1 + start * 100));
                 let mut next = 1 + start * 100;
                 while next <= 3_000 {
-                    match reader.next().await.unwrap() {
+                    match reader.next().await.transpose().unwrap() {
                         Some(found) => {
                             assert_eq!((found.lsn(), &found[..]), (Lsn(next), &record(next)[..]));
                             assert!(wal.durable_lsn() >= found.lsn(), "only what is durable is read");
@@ -28,7 +28,7 @@ async fn readers_follow_while_records_are_appended() {
                         None => tokio::task::yield_now().await,
                     }
                 }
-                assert!(reader.next().await.unwrap().is_none());
+                assert!(reader.next().await.transpose().unwrap().is_none());
             })
         })
         .collect();
@@ -49,19 +49,19 @@ async fn readers_follow_while_records_are_appended() {
 fn a_reader_beyond_the_log_or_before_it_is_told() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
-    assert!(wal.read_from(Lsn(1)).next_wait().unwrap().is_none());
+    assert!(wal.read_from(Lsn(1)).next().wait().transpose().unwrap().is_none());
     let range = ErrorKind::OutOfRange { first: Lsn(1), last: Lsn(0) };
     for lsn in [0, 2, u64::MAX] {
-        assert_eq!(*wal.read_from(Lsn(lsn)).next_wait().unwrap_err().kind(), range);
+        assert_eq!(*wal.read_from(Lsn(lsn)).next().wait().transpose().unwrap_err().kind(), range);
     }
     wal.append(&record(1)).wait().unwrap();
     let mut reader = wal.read_from(Lsn(1));
     assert_eq!(reader.position(), Lsn(1));
-    let first = reader.next_wait().unwrap().unwrap();
+    let first = reader.next().wait().transpose().unwrap().unwrap();
     assert_eq!((reader.position(), first.data().len()), (Lsn(2), record(1).len()));
-    assert!(reader.next_wait().unwrap().is_none());
+    assert!(reader.next().wait().transpose().unwrap().is_none());
     wal.append(&record(2)).wait().unwrap();
-    assert_eq!(reader.next_wait().unwrap().unwrap().into_data()[..], record(2));
+    assert_eq!(reader.next().wait().transpose().unwrap().unwrap().into_data()[..], record(2));
 }
 
 #[test]
@@ -73,23 +73,23 @@ fn a_reader_goes_on_after_truncations_with_what_is_there() {
     }
     wal.sync().wait().unwrap();
     let mut reader = wal.read_from(Lsn(50));
-    assert_eq!(reader.next_wait().unwrap().unwrap().lsn(), Lsn(50));
+    assert_eq!(reader.next().wait().transpose().unwrap().unwrap().lsn(), Lsn(50));
     wal.truncate_after(Lsn(60)).wait().unwrap();
     for number in 51..=60 {
-        let found = reader.next_wait().unwrap().unwrap();
+        let found = reader.next().wait().transpose().unwrap().unwrap();
         assert_eq!((found.lsn(), found.to_vec()), (Lsn(number), record(number)));
     }
-    assert!(reader.next_wait().unwrap().is_none());
+    assert!(reader.next().wait().transpose().unwrap().is_none());
     wal.append(b"another 61").wait().unwrap();
-    assert_eq!(reader.next_wait().unwrap().unwrap()[..], *b"another 61");
+    assert_eq!(reader.next().wait().transpose().unwrap().unwrap()[..], *b"another 61");
 
     let mut late = wal.read_from(Lsn(10));
-    assert!(late.next_wait().unwrap().is_some());
+    assert!(late.next().wait().transpose().unwrap().is_some());
     wal.truncate_before(Lsn(40)).wait().unwrap();
-    let error = late.next_wait().unwrap_err();
+    let error = late.next().wait().transpose().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutOfRange { first: Lsn(40), last: Lsn(61) });
     wal.reset_to(Lsn(1_000)).wait().unwrap();
-    assert!(matches!(reader.next_wait().unwrap_err().kind(), ErrorKind::OutOfRange { .. }));
+    assert!(matches!(reader.next().wait().transpose().unwrap_err().kind(), ErrorKind::OutOfRange { .. }));
 }
 
 #[test]
@@ -105,14 +105,14 @@ fn what_was_read_stays_while_its_segment_is_used_again() {
         }
         wal.sync().wait().unwrap();
         let mut reader = wal.read_from(Lsn(last - 500));
-        let record = reader.next_wait().unwrap().unwrap();
+        let record = reader.next().wait().transpose().unwrap().unwrap();
         kept.push((reader, record));
         wal.truncate_before(Lsn(last - 400)).wait().unwrap();
     }
     assert!(wal.stats().segments_recycled > 0);
     for (mut reader, found) in kept {
         assert_eq!(found[..], record(found.lsn().0)[..]);
-        assert!(matches!(reader.next_wait().unwrap_err().kind(), ErrorKind::OutOfRange { .. }));
+        assert!(matches!(reader.next().wait().transpose().unwrap_err().kind(), ErrorKind::OutOfRange { .. }));
     }
 }
 
@@ -125,7 +125,7 @@ fn reading_goes_on_after_a_close_and_keeps_nobody_out() {
     }
     wal.close().wait().unwrap();
     let mut reader = wal.read_from(Lsn(1));
-    assert!(reader.next_wait().unwrap().is_some());
+    assert!(reader.next().wait().transpose().unwrap().is_some());
     let (again, _) = open(&engine, &dir);
     again.append(&record(2_001)).wait().unwrap();
     assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=2_000), "as far as it was open");
@@ -149,14 +149,14 @@ fn a_damaged_record_is_an_error_and_never_data() {
     std::fs::write(&path, &bytes).unwrap();
     let mut reader = wal.read_from(Lsn(1));
     for number in 1..=9 {
-        assert_eq!(reader.next_wait().unwrap().unwrap()[..], record(number + 300)[..]);
+        assert_eq!(reader.next().wait().transpose().unwrap().unwrap()[..], record(number + 300)[..]);
     }
-    let error = reader.next_wait().unwrap_err();
+    let error = reader.next().wait().transpose().unwrap_err();
     let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
     assert_eq!((lost.first, lost.last, lost.offset), (Lsn(10), Lsn(10), 10 * 4096));
     assert_eq!((error.path(), reader.position()), (Some(&*path), Lsn(10)));
     // Behind it there is more.
-    assert!(reader.next_wait().is_err());
+    assert!(reader.next().wait().transpose().is_err());
     assert_eq!(records_wait(&wal, 11).unwrap().len(), 10);
 }
 

@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut scan = file.scan().start();
     let mut sum = 0;
     // The blocks are the memory that the device wrote to: nothing is copied.
-    while let Some(block) = scan.next_wait()? {
-        sum = added(sum, &block);
+    while let Some(block) = scan.next().wait() {
+        sum = added(sum, &block?);
     }
     let seconds = begun.elapsed().as_secs_f64();
     assert_eq!(sum, sum_written);

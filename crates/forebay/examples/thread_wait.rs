@@ -63,8 +63,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A pipeline without a runtime: the scan has its reads in flight while this thread works on a block.
     let mut scan = file.scan().buffer(256 << 10).depth(4).start();
     let mut bytes = 0;
-    while let Some(block) = scan.next_wait()? {
-        bytes += block.len();
+    while let Some(block) = scan.next().wait() {
+        bytes += block?.len();
     }
     println!("a scan gave {} MiB", bytes >> 20);
 

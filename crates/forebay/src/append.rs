@@ -1,7 +1,7 @@
 //! Writing a file from front to back: any sizes in, large aligned writes out, behind the caller's back.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 
 use crate::block::Block;
 use crate::class::Class;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::op::Durability;
 use crate::shard;
-use crate::wait;
+use crate::wait::Waitable;
 
 #[cfg(feature = "tokio")]
 mod async_write;
@@ -103,10 +103,10 @@ impl AppendBuilder {
 /// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
 /// let mut append = file.append().start();
 /// for line in ["any sizes\n", "at all\n"] {
-///     append.write_wait(line.as_bytes())?; // append.write(..).await in a task
+///     append.write(line.as_bytes()).wait()?; // append.write(..).await in a task
 /// }
-/// append.sync_wait(Durability::Data)?;
-/// assert_eq!(append.close_wait()?, 17);
+/// append.sync(Durability::Data).wait()?;
+/// assert_eq!(append.close().wait()?, 17);
 /// assert_eq!(file.len().wait()?, 17);
 /// # Ok(()) }
 /// ```
@@ -141,13 +141,15 @@ impl Append {
     /// # Errors
     /// That of an earlier write that failed; [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others
     /// hold all I/O memory; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes.
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut left = bytes;
-        while !left.is_empty() {
-            let taken = poll_fn(|context| self.writer.poll_write(context, left)).await?;
-            left = &left[taken..];
-        }
-        Ok(())
+    pub fn write(&mut self, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("append", async move {
+            let mut left = bytes;
+            while !left.is_empty() {
+                let taken = poll_fn(|context| self.writer.poll_write(context, left)).await?;
+                left = &left[taken..];
+            }
+            Ok(())
+        })
     }
 
     /// Appends a block: a write of its own from the block's memory, without a copy, when the position and the block's
@@ -158,9 +160,9 @@ impl Append {
     ///
     /// # Errors
     /// As [`write`](Append::write).
-    pub async fn write_block(&mut self, block: Block) -> Result<()> {
+    pub fn write_block(&mut self, block: Block) -> Waitable<impl Future<Output = Result<()>>> {
         let mut left = block;
-        poll_fn(|context| self.writer.poll_write_block(context, &mut left)).await
+        Waitable::new("append", poll_fn(move |context| self.writer.poll_write_block(context, &mut left)))
     }
 
     /// Everything written so far is in the file, which has its exact length; then the sync. With [`Durability::None`] there
@@ -170,12 +172,14 @@ impl Append {
     ///
     /// # Errors
     /// That of a write or of the sync. After a failed sync nothing since the last good one counts as written.
-    pub async fn sync(&mut self, durability: Durability) -> Result<()> {
-        // A sync whose future was dropped may have an error to tell.
-        poll_fn(|context| self.writer.poll_sync_over(context)).await?;
-        poll_fn(|context| self.writer.poll_settled(context)).await?;
-        self.writer.begin_sync(durability);
-        poll_fn(|context| self.writer.poll_sync_over(context)).await
+    pub fn sync(&mut self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("append", async move {
+            // A sync whose future was dropped may have an error to tell.
+            poll_fn(|context| self.writer.poll_sync_over(context)).await?;
+            poll_fn(|context| self.writer.poll_settled(context)).await?;
+            self.writer.begin_sync(durability);
+            poll_fn(|context| self.writer.poll_sync_over(context)).await
+        })
     }
 
     /// Everything written is in the file, which has its exact length. Answers the position behind the last byte: the
@@ -185,44 +189,12 @@ impl Append {
     ///
     /// # Errors
     /// That of any write that failed.
-    pub async fn close(mut self) -> Result<u64> {
-        poll_fn(|context| self.writer.poll_settled(context)).await?;
-        poll_fn(|context| self.writer.poll_sync_over(context)).await?;
-        Ok(self.writer.position())
-    }
-
-    /// As [`write`](Append::write) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`write`](Append::write); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn write_wait(&mut self, bytes: &[u8]) -> Result<()> {
-        wait::block_on("append", self.write(bytes))
-    }
-
-    /// As [`write_block`](Append::write_block) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`write_block`](Append::write_block); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's
-    /// thread.
-    pub fn write_block_wait(&mut self, block: Block) -> Result<()> {
-        wait::block_on("append", self.write_block(block))
-    }
-
-    /// As [`sync`](Append::sync) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`sync`](Append::sync); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn sync_wait(&mut self, durability: Durability) -> Result<()> {
-        wait::block_on("append", self.sync(durability))
-    }
-
-    /// As [`close`](Append::close) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`close`](Append::close); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread: the
-    /// append is dropped then.
-    pub fn close_wait(self) -> Result<u64> {
-        wait::block_on("append", self.close())
+    pub fn close(mut self) -> Waitable<impl Future<Output = Result<u64>>> {
+        Waitable::new("append", async move {
+            poll_fn(|context| self.writer.poll_settled(context)).await?;
+            poll_fn(|context| self.writer.poll_sync_over(context)).await?;
+            Ok(self.writer.position())
+        })
     }
 
     /// The file, for everything else.

@@ -2,7 +2,7 @@
 //! of the file in large aligned writes.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use crate::file::File;
 use crate::gather::{GatherStats, Shape};
 use crate::op::Durability;
 use crate::shard;
-use crate::wait;
+use crate::wait::Waitable;
 
 mod aggregate;
 mod plan;
@@ -125,7 +125,7 @@ impl CollectiveBuilder {
 ///         // Every third record of 1,000 bytes is this participant's.
 ///         let rank = part.rank() as u64;
 ///         let records = (0..50).map(|n| ((3 * n + rank) * 1000, vec![rank as u8; 1000].into()));
-///         part.write_wait(records.collect(), Durability::Data)
+///         part.write(records.collect(), Durability::Data).wait()
 ///     })
 /// }).collect();
 /// for thread in threads {
@@ -170,19 +170,25 @@ impl Collective {
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others hold all I/O memory;
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes, which alone ends nothing; the device's,
     /// or the first that the collective met.
-    pub async fn write(&mut self, pieces: Vec<(u64, Bytes)>, durability: Durability) -> Result<()> {
-        for (offset, bytes) in &pieces {
-            let end = offset.checked_add(bytes.len() as u64 + 2 * REQUEST_MAX);
-            if end.is_none_or(|end| end > i64::MAX as u64) {
-                let note = format!("offset {offset} is beyond what a file can have");
-                return Err(self.file.core().describe(Error::invalid("collective", note)));
+    pub fn write(
+        &mut self,
+        pieces: Vec<(u64, Bytes)>,
+        durability: Durability,
+    ) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("collective", async move {
+            for (offset, bytes) in &pieces {
+                let end = offset.checked_add(bytes.len() as u64 + 2 * REQUEST_MAX);
+                if end.is_none_or(|end| end > i64::MAX as u64) {
+                    let note = format!("offset {offset} is beyond what a file can have");
+                    return Err(self.file.core().describe(Error::invalid("collective", note)));
+                }
             }
-        }
-        if self.given.is_some() {
-            self.over().await?;
-        }
-        self.given = Some(self.shared.deposit(&self.file, self.rank, pieces, durability)?);
-        self.over().await
+            if self.given.is_some() {
+                self.over().await?;
+            }
+            self.given = Some(self.shared.deposit(&self.file, self.rank, pieces, durability)?);
+            self.over().await
+        })
     }
 
     async fn over(&mut self) -> Result<()> {
@@ -190,14 +196,6 @@ impl Collective {
         poll_fn(|context| self.shared.poll_over(context, &self.file, round)).await?;
         self.given = None;
         Ok(())
-    }
-
-    /// As [`write`](Collective::write) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`write`](Collective::write); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn write_wait(&mut self, pieces: Vec<(u64, Bytes)>, durability: Durability) -> Result<()> {
-        wait::block_on("collective", self.write(pieces, durability))
     }
 
     /// Its number, from 0.

@@ -1,7 +1,7 @@
 //! Small writes at any offsets: gathered in bounded memory, sorted, and merged into large aligned writes.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::read::RangeRead;
 use crate::shard;
 #[cfg(feature = "_breakage")]
 use crate::testing::breakage::Breakage;
-use crate::wait;
+use crate::wait::Waitable;
 
 mod dirty;
 mod shared;
@@ -110,10 +110,10 @@ impl CombineBuilder {
 /// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
 /// let combine = file.combine().memory(1 << 20).start();
 /// for n in (0..1000u64).rev() {
-///     combine.write_wait(n * 100, &[n as u8; 100])?; // combine.write(..).await in a task
+///     combine.write(n * 100, &[n as u8; 100]).wait()?; // combine.write(..).await in a task
 /// }
-/// assert_eq!(&combine.read_wait(500..502)?[..], &[5, 5]); // its own writes, though nothing is in the file yet
-/// combine.flush_wait(Durability::Data)?;
+/// assert_eq!(&combine.read(500..502).wait()?[..], &[5, 5]); // its own writes, though nothing is in the file yet
+/// combine.flush(Durability::Data).wait()?;
 /// assert_eq!(file.len().wait()?, 100_000);
 /// # Ok(()) }
 /// ```
@@ -155,24 +155,26 @@ impl Combine {
     /// # Errors
     /// The first that the combine met; [`ErrorKind::ArenaExhausted`] when others hold all I/O memory, and a first part may
     /// be written then; [`ErrorKind::InvalidInput`] past 2^63 bytes; [`ErrorKind::EngineClosed`].
-    pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (shared, file) = (&self.handles.shared, self.file());
-        let fits = offset.checked_add(bytes.len() as u64 + shared.shape.page);
-        if fits.is_none_or(|end| end > i64::MAX as u64) {
-            let note = format!("offset {offset} is beyond what a file can have");
-            return Err(file.core().describe(Error::invalid("combine", note)));
-        }
-        let lacks = shared.enter(file)?.lacks;
-        let mut waiting = Waiting::new(shared, lacks);
-        let mut taken = 0;
-        while taken < bytes.len() {
-            let (at, left) = (offset + taken as u64, &bytes[taken..]);
-            match poll_fn(|context| waiting.poll_take(context, file, at, left)).await? {
-                Some(more) => taken += more,
-                None => shared.add_slab(file)?,
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("combine", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let fits = offset.checked_add(bytes.len() as u64 + shared.shape.page);
+            if fits.is_none_or(|end| end > i64::MAX as u64) {
+                let note = format!("offset {offset} is beyond what a file can have");
+                return Err(file.core().describe(Error::invalid("combine", note)));
             }
-        }
-        Ok(())
+            let lacks = shared.enter(file)?.lacks;
+            let mut waiting = Waiting::new(shared, lacks);
+            let mut taken = 0;
+            while taken < bytes.len() {
+                let (at, left) = (offset + taken as u64, &bytes[taken..]);
+                match poll_fn(|context| waiting.poll_take(context, file, at, left)).await? {
+                    Some(more) => taken += more,
+                    None => shared.add_slab(file)?,
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The bytes of `range` as they were written: from memory, from writes in flight, and from the file where this combine
@@ -184,51 +186,53 @@ impl Combine {
     /// [`ErrorKind::UnexpectedEof`] when neither file nor combine go as far; [`ErrorKind::InvalidInput`],
     /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the combine; the first
     /// that did.
-    pub async fn read(&self, range: Range<u64>) -> Result<Block> {
-        let (shared, file) = (&self.handles.shared, self.file());
-        let described = |error: Error| {
-            file.core().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
-        };
-        if range.end < range.start {
-            let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
-            return Err(described(Error::invalid("read", note)));
-        }
-        if range.end - range.start > BUFFER_BYTES_MAX as u64 {
-            return Err(described(Error::new(
-                ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 },
-                "read",
-            )));
-        }
-        drop(shared.enter(file)?);
-        let length = shared.length(file).await?;
-        let len = (range.end - range.start) as usize;
-        let buffer = file.core().engine().buffer("read", len).map_err(described)?;
-        // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
-        let mut block = unsafe { buffer.into_block_mut(len, 0) };
-        let holes = {
-            let state = shared.enter(file)?;
-            let end = length.max(state.end);
-            if range.end > end {
-                let got = end.saturating_sub(range.start);
-                return Err(described(Error::new(ErrorKind::UnexpectedEof { got }, "read")));
+    pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
+        Waitable::new("read", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let described = |error: Error| {
+                file.core().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
+            };
+            if range.end < range.start {
+                let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
+                return Err(described(Error::invalid("read", note)));
             }
-            let mut holes = Holes::new(range.clone());
-            state.overlay(&range, &mut block, &mut holes);
-            holes
-        };
-        // What leaves memory from here on was copied before, so the file is asked second.
-        if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
-            let span = first.start..last.end;
-            let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
-            let found = poll_fn(|context| read.poll(context)).await?;
-            for hole in holes.parts() {
-                let from = ((hole.start - span.start) as usize).min(found.len());
-                let to = ((hole.end - span.start) as usize).min(found.len());
-                let at = (hole.start - range.start) as usize;
-                block[at..at + to - from].copy_from_slice(&found[from..to]);
+            if range.end - range.start > BUFFER_BYTES_MAX as u64 {
+                return Err(described(Error::new(
+                    ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 },
+                    "read",
+                )));
             }
-        }
-        Ok(block.freeze())
+            drop(shared.enter(file)?);
+            let length = shared.length(file).await?;
+            let len = (range.end - range.start) as usize;
+            let buffer = file.core().engine().buffer("read", len).map_err(described)?;
+            // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
+            let mut block = unsafe { buffer.into_block_mut(len, 0) };
+            let holes = {
+                let state = shared.enter(file)?;
+                let end = length.max(state.end);
+                if range.end > end {
+                    let got = end.saturating_sub(range.start);
+                    return Err(described(Error::new(ErrorKind::UnexpectedEof { got }, "read")));
+                }
+                let mut holes = Holes::new(range.clone());
+                state.overlay(&range, &mut block, &mut holes);
+                holes
+            };
+            // What leaves memory from here on was copied before, so the file is asked second.
+            if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
+                let span = first.start..last.end;
+                let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
+                let found = poll_fn(|context| read.poll(context)).await?;
+                for hole in holes.parts() {
+                    let from = ((hole.start - span.start) as usize).min(found.len());
+                    let to = ((hole.end - span.start) as usize).min(found.len());
+                    let at = (hole.start - range.start) as usize;
+                    block[at..at + to - from].copy_from_slice(&found[from..to]);
+                }
+            }
+            Ok(block.freeze())
+        })
     }
 
     /// Everything whose write had returned before this call is durable (`fdatasync(2)`) before any byte of a write that
@@ -260,41 +264,19 @@ impl Combine {
     ///
     /// # Errors
     /// The first that the combine met. After a failed sync nothing since the last good one counts as written.
-    pub async fn flush(&self, durability: Durability) -> Result<()> {
-        let (shared, file) = (&self.handles.shared, self.file());
-        let (sealed, lacks) = {
-            let mut state = shared.enter(file)?;
-            (state.seal(durability), state.lacks)
-        };
-        let mut waiting = Waiting::new(shared, lacks);
-        match sealed {
-            Some(epoch) => poll_fn(|context| waiting.poll_settled(context, file, epoch)).await,
-            None => Ok(()),
-        }
-    }
-
-    /// As [`write`](Combine::write) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`write`](Combine::write); [`ErrorKind::WaitOnShard`] on a shard's thread.
-    pub fn write_wait(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        wait::block_on("combine", self.write(offset, bytes))
-    }
-
-    /// As [`read`](Combine::read) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`read`](Combine::read); [`ErrorKind::WaitOnShard`] on a shard's thread.
-    pub fn read_wait(&self, range: Range<u64>) -> Result<Block> {
-        wait::block_on("read", self.read(range))
-    }
-
-    /// As [`flush`](Combine::flush) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`flush`](Combine::flush); [`ErrorKind::WaitOnShard`] on a shard's thread.
-    pub fn flush_wait(&self, durability: Durability) -> Result<()> {
-        wait::block_on("combine", self.flush(durability))
+    pub fn flush(&self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("combine", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let (sealed, lacks) = {
+                let mut state = shared.enter(file)?;
+                (state.seal(durability), state.lacks)
+            };
+            let mut waiting = Waiting::new(shared, lacks);
+            match sealed {
+                Some(epoch) => poll_fn(|context| waiting.poll_settled(context, file, epoch)).await,
+                None => Ok(()),
+            }
+        })
     }
 
     /// The file, for everything else.

@@ -108,6 +108,7 @@ pub use stats::{
     WalkStats,
 };
 pub use stats_server::StatsServer;
+pub use wait::{FromError, Waitable};
 pub use walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use write::{Sync, Write, WriteData};
 

@@ -19,7 +19,7 @@ use crate::file::{File, FileCore};
 use crate::op::OpFailure;
 use crate::shard::inbox::Message;
 use crate::shard::{self, with_current};
-use crate::wait;
+use crate::wait::{self, Waitable};
 
 pub(crate) use batch::Batch;
 use plan::{Limits, Plan};
@@ -190,16 +190,8 @@ pub struct ReadManyStream {
 
 impl ReadManyStream {
     /// The next result and the number of its range; `None` when all were given.
-    pub async fn next(&mut self) -> Option<(usize, Result<Block>)> {
-        poll_fn(|context| self.poll_next_result(context)).await
-    }
-
-    /// As [`next`](Self::next) on a plain thread.
-    ///
-    /// # Errors
-    /// [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn next_wait(&mut self) -> Result<Option<(usize, Result<Block>)>> {
-        wait::block_on("read_many", async { Ok(self.next().await) })
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<(usize, Result<Block>)>>> {
+        Waitable::new("read_many", poll_fn(|context| self.poll_next_result(context)))
     }
 
     fn poll_next_result(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {

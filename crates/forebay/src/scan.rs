@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileCore};
 use crate::pending::Pending;
 use crate::read::RangeRead;
-use crate::wait;
+use crate::wait::Waitable;
 
 mod builder;
 #[cfg(feature = "tokio")]
@@ -50,8 +50,8 @@ struct Pace {
 /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
 /// let mut scan = file.scan().start();
 /// let mut bytes = 0;
-/// while let Some(block) = scan.next_wait()? {
-///     bytes += block.len();
+/// while let Some(block) = scan.next().wait() {
+///     bytes += block?.len();
 /// }
 /// assert_eq!(bytes as u64, file.len().wait()?);
 /// # Ok(()) }
@@ -94,16 +94,8 @@ impl Scan {
     /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks;
     /// where read-ahead alone needs more memory than there is, the scan goes on with less of it. After an error the scan is
     /// over. A file that became shorter meanwhile ends early, without an error.
-    pub async fn next(&mut self) -> Result<Option<Block>> {
-        poll_fn(|context| self.poll_next_block(context)).await
-    }
-
-    /// As [`next`](Scan::next) on a plain thread.
-    ///
-    /// # Errors
-    /// As [`next`](Scan::next); [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
-    pub fn next_wait(&mut self) -> Result<Option<Block>> {
-        wait::block_on("scan", self.next())
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
+        Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
     }
 
     /// The most bytes that were in flight or ready at once so far.

@@ -1,5 +1,7 @@
 //! `.wait()`: blocking a plain thread on an operation.
 
+mod waitable;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,6 +10,8 @@ use std::thread::{self, Thread};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::shard;
+
+pub use waitable::{FromError, Waitable};
 
 /// Runs `future` to its end on the calling thread, which sleeps in between.
 ///

@@ -152,7 +152,7 @@ fn scans_allocate_nothing_per_block_on_a_shard() {
         let scan = async |from: u64| {
             let mut scan = file.scan().range(from..FILE_BYTES).buffer(16 << 10).depth(8).start();
             let mut blocks = 0u64;
-            while let Some(block) = scan.next().await.unwrap() {
+            while let Some(block) = scan.next().await.transpose().unwrap() {
                 assert!(!block.is_empty());
                 blocks += 1;
             }

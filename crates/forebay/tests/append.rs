@@ -27,9 +27,9 @@ fn one_write_of_any_size_gives_that_length() {
             let file = open(&engine, &path, mode.truncate());
             let mut append = file.append().buffer(64 * KIB).start();
             let data = bytes_of(0..size as u64);
-            append.write_wait(&data).unwrap();
+            append.write(&data).wait().unwrap();
             assert_eq!(append.position(), size as u64);
-            assert_eq!(append.close_wait().unwrap(), size as u64);
+            assert_eq!(append.close().wait().unwrap(), size as u64);
             assert_file(&path, &data, &format!("{size} bytes, {mode:?}"));
         }
     }
@@ -50,17 +50,17 @@ fn random_sizes_and_syncs_equal_a_model() {
             match numbers.below(4) {
                 0 => {
                     let block = engine.block_from(&data).unwrap().freeze();
-                    append.write_block_wait(block).unwrap();
+                    append.write_block(block).wait().unwrap();
                 }
-                _ => append.write_wait(&data).unwrap(),
+                _ => append.write(&data).wait().unwrap(),
             }
             model.extend_from_slice(&data);
             if numbers.below(6) == 0 {
-                append.sync_wait(Durability::Data).unwrap();
+                append.sync(Durability::Data).wait().unwrap();
                 assert_file(&path, &model, &format!("synced, round {round}"));
             }
         }
-        assert_eq!(append.close_wait().unwrap(), model.len() as u64);
+        assert_eq!(append.close().wait().unwrap(), model.len() as u64);
         assert_file(&path, &model, &format!("closed, round {round}, {mode:?}"));
     }
 }
@@ -80,8 +80,8 @@ fn begins_anywhere_and_keeps_what_stands_before() {
             expected[at..at + data.len()].copy_from_slice(&data);
             let mut append = open(&engine, &path, mode).append().at(at as u64).buffer(4096).start();
             assert_eq!(append.position(), at as u64);
-            append.write_wait(&data).unwrap();
-            assert_eq!(append.close_wait().unwrap(), (at + data.len()) as u64);
+            append.write(&data).wait().unwrap();
+            assert_eq!(append.close().wait().unwrap(), (at + data.len()) as u64);
             assert_file(&path, &expected, &format!("at {at} of {before}, {mode:?}"));
         }
     }
@@ -100,10 +100,10 @@ fn a_longer_file_is_neither_cut_nor_padded_over() {
             let mut expected = bytes_of(0..before);
             expected[..size].fill(0xC3);
             let mut append = open(&engine, &path, mode).append().buffer(16 * KIB).start();
-            append.write_wait(&vec![0xC3u8; size / 2]).unwrap();
-            append.sync_wait(Durability::None).unwrap();
-            append.write_wait(&vec![0xC3u8; size - size / 2]).unwrap();
-            assert_eq!(append.close_wait().unwrap(), size as u64);
+            append.write(&vec![0xC3u8; size / 2]).wait().unwrap();
+            append.sync(Durability::None).wait().unwrap();
+            append.write(&vec![0xC3u8; size - size / 2]).wait().unwrap();
+            assert_eq!(append.close().wait().unwrap(), size as u64);
             assert_file(&path, &expected, &format!("{size} into {before}, {mode:?}"));
         }
     }
@@ -116,9 +116,9 @@ fn nothing_written_changes_nothing() {
     write_file(&path, 1_000);
     for at in [0, 500, 5_000] {
         let mut append = open(&engine, &path, Open::write()).append().at(at).start();
-        append.write_wait(&[]).unwrap();
-        append.sync_wait(Durability::All).unwrap();
-        assert_eq!(append.close_wait().unwrap(), at);
+        append.write(&[]).wait().unwrap();
+        append.sync(Durability::All).wait().unwrap();
+        assert_eq!(append.close().wait().unwrap(), at);
         assert_file(&path, &bytes_of(0..1_000), "untouched");
     }
 }
@@ -131,10 +131,10 @@ fn padding_is_only_taken_off_where_the_file_still_ends_with_it() {
     file.truncate(1 << 20).wait().unwrap();
     let mut appends = [0u64, 256 << 10, 512 << 10].map(|at| file.append().at(at).buffer(4096).start());
     for (number, append) in appends.iter_mut().enumerate() {
-        append.write_wait(&vec![number as u8 + 1; 10_001]).unwrap();
+        append.write(&vec![number as u8 + 1; 10_001]).wait().unwrap();
     }
     for append in appends {
-        append.close_wait().unwrap();
+        append.close().wait().unwrap();
     }
     let mut expected = vec![0u8; 1 << 20];
     for (number, at) in [0usize, 256 << 10, 512 << 10].into_iter().enumerate() {
@@ -150,13 +150,13 @@ fn what_others_wrote_behind_since_the_first_sync_stays() {
         let path = dir.path().join("behind");
         let file = open(&engine, &path, mode.truncate());
         let mut append = file.append().start();
-        append.write_wait(&[1; 100]).unwrap();
-        append.sync_wait(Durability::None).unwrap();
+        append.write(&[1; 100]).wait().unwrap();
+        append.sync(Durability::None).wait().unwrap();
         let mut other = file.append().at(100_000).start();
-        other.write_wait(&[2; 100]).unwrap();
-        other.close_wait().unwrap();
-        append.write_wait(&[3; 50]).unwrap();
-        assert_eq!(append.close_wait().unwrap(), 150);
+        other.write(&[2; 100]).wait().unwrap();
+        other.close().wait().unwrap();
+        append.write(&[3; 50]).wait().unwrap();
+        assert_eq!(append.close().wait().unwrap(), 150);
         let mut expected = vec![0u8; 100_100];
         expected[..100].fill(1);
         expected[100..150].fill(3);
@@ -176,14 +176,14 @@ fn blocks_of_any_alignment() {
         let mut model = Vec::new();
         // Aligned; aligned with a rest; at an unaligned position; with unaligned memory; after copies; empty.
         for range in [0..8192, 8192..20_000, 0..8192, 3..4099, 0..4096, 4096..4096, 0..50_000, 1..50_000] {
-            append.write_block_wait(block.slice(range.clone()).unwrap()).unwrap();
+            append.write_block(block.slice(range.clone()).unwrap()).wait().unwrap();
             model.extend_from_slice(&data[range]);
             if model.len() % 3 == 0 {
-                append.write_wait(b"between").unwrap();
+                append.write(b"between").wait().unwrap();
                 model.extend_from_slice(b"between");
             }
         }
-        assert_eq!(append.close_wait().unwrap(), model.len() as u64);
+        assert_eq!(append.close().wait().unwrap(), model.len() as u64);
         assert_file(&path, &model, &format!("{mode:?}"));
     }
 }
@@ -195,13 +195,13 @@ fn holds_no_more_than_depth_and_one_buffers() {
     let mut append = open(&engine, &path, Open::create()).append().buffer(32 * KIB).depth(3).start();
     let data = bytes_of(0..3_000_000);
     for part in data.chunks(7_001) {
-        append.write_wait(part).unwrap();
+        append.write(part).wait().unwrap();
         assert!(append.held_bytes() <= 4 * 32 * KIB as u64, "{} held", append.held_bytes());
         assert!(append.in_flight_bytes() <= 3 * 32 * KIB as u64);
     }
-    append.sync_wait(Durability::Data).unwrap();
+    append.sync(Durability::Data).wait().unwrap();
     assert_eq!((append.in_flight_bytes(), append.held_bytes()), (0, 0));
-    append.close_wait().unwrap();
+    append.close().wait().unwrap();
     assert_file(&path, &data, "pressed");
 }
 
@@ -254,8 +254,8 @@ fn from_a_shard_and_across() {
             append
         });
         let mut append = smol::block_on(begun).unwrap();
-        append.write_wait(&bytes_of(50_001..90_001)).unwrap();
-        assert_eq!(append.close_wait().unwrap(), 90_001);
+        append.write(&bytes_of(50_001..90_001)).wait().unwrap();
+        assert_eq!(append.close().wait().unwrap(), 90_001);
         assert_file(&path, &bytes_of(0..90_001), "begun on a shard");
     }
 }
@@ -266,7 +266,8 @@ fn waiting_on_a_shard_is_an_error() {
     let file = open(&engine, &dir.path().join("wait"), Open::create());
     let kind = engine.spawn_on_shard(0, Class::DEFAULT, || async move {
         let mut append = file.append().start();
-        let kinds = [append.write_wait(b"a").unwrap_err().kind(), append.close_wait().unwrap_err().kind()];
+        let kinds =
+            [append.write(b"a").wait().unwrap_err().kind(), append.close().wait().unwrap_err().kind()];
         assert_eq!(file.len().await.unwrap(), 0);
         kinds
     });
@@ -281,7 +282,7 @@ fn dropped_with_writes_in_flight_leaves_file_and_engine_in_order() {
         let file = open(&engine, &path, mode.truncate());
         for _ in 0..20 {
             let mut append = file.append().buffer(8 * KIB).depth(16).start();
-            append.write_wait(&bytes_of(0..100_000)).unwrap();
+            append.write(&bytes_of(0..100_000)).wait().unwrap();
             drop(append);
         }
         // All handles gone: what was in flight is over when the close has answered.
@@ -290,8 +291,8 @@ fn dropped_with_writes_in_flight_leaves_file_and_engine_in_order() {
         let is_data = |(index, byte): (usize, &u8)| *byte == common::byte_at(index as u64) || *byte == 0;
         assert!(found.iter().enumerate().all(is_data), "{mode:?}");
         let mut append = open(&engine, &path, mode.truncate()).append().start();
-        append.write_wait(b"after").unwrap();
-        assert_eq!(append.close_wait().unwrap(), 5);
+        append.write(b"after").wait().unwrap();
+        assert_eq!(append.close().wait().unwrap(), 5);
     }
     // Asks every shard, so the turns that ended the writes are over.
     assert_eq!(engine.stats().wait().unwrap().memory.held_bytes, 0);
@@ -346,7 +347,7 @@ fn calls_given_up_half_way_lose_nothing() {
             end += taken;
         }
         assert!(given_up > 0, "round {round} never gave a call up");
-        assert_eq!(append.close_wait().unwrap(), end as u64);
+        assert_eq!(append.close().wait().unwrap(), end as u64);
         // With nothing taken the gap before an append beyond the end is not made.
         if end == at as usize {
             model.truncate(before as usize);
@@ -391,12 +392,12 @@ fn a_sync_given_up_at_any_of_its_steps_harms_nothing() {
                 write_file(&path, before);
                 let mut expected = bytes_of(0..before);
                 let mut append = open(&engine, &path, mode).append().buffer(4 * KIB).depth(3).start();
-                append.write_wait(&vec![1; 5_000]).unwrap();
+                append.write(&vec![1; 5_000]).wait().unwrap();
                 if let Some(synced) = poll_until_woken(append.sync(Durability::Data), wakes) {
                     synced.unwrap();
                 }
-                append.write_wait(&vec![2; more]).unwrap();
-                assert_eq!(append.close_wait().unwrap(), (5_000 + more) as u64);
+                append.write(&vec![2; more]).wait().unwrap();
+                assert_eq!(append.close().wait().unwrap(), (5_000 + more) as u64);
                 expected.resize(expected.len().max(5_000 + more), 0);
                 expected[..5_000].fill(1);
                 expected[5_000..5_000 + more].fill(2);
@@ -429,23 +430,23 @@ fn a_failed_write_ends_the_append_for_good() {
         let mut append = open(&engine, &path, mode).append().buffer(8 * KIB).depth(2).start();
         let data = bytes_of(0..100_000);
         let mut parts = data.chunks(4096);
-        let error = parts.find_map(|part| append.write_wait(part).err()).unwrap();
+        let error = parts.find_map(|part| append.write(part).wait().err()).unwrap();
         assert_eq!((error.operation(), error.raw_os_error()), ("append", Some(libc::EPERM)));
         let (offset, len) = error.range().unwrap();
         assert!(offset >= 16 << 10 && len == 8 << 10, "{error}");
         let position = append.position();
         assert!(position < 100_000, "the error came only after everything was taken");
         for again in [
-            append.write_wait(b"more").unwrap_err(),
-            append.write_block_wait(engine.block_from(b"more").unwrap().freeze()).unwrap_err(),
-            append.sync_wait(Durability::Data).unwrap_err(),
+            append.write(b"more").wait().unwrap_err(),
+            append.write_block(engine.block_from(b"more").unwrap().freeze()).wait().unwrap_err(),
+            append.sync(Durability::Data).wait().unwrap_err(),
         ] {
             assert_eq!((again.kind(), again.raw_os_error()), (error.kind(), error.raw_os_error()));
             assert_eq!((again.path(), again.range()), (error.path(), error.range()));
             assert!(again.to_string().contains("an earlier write"), "{again}");
         }
         assert_eq!(append.position(), position);
-        assert_eq!(append.close_wait().unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(append.close().wait().unwrap_err().raw_os_error(), Some(libc::EPERM));
         assert_eq!(std::fs::read(&path).unwrap()[..16 << 10], data[..16 << 10]);
     }
 }
@@ -456,8 +457,8 @@ fn a_file_that_cannot_be_written_is_told_at_close_at_the_latest() {
     let path = dir.path().join("read-only");
     write_file(&path, 1_000);
     let mut append = open(&engine, &path, Open::read()).append().start();
-    append.write_wait(b"fits into the buffer").unwrap();
-    let error = append.close_wait().unwrap_err();
+    append.write(b"fits into the buffer").wait().unwrap();
+    let error = append.close().wait().unwrap_err();
     assert_eq!((error.operation(), error.raw_os_error()), ("append", Some(libc::EBADF)));
     assert_file(&path, &bytes_of(0..1_000), "read-only");
 }
@@ -467,10 +468,10 @@ fn a_closed_file_ends_the_append() {
     let (engine, dir) = (engine(), dir());
     let file = open(&engine, &dir.path().join("closed"), Open::create());
     let mut append = file.append().start();
-    append.write_wait(b"late").unwrap();
+    append.write(b"late").wait().unwrap();
     file.close().wait().unwrap();
-    assert_eq!(append.sync_wait(Durability::Data).unwrap_err().kind(), ErrorKind::FileClosed);
-    assert_eq!(append.write_wait(b"later").unwrap_err().kind(), ErrorKind::FileClosed);
+    assert_eq!(append.sync(Durability::Data).wait().unwrap_err().kind(), ErrorKind::FileClosed);
+    assert_eq!(append.write(b"later").wait().unwrap_err().kind(), ErrorKind::FileClosed);
 }
 
 #[test]
@@ -479,7 +480,7 @@ fn a_place_that_no_file_has_is_refused() {
     let file = open(&engine, &dir.path().join("far"), Open::create());
     for at in [i64::MAX as u64, u64::MAX, i64::MAX as u64 - 100] {
         let mut append = file.append().at(at).start();
-        assert_eq!(append.write_wait(&[0; 200]).unwrap_err().kind(), ErrorKind::InvalidInput, "{at}");
+        assert_eq!(append.write(&[0; 200]).wait().unwrap_err().kind(), ErrorKind::InvalidInput, "{at}");
     }
     assert_eq!(file.len().wait().unwrap(), 0);
 }
@@ -491,8 +492,8 @@ fn lack_of_memory_is_waited_for_or_told_and_ends_nothing() {
     let engine = Engine::start(config).unwrap();
     let path = dir.path().join("memory");
     let mut append = open(&engine, &path, Open::create()).append().buffer(256 * KIB).depth(64).start();
-    append.write_wait(b"begin").unwrap();
-    append.sync_wait(Durability::None).unwrap();
+    append.write(b"begin").wait().unwrap();
+    append.sync(Durability::None).wait().unwrap();
     let mut held = Vec::new();
     let exhausted = loop {
         match engine.block(64 * KIB) {
@@ -501,14 +502,14 @@ fn lack_of_memory_is_waited_for_or_told_and_ends_nothing() {
         }
     };
     assert!(matches!(exhausted.kind(), ErrorKind::ArenaExhausted { .. }));
-    let error = append.write_wait(b"no room").unwrap_err();
+    let error = append.write(b"no room").wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
     assert_eq!(append.position(), 5);
     drop(held);
     // More than all memory, at a depth that would need more than all: what the writes hold is waited for.
     let data = bytes_of(5..20_000_005);
-    append.write_wait(&data).unwrap();
-    append.close_wait().unwrap();
+    append.write(&data).wait().unwrap();
+    append.close().wait().unwrap();
     let expected = [&b"begin"[..], &data].concat();
     assert_file(&path, &expected, "memory");
 }
@@ -532,7 +533,7 @@ fn as_an_async_write() {
             append.shutdown().await.unwrap();
             assert_file(&path, &data, "shut down");
         });
-        assert_eq!(append.close_wait().unwrap(), 123_457);
+        assert_eq!(append.close().wait().unwrap(), 123_457);
     }
     let (_kept, path) = full_after_20_kib();
     let mut append = open(&engine, &path, Open::write()).append().at(20 << 10).start();

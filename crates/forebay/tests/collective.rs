@@ -31,7 +31,7 @@ fn on_threads(handles: Vec<Collective>, pieces: impl Fn(u64) -> Vec<(u64, Bytes)
             .map(|mut handle| {
                 let pieces = &pieces;
                 scope.spawn(move || {
-                    handle.write_wait(pieces(handle.rank() as u64), Durability::Data).unwrap();
+                    handle.write(pieces(handle.rank() as u64), Durability::Data).wait().unwrap();
                     handle
                 })
             })
@@ -183,7 +183,8 @@ fn an_error_is_told_to_all() {
         .into_iter()
         .map(|mut handle| {
             std::thread::spawn(move || {
-                let error = handle.write_wait(strided(handle.rank() as u64, 4, 8, 4096, 0), Durability::None);
+                let error =
+                    handle.write(strided(handle.rank() as u64, 4, 8, 4096, 0), Durability::None).wait();
                 (handle, error.unwrap_err())
             })
         })
@@ -201,7 +202,7 @@ fn one_who_is_gone_and_an_engine_that_closes_are_told() {
     let file = open(&engine, &dir.path().join("gone"), Open::create());
     let mut handles = file.collective(3).start();
     let (last, mut first) = (handles.pop().unwrap(), handles.remove(0));
-    let waiting = std::thread::spawn(move || first.write_wait(Vec::new(), Durability::None));
+    let waiting = std::thread::spawn(move || first.write(Vec::new(), Durability::None).wait());
     drop(last);
     let error = waiting.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
@@ -212,7 +213,7 @@ fn one_who_is_gone_and_an_engine_that_closes_are_told() {
     let file = open(&engine, &dir.path().join("closed"), Open::create());
     let mut handle = file.collective(2).start().remove(0);
     engine.close().wait().unwrap();
-    let error = handle.write_wait(Vec::new(), Durability::None).unwrap_err();
+    let error = handle.write(Vec::new(), Durability::None).wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Cancelled), "{error}");
 }
 
@@ -225,10 +226,10 @@ fn arguments_that_cannot_be_are_refused_and_end_nothing() {
     let handle = &mut alone[0];
     assert_eq!((handle.rank(), handle.participants()), (0, 1));
     let far = vec![(u64::MAX, Bytes::from_static(b"x"))];
-    assert_eq!(handle.write_wait(far, Durability::None).unwrap_err().kind(), ErrorKind::InvalidInput);
-    handle.write_wait(vec![(3, Bytes::new())], Durability::None).unwrap();
+    assert_eq!(handle.write(far, Durability::None).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    handle.write(vec![(3, Bytes::new())], Durability::None).wait().unwrap();
     assert_eq!(file.len().wait().unwrap(), 0);
-    handle.write_wait(vec![(3, Bytes::from_static(b"x"))], Durability::Data).unwrap();
+    handle.write(vec![(3, Bytes::from_static(b"x"))], Durability::Data).wait().unwrap();
     assert_file(&path, b"\0\0\0x", "one byte");
     assert!(format!("{handle:?}").contains("rank: 0"));
 }

@@ -33,28 +33,28 @@ fn random_pieces_equal_a_model() {
             let longest = [10, 500, 9_000][numbers.below(3) as usize];
             let len = 1 + numbers.below(longest);
             let bytes = bytes_of(number * 70_001..number * 70_001 + len);
-            combine.write_wait(offset, &bytes).unwrap();
+            combine.write(offset, &bytes).wait().unwrap();
             let end = (offset + len) as usize;
             model.resize(model.len().max(end), 0);
             model[offset as usize..end].copy_from_slice(&bytes);
             match numbers.below(20) {
                 0 => combine.barrier().unwrap(),
                 1 => {
-                    combine.flush_wait(Durability::Data).unwrap();
+                    combine.flush(Durability::Data).wait().unwrap();
                     assert_file(&path, &model, &format!("flushed, round {round}"));
                 }
                 2..=6 => {
                     let start = numbers.below(model.len() as u64);
                     let end = (start + numbers.below(50_000)).min(model.len() as u64);
-                    let read = combine.read_wait(start..end).unwrap();
+                    let read = combine.read(start..end).wait().unwrap();
                     assert!(read[..] == model[start as usize..end as usize], "{start}..{end}, round {round}");
                 }
                 _ => {}
             }
         }
-        let past = combine.read_wait(model.len() as u64 - 5..model.len() as u64 + 1).unwrap_err();
+        let past = combine.read(model.len() as u64 - 5..model.len() as u64 + 1).wait().unwrap_err();
         assert_eq!(past.kind(), ErrorKind::UnexpectedEof { got: 5 });
-        combine.flush_wait(Durability::All).unwrap();
+        combine.flush(Durability::All).wait().unwrap();
         assert_file(&path, &model, &format!("at the end, round {round}, {mode:?}"));
     }
 }
@@ -68,9 +68,9 @@ fn whole_pages_in_any_order_become_few_requests_and_no_byte_more() {
     let data = bytes_of(0..4 << 20);
     for page in Numbers(7).shuffled(1024) {
         let at = (page * PAGE) as usize;
-        combine.write_wait(page * PAGE, &data[at..at + PAGE as usize]).unwrap();
+        combine.write(page * PAGE, &data[at..at + PAGE as usize]).wait().unwrap();
     }
-    combine.flush_wait(Durability::Data).unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
     let stats = combine.stats();
     assert_eq!((stats.taken_bytes, stats.written_bytes), (4 << 20, 4 << 20));
     assert_eq!((stats.write_requests, stats.read_requests, stats.syncs), (8, 0, 1));
@@ -91,17 +91,17 @@ fn only_edges_are_read_and_each_once() {
     for number in Numbers(3).shuffled(count) {
         let offset = first + number * piece;
         let bytes = vec![number as u8 | 1; piece as usize];
-        combine.write_wait(offset, &bytes).unwrap();
+        combine.write(offset, &bytes).wait().unwrap();
         expected[offset as usize..(offset + piece) as usize].copy_from_slice(&bytes);
     }
-    combine.flush_wait(Durability::None).unwrap();
+    combine.flush(Durability::None).wait().unwrap();
     let stats = combine.stats();
     assert_eq!((stats.read_requests, stats.read_bytes), (2, 2 * PAGE), "{stats:?}");
     assert_file(&path, &expected, "edges");
     // A hole between two pieces of one page is the file's own, and neighbours that nobody wrote are not touched.
-    combine.write_wait(100, b"here").unwrap();
-    combine.write_wait(3_000, b"and there").unwrap();
-    combine.flush_wait(Durability::None).unwrap();
+    combine.write(100, b"here").wait().unwrap();
+    combine.write(3_000, b"and there").wait().unwrap();
+    combine.flush(Durability::None).wait().unwrap();
     let again = combine.stats();
     assert_eq!(again.written_bytes - stats.written_bytes, PAGE);
     assert_eq!(again.read_requests - stats.read_requests, 1);
@@ -126,15 +126,15 @@ fn past_the_end_the_length_is_exact_and_holes_are_zero() {
             write_file(&path, before);
             let file = open(&engine, &path, mode);
             let combine = file.combine().memory(64 * KIB).start();
-            combine.write_wait(offset, &vec![0xA5; len]).unwrap();
-            combine.flush_wait(Durability::Data).unwrap();
+            combine.write(offset, &vec![0xA5; len]).wait().unwrap();
+            combine.flush(Durability::Data).wait().unwrap();
             let mut expected = bytes_of(0..before);
             let end = offset as usize + len;
             expected.resize(expected.len().max(end), 0);
             expected[offset as usize..end].fill(0xA5);
             let what = format!("{len} bytes at {offset} of {before}, {mode:?}");
             assert_file(&path, &expected, &what);
-            let read = combine.read_wait(0..expected.len() as u64).unwrap();
+            let read = combine.read(0..expected.len() as u64).wait().unwrap();
             assert!(read[..] == expected[..], "{what}");
         }
     }
@@ -152,13 +152,13 @@ fn memory_is_bounded_and_comes_back() {
     let (mut most, data) = (0, bytes_of(0..16 << 20));
     for page in Numbers(11).shuffled(4096) {
         let at = (page * PAGE) as usize;
-        combine.write_wait(page * PAGE, &data[at..at + PAGE as usize]).unwrap();
+        combine.write(page * PAGE, &data[at..at + PAGE as usize]).wait().unwrap();
         most = most.max(combine.held_bytes());
         let held = engine.memory().held_bytes;
         assert!(held <= memory as u64, "{held} bytes of the arena are held");
     }
     assert!(most <= memory as u64 * 3 / 4, "{most}");
-    combine.flush_wait(Durability::Data).unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
     assert_eq!(combine.held_bytes(), 0);
     let stats = combine.stats();
     assert_eq!((stats.written_bytes, stats.read_requests), (16 << 20, 0), "{stats:?}");
@@ -176,14 +176,14 @@ fn goes_on_with_the_memory_there_is() {
     let file = open(&engine, &path, Open::create());
     let combine = file.combine().memory(1 << 20).start();
     let mut held: Vec<_> = std::iter::from_fn(|| engine.block(4 * KIB).ok()).collect();
-    let error = combine.write_wait(0, b"too early").unwrap_err();
+    let error = combine.write(0, b"too early").wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
     held.truncate(held.len() / 3);
     let data = bytes_of(0..2 << 20);
     for (number, piece) in data.chunks(5_000).enumerate() {
-        combine.write_wait(number as u64 * 5_000, piece).unwrap();
+        combine.write(number as u64 * 5_000, piece).wait().unwrap();
     }
-    combine.flush_wait(Durability::Data).unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
     drop(held);
     assert_file(&path, &data, "scarce");
 }
@@ -242,15 +242,15 @@ fn the_first_error_ends_it_and_is_told_once_as_it_was() {
     write_file(&path, 10_000);
     let file = open(&engine, &path, Open::read());
     let combine = file.combine().start();
-    combine.write_wait(0, b"nobody may").unwrap();
-    let first = combine.flush_wait(Durability::Data).unwrap_err();
+    combine.write(0, b"nobody may").wait().unwrap();
+    let first = combine.flush(Durability::Data).wait().unwrap_err();
     assert_eq!((first.raw_os_error(), first.operation()), (Some(libc::EBADF), "write"), "{first}");
     assert!(!first.to_string().contains("before"), "{first}");
     for later in [
-        combine.write_wait(0, b"x").unwrap_err(),
-        combine.clone().flush_wait(Durability::None).unwrap_err(),
+        combine.write(0, b"x").wait().unwrap_err(),
+        combine.clone().flush(Durability::None).wait().unwrap_err(),
         combine.barrier().unwrap_err(),
-        combine.read_wait(0..1).unwrap_err(),
+        combine.read(0..1).wait().unwrap_err(),
     ] {
         assert_eq!(later.raw_os_error(), Some(libc::EBADF));
         assert!(later.to_string().contains("this combine had failed before"), "{later}");
@@ -265,18 +265,18 @@ fn arguments_that_cannot_be_are_refused() {
     let file = open(&engine, &dir.path().join("refused"), Open::create());
     let combine = file.combine().start();
     for offset in [u64::MAX, i64::MAX as u64 - 100] {
-        assert_eq!(combine.write_wait(offset, b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(combine.write(offset, b"x").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let backwards = std::ops::Range { start: 5, end: 4 };
-    assert_eq!(combine.read_wait(backwards).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert!(matches!(combine.read_wait(0..2 << 30).unwrap_err().kind(), ErrorKind::TooLarge { .. }));
+    assert_eq!(combine.read(backwards).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(matches!(combine.read(0..2 << 30).wait().unwrap_err().kind(), ErrorKind::TooLarge { .. }));
     // None of these ended it, and nothing to do is done at once.
-    combine.write_wait(77, b"").unwrap();
+    combine.write(77, b"").wait().unwrap();
     combine.barrier().unwrap();
-    combine.flush_wait(Durability::Data).unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
     assert_eq!(file.len().wait().unwrap(), 0);
     let (inner, other) = (combine.clone(), engine.clone());
-    let waits = other.spawn_on_shard(0, Class::DEFAULT, move || async move { inner.write_wait(0, b"x") });
+    let waits = other.spawn_on_shard(0, Class::DEFAULT, move || async move { inner.write(0, b"x").wait() });
     assert_eq!(waits.wait().unwrap().unwrap_err().kind(), ErrorKind::WaitOnShard);
 }
 
@@ -285,19 +285,19 @@ fn dropped_it_lets_go_of_the_file_and_closed_it_tells_everybody() {
     let (engine, dir) = (engine(), dir());
     let file = open(&engine, &dir.path().join("dropped"), Open::create());
     let combine = file.combine().memory(64 * KIB).start();
-    combine.write_wait(0, &[1; 10_000]).unwrap();
+    combine.write(0, &[1; 10_000]).wait().unwrap();
     drop(combine.clone());
-    combine.flush_wait(Durability::None).unwrap();
-    combine.write_wait(0, &[2; 10_000]).unwrap();
+    combine.flush(Durability::None).wait().unwrap();
+    combine.write(0, &[2; 10_000]).wait().unwrap();
     drop(combine);
     // The task's own handle is one of those that this waits for.
     file.close().wait().unwrap();
     let file = open(&engine, &dir.path().join("dropped"), Open::create());
     assert_eq!(&file.read(0..2).wait().unwrap()[..], [1, 1], "what was not flushed was given up");
     let combine = file.combine().start();
-    combine.write_wait(0, b"never").unwrap();
+    combine.write(0, b"never").wait().unwrap();
     engine.close().wait().unwrap();
-    let error = combine.flush_wait(Durability::Data).unwrap_err();
+    let error = combine.flush(Durability::Data).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::EngineClosed, "{error}");
 }
 
@@ -314,8 +314,8 @@ fn a_write_given_up_while_it_waits_holds_nobody_up() {
         let polled = write.poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(()))), "round {round}");
     }
-    combine.write_wait(0, &data).unwrap();
-    combine.flush_wait(Durability::Data).unwrap();
+    combine.write(0, &data).wait().unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
     assert_file(&path, &data, "given up");
 }
 

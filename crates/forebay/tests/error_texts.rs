@@ -104,7 +104,7 @@ fn operations_name_place_device_and_remedy() {
         file.read(0..1).wait().unwrap_err(),
         file.read_many(std::iter::once(0..1)).wait().unwrap_err(),
         file.len().wait().unwrap_err(),
-        file.scan().start().next_wait().unwrap_err(),
+        file.scan().start().next().wait().transpose().unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::EngineClosed, "{error}");
         text_has(&error, &[name, "the engine is closed", "keep an Engine handle"]);
@@ -130,8 +130,8 @@ fn waiting_on_a_shard_is_an_error_and_not_a_deadlock() {
             file.write(0, &[0u8; 4096]).wait().unwrap_err(),
             file.sync(forebay::Durability::Data).wait().unwrap_err(),
             file.read_many(std::iter::once(0..1)).wait().unwrap_err(),
-            file.read_many(std::iter::once(0..1)).stream().next_wait().unwrap_err(),
-            file.scan().start().next_wait().unwrap_err(),
+            file.read_many(std::iter::once(0..1)).stream().next().wait().unwrap().1.unwrap_err(),
+            file.scan().start().next().wait().transpose().unwrap_err(),
             file.len().wait().unwrap_err(),
             inner.open("x", Open::read()).wait().unwrap_err(),
             inner.stats().wait().unwrap_err(),

@@ -44,7 +44,7 @@ async fn work(engine: Engine, file: File) {
     }
     let mut scan = file.scan().start();
     let mut at = 0;
-    while let Some(block) = scan.next().await.unwrap() {
+    while let Some(block) = scan.next().await.transpose().unwrap() {
         assert!(block[..] == bytes_of(at..at + block.len() as u64)[..]);
         at += block.len() as u64;
     }

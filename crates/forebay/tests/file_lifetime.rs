@@ -49,7 +49,7 @@ fn close_ends_every_handle_and_the_descriptor() {
                     other.sync(forebay::Durability::All).wait().unwrap_err(),
                     other.sync(forebay::Durability::None).wait().unwrap_err(),
                     other.read_many(std::iter::once(0..1)).wait().unwrap_err(),
-                    other.scan().start().next_wait().unwrap_err(),
+                    other.scan().start().next().wait().transpose().unwrap_err(),
                     other.len().wait().unwrap_err(),
                     other.truncate(0).wait().unwrap_err(),
                     other.try_lock(Lock::Shared).wait().unwrap_err(),

@@ -100,7 +100,7 @@ fn eight_threads_in_disorder() {
                             }
                             _ => {
                                 let mut scan = file.scan().start();
-                                let first = scan.next_wait().unwrap().unwrap();
+                                let first = scan.next().wait().transpose().unwrap().unwrap();
                                 assert_eq!(first[0], common::byte_at(0));
                             }
                         }

@@ -94,7 +94,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
                 &|| forked(file.read(5..5).wait()),
                 &|| forked(file.read_up_to(0..10).wait()),
                 &|| forked(file.read_many([0..10, 20..30]).wait()),
-                &|| forked(file.scan().start().next_wait()),
+                &|| forked(file.scan().start().next().wait().transpose()),
                 &|| forked(written.write(0, vec![1u8; 4096]).wait()),
                 &|| forked(written.write(0, &[1u8; 4096]).wait()),
                 &|| forked(written.sync(Durability::Data).wait()),

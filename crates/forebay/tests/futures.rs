@@ -221,3 +221,53 @@ fn futures_are_small_unpin_and_may_be_sent() {
     checked::<WalkMany<First>>(48);
     checked::<forebay::Pending<u64>>(48);
 }
+
+/// Combined calls had twins for plain threads (`next_wait`, `write_wait` ...), which generic code could not name.
+#[test]
+fn combined_calls_are_awaited_and_waited_for() {
+    let (engine, file, dir) = open("a");
+    let new = engine.open(dir.path().join("b"), Open::create()).wait().unwrap();
+    let mut append = new.append().start();
+    append.write(b"some bytes").wait().unwrap();
+    append.write_block(engine.block_from(b", more").unwrap().freeze()).wait().unwrap();
+    append.sync(Durability::Data).wait().unwrap();
+    assert_eq!(append.close().wait().unwrap(), 16);
+    let combine = new.combine().start();
+    combine.write(0, b"S").wait().unwrap();
+    assert_eq!(&combine.read(0..4).wait().unwrap()[..], b"Some");
+    combine.flush(Durability::Data).wait().unwrap();
+    let mut alone = new.collective(1).start();
+    alone[0].write(vec![(16, "!".into())], Durability::None).wait().unwrap();
+    // On a shard all refuse, each as its output can say it, and the call has not begun.
+    let (inner, outer) = (file.clone(), engine.clone());
+    let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let page = outer.block(4096).unwrap();
+        [
+            inner.append().start().write(b"x").wait().unwrap_err().kind(),
+            inner.combine().start().flush(Durability::Data).wait().unwrap_err().kind(),
+            inner.scan().start().next().wait().unwrap().unwrap_err().kind(),
+            inner.read_many([0..1, 5..6]).stream().next().wait().unwrap().1.unwrap_err().kind(),
+            inner.read_into(0, page).wait().0.unwrap_err().kind(),
+        ]
+    });
+    assert_eq!(refused.wait().unwrap(), [ErrorKind::WaitOnShard; 5]);
+}
+
+/// `Scan::next` gave `Result<Option<Block>>` and its `Stream` `Option<Result<Block>>`: importing `StreamExt` changed what
+/// `next` meant where the inherent one was out of reach.
+#[cfg(feature = "stream")]
+#[tokio::test]
+async fn next_is_what_the_stream_gives() {
+    fn same<S: futures::Stream>(_: &S, _: &Option<S::Item>) {}
+    let (_engine, file, _dir) = open("a");
+    let mut scan = file.scan().start();
+    let (first, second) = (scan.next().await, StreamExt::next(&mut scan).await);
+    same(&scan, &first);
+    same(&scan, &second);
+    assert_eq!(first.unwrap().unwrap()[0], 0);
+    let mut many = file.read_many(ranges()).stream();
+    let (first, second) = (many.next().await, StreamExt::next(&mut many).await);
+    same(&many, &first);
+    same(&many, &second);
+    assert_eq!(many.count().await, 62);
+}

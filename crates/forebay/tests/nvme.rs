@@ -205,7 +205,7 @@ fn many_ranges_scans_and_appends() {
     }
     let mut scan = file.scan().range(0..8 << 20).start();
     let mut at = 0;
-    while let Some(block) = scan.next_wait().unwrap() {
+    while let Some(block) = scan.next().wait().transpose().unwrap() {
         assert!(block[..] == bytes_of(at..at + block.len() as u64)[..], "the scan at {at}");
         at += block.len() as u64;
     }

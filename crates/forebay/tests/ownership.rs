@@ -91,7 +91,7 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
         Box::pin(async move {
             let mut scan = file.scan().buffer(64 << 10).depth(4).start();
             for _ in 0..8 {
-                scan.next().await.unwrap().unwrap();
+                scan.next().await.transpose().unwrap().unwrap();
             }
         }),
     ));
@@ -292,12 +292,12 @@ fn a_file_dropped_with_operations_in_flight_stays_open_for_them() {
         let file = scene.engine.open(&scene.path, Open::read()).wait().unwrap();
         let mut scans: Vec<_> = (0..4).map(|_| file.scan().buffer(128 << 10).depth(4).start()).collect();
         for scan in &mut scans {
-            scan.next_wait().unwrap().unwrap();
+            scan.next().wait().transpose().unwrap().unwrap();
         }
         drop(file);
         for mut scan in scans {
             let mut place = 128 << 10;
-            while let Some(block) = scan.next_wait().unwrap() {
+            while let Some(block) = scan.next().wait().transpose().unwrap() {
                 assert_eq!(&block[..64], &bytes_of(place..place + 64)[..]);
                 place += block.len() as u64;
             }

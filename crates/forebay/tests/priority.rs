@@ -69,15 +69,15 @@ fn everything_works(engine: &Engine, dir: &Path) {
         }
         let ranges: Vec<_> = (0..300).map(|n| n * 5011..n * 5011 + 100).collect();
         let mut stream = file.read_many(ranges).request_bytes_max(0).depth(8).stream();
-        while let Some((n, block)) = stream.next_wait().unwrap() {
+        while let Some((n, block)) = stream.next().wait() {
             let start = n as u64 * 5011;
             assert_eq!(&block.unwrap()[..], &bytes_of(start..start + 100)[..]);
         }
         let mut append = file.append().at(2 * MIB).start();
-        append.write_wait(&bytes_of(2 * MIB..2 * MIB + 10_000)).unwrap();
-        append.close_wait().unwrap();
+        append.write(&bytes_of(2 * MIB..2 * MIB + 10_000)).wait().unwrap();
+        append.close().wait().unwrap();
         let (mut scan, mut at) = (file.scan().start(), 0);
-        while let Some(block) = scan.next_wait().unwrap() {
+        while let Some(block) = scan.next().wait().transpose().unwrap() {
             assert!(block[..] == bytes_of(at..at + block.len() as u64)[..], "at {at}");
             at += block.len() as u64;
         }

@@ -90,7 +90,7 @@ fn results_are_in_the_order_of_the_ranges_whatever_their_shape() {
     }
     let file = engine.open(&path, Open::read()).wait().unwrap();
     assert!(file.read_many([]).wait().unwrap().is_empty());
-    assert!(file.read_many([]).stream().next_wait().unwrap().is_none());
+    assert!(file.read_many([]).stream().next().wait().is_none());
     check(&[7..7, 3..3], &file.read_many([7..7, 3..3]).wait().unwrap());
 }
 
@@ -265,13 +265,13 @@ fn a_million_ranges_of_a_small_file() {
     let mut seen = vec![false; ranges.len()];
     let mut stream = file.read_many(ranges.clone()).stream();
     let mut count = 0;
-    while let Some((number, result)) = stream.next_wait().unwrap() {
+    while let Some((number, result)) = stream.next().wait() {
         assert!(right(&ranges[number], &result.unwrap()), "{:?}", ranges[number]);
         assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
         count += 1;
     }
     assert_eq!(count, 1_000_000);
-    assert!(stream.next_wait().unwrap().is_none(), "the end stays the end");
+    assert!(stream.next().wait().is_none(), "the end stays the end");
     // As a whole, in order. Story: each small result was copied into a buffer of its own, a page at least, so a million
     // of them filled the whole arena.
     let results = file.read_many(ranges.clone()).wait().unwrap();
@@ -292,13 +292,13 @@ fn a_stream_bounds_the_memory_of_results_that_are_not_taken() {
     let mut stream = file.read_many(ranges.clone()).request_bytes_max(0).depth(32).stream();
     let mut held_max = 0;
     for n in 0..4096 {
-        let (number, block) = stream.next_wait().unwrap().unwrap();
+        let (number, block) = stream.next().wait().unwrap();
         assert_eq!(&block.unwrap()[..], &bytes_of(ranges[number].clone())[..]);
         if n % 64 == 0 {
             held_max = held_max.max(engine.memory().held_bytes);
         }
     }
-    assert!(stream.next_wait().unwrap().is_none());
+    assert!(stream.next().wait().is_none());
     // Depth 32, a queue of 64, and what a turn had in flight when the queue was full.
     assert!(held_max <= 4 * KIB * (32 + 64 + 32), "{held_max} bytes held");
 }
@@ -314,14 +314,14 @@ fn closing_the_file_under_a_stream_answers_every_range() {
     let ranges: Vec<_> = (0..1000).map(|n| n * 4 * KIB..(n + 1) * 4 * KIB).collect();
     let mut stream = file.read_many(ranges.clone()).request_bytes_max(0).depth(2).stream();
     let mut seen = vec![0; 1000];
-    let (first, result) = stream.next_wait().unwrap().unwrap();
+    let (first, result) = stream.next().wait().unwrap();
     assert_eq!(&result.unwrap()[..], &bytes_of(ranges[first].clone())[..]);
     seen[first] += 1;
     // Until the queue is full, and nothing is under way because of that.
     while engine.stats().wait().unwrap().shards.iter().any(|shard| shard.slots_used > 0) {}
     file.close().wait().unwrap();
     let mut closed = 0;
-    while let Some((number, result)) = stream.next_wait().unwrap() {
+    while let Some((number, result)) = stream.next().wait() {
         seen[number] += 1;
         if closed == 0 {
             // Until the shard has answered this it has done all it can for the stream.
@@ -365,7 +365,7 @@ fn dropped_midway_it_stops_and_gives_everything_back() {
     for taken in [0, 1, 500] {
         let mut stream = batch().depth(8).stream();
         for _ in 0..taken {
-            stream.next_wait().unwrap().unwrap().1.unwrap();
+            stream.next().wait().unwrap().1.unwrap();
         }
     }
     let inner = file.clone();

@@ -20,11 +20,11 @@ fn check(block: &Block, at: u64) {
 /// Reads to the end; where that was, and the peak in flight.
 async fn drain(mut scan: Scan, start: u64) -> (u64, u64) {
     let mut at = start;
-    while let Some(block) = scan.next().await.unwrap() {
+    while let Some(block) = scan.next().await.transpose().unwrap() {
         check(&block, at);
         at += block.len() as u64;
     }
-    assert!(scan.next().await.unwrap().is_none(), "the end stays the end");
+    assert!(scan.next().await.transpose().unwrap().is_none(), "the end stays the end");
     (at, scan.in_flight_bytes_peak())
 }
 
@@ -90,8 +90,8 @@ fn ranges_begin_and_end_anywhere() {
         }
         let backwards = std::ops::Range { start: 9, end: 3 };
         let mut scan = file.scan().range(backwards).start();
-        assert_eq!(scan.next_wait().unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert!(scan.next_wait().unwrap().is_none(), "over after an error");
+        assert_eq!(scan.next().wait().transpose().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(scan.next().wait().transpose().unwrap().is_none(), "over after an error");
     }
 }
 
@@ -102,7 +102,7 @@ fn the_default_ramps_up_and_stays_within_its_bounds() {
     write_file(&path, 24 * MIB);
     let file = engine.open(&path, Open::read()).wait().unwrap();
     let mut scan = file.scan().start();
-    let first = scan.next_wait().unwrap().unwrap();
+    let first = scan.next().wait().transpose().unwrap().unwrap();
     assert_eq!(first.len(), 128 << 10, "small at first, so that a short scan reads little in vain");
     check(&first, 0);
     let (end, peak) = futures::executor::block_on(drain(scan, 128 << 10));
@@ -123,7 +123,7 @@ fn growing_again_after_giving_depth_back_stays_within_the_bounds() {
     file.advise(0..8 * MIB, Advice::DontNeed).wait().unwrap();
     let mut scan = file.scan().start();
     let (mut at, mut dropped) = (0, false);
-    while let Some(block) = scan.next_wait().unwrap() {
+    while let Some(block) = scan.next().wait().transpose().unwrap() {
         if !dropped {
             check(&block, at);
         }
@@ -149,7 +149,7 @@ fn a_file_that_grows_ends_where_it_ended_at_the_start() {
         let file = engine.open(&path, open).wait().unwrap();
         let len = file.len().wait().unwrap();
         let mut scan = file.scan().buffer(64 << 10).depth(2).start();
-        let first = scan.next_wait().unwrap().unwrap();
+        let first = scan.next().wait().transpose().unwrap().unwrap();
         check(&first, 0);
         let mut more = std::fs::File::options().append(true).open(&path).unwrap();
         more.write_all(&bytes_of(len..len + MIB)).unwrap();
@@ -167,7 +167,7 @@ fn a_file_that_shrinks_ends_early_and_without_an_error() {
             write_file(&path, 4 * MIB);
             let file = engine.open(&path, open).wait().unwrap();
             let mut scan = file.scan().buffer(64 << 10).depth(depth).start();
-            let first = scan.next_wait().unwrap().unwrap();
+            let first = scan.next().wait().transpose().unwrap().unwrap();
             check(&first, 0);
             file.truncate(cut).wait().unwrap();
             // What was in flight may still have old bytes; what comes is a prefix, and right.
@@ -190,7 +190,7 @@ fn dropped_at_any_point_it_gives_everything_back() {
     for taken in [0usize, 1, 2, 5, 20] {
         let mut scan = file.scan().buffer(256 << 10).depth(8).start();
         for n in 0..taken {
-            check(&scan.next_wait().unwrap().unwrap(), n as u64 * (256 << 10));
+            check(&scan.next().wait().transpose().unwrap().unwrap(), n as u64 * (256 << 10));
         }
         // In the middle of waiting too.
         let mut next = Box::pin(scan.next());
@@ -204,10 +204,10 @@ fn dropped_at_any_point_it_gives_everything_back() {
     for _ in 0..32 {
         let mut next = Box::pin(scan.next());
         let block = match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            std::task::Poll::Ready(block) => block.unwrap(),
+            std::task::Poll::Ready(block) => block.transpose().unwrap(),
             std::task::Poll::Pending => {
                 drop(next);
-                scan.next_wait().unwrap()
+                scan.next().wait().transpose().unwrap()
             }
         };
         let Some(block) = block else { break };
@@ -231,14 +231,14 @@ fn blocks_that_the_consumer_keeps_stay_right_until_memory_is_out() {
     let mut kept = Vec::new();
     let mut scan = file.scan().buffer(256 << 10).depth(4).start();
     let error = loop {
-        match scan.next_wait() {
+        match scan.next().wait().transpose() {
             Ok(Some(block)) => kept.push(block),
             Ok(None) => panic!("16 MiB in 6 MiB of memory"),
             Err(error) => break error,
         }
     };
     assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
-    assert!(scan.next_wait().unwrap().is_none(), "over after an error");
+    assert!(scan.next().wait().transpose().unwrap().is_none(), "over after an error");
     assert!(kept.len() >= 12, "{} blocks of 256 KiB fit", kept.len());
     for (n, block) in kept.iter().enumerate() {
         check(block, n as u64 * (256 << 10));
@@ -300,7 +300,7 @@ fn the_same_on_a_shard_and_from_tokio_tasks() {
         let moved = file.clone();
         let begun = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let mut scan = moved.scan().buffer(64 << 10).depth(4).start();
-            let first = scan.next().await.unwrap().unwrap();
+            let first = scan.next().await.transpose().unwrap().unwrap();
             check(&first, 0);
             (scan, first.len() as u64)
         });
@@ -383,7 +383,7 @@ fn a_block_device_is_scanned_to_its_end() {
     let file = engine.open(&device, Open::read()).wait().unwrap();
     let mut found = Vec::new();
     let mut scan = file.scan().start();
-    while let Some(block) = scan.next_wait().unwrap() {
+    while let Some(block) = scan.next().wait().transpose().unwrap() {
         found.extend_from_slice(&block);
     }
     file.close().wait().unwrap();

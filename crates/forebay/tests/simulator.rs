@@ -31,7 +31,7 @@ fn eventful(seed: u64) -> (u64, u64, Duration) {
                 shard::sleep(Duration::from_millis(3)).await.unwrap();
                 let mut scan = local.scan().start();
                 let mut sum = 0u64;
-                while let Some(block) = scan.next().await.unwrap() {
+                while let Some(block) = scan.next().await.transpose().unwrap() {
                     sum += block.iter().map(|&byte| u64::from(byte)).sum::<u64>();
                 }
                 sum

@@ -100,7 +100,7 @@ fn amplification_is_what_was_read_in_vain() {
     assert_eq!(merged.read_amplification(), 2.0);
     // A scan reads nothing in vain.
     let mut scan = file.scan().class(Class::BACKGROUND).start();
-    while scan.next_wait().unwrap().is_some() {}
+    while scan.next().wait().transpose().unwrap().is_some() {}
     let stats = engine.stats().wait().unwrap();
     assert_eq!(flow(&stats, "background").read_bytes, 1 << 20);
 }

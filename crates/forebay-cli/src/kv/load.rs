@@ -80,14 +80,14 @@ impl Loading<'_> {
         loop {
             let entry = self.next().map_err(|fault| self.wrong(fault, "nothing was loaded"))?;
             let Some(Entry { line, key, value }) = entry else { break };
-            if let Err(error) = load.add_wait(&key, &value) {
+            if let Err(error) = load.add(&key, &value).wait() {
                 // Takes away what was written.
-                let _ = load.finish_wait();
+                let _ = load.finish().wait();
                 return Err(self.wrong(Fault { line, text: error.to_string() }, "nothing was loaded").into());
             }
         }
         let count = load.entries();
-        load.finish_wait()?;
+        load.finish().wait()?;
         Ok(count)
     }
 

@@ -72,7 +72,7 @@ pub(super) fn scan_blocks(job: &Job, work: &ScanWork) -> anyhow::Result<Reading>
     let mut pace = Pace::new(job, work, gauge.begun());
     let mut scan = start_scan(&file, work);
     let mut largest = 0;
-    while let Some(block) = scan.next_wait()? {
+    while let Some(block) = scan.next().wait().transpose()? {
         largest = largest.max(block.len() as u64);
         if !pace.take(&block)? {
             break;

@@ -66,7 +66,7 @@ pub(super) async fn recover(
 async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
     let mut reader = shared.wal.read_from(start);
     while reader.position() <= last {
-        let found = match reader.next().await {
+        let found = match reader.next().await.transpose() {
             Ok(Some(found)) => found,
             Ok(None) => break,
             Err(error) => match error.kind() {

@@ -146,7 +146,7 @@ impl Reading<'_> {
         let offset = range.start;
         let mut scan =
             self.file.scan().range(range).buffer(READ_BYTES).depth(READS).class(self.class).start();
-        while let Some(block) = scan.next().await? {
+        while let Some(block) = scan.next().await.transpose()? {
             bytes.extend_from_slice(&block);
         }
         if bytes.len() != bytes.capacity() {

@@ -46,7 +46,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             Err(error) => return Err(in_use(&self.engine, error, dir).await),
         };
         let mut replay = Replay::default();
-        while let Some((lsn, record)) = manifest.next().await? {
+        while let Some((lsn, record)) = manifest.next().await.transpose()? {
             if let Err(error) = replay.add(&dir.join(MANIFEST), lsn, &record) {
                 self.judge(error)?;
                 return Ok(self.found);
@@ -90,7 +90,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         let mut reader = shared.wal.read_from(shared.wal.first_lsn());
         while reader.position() <= Lsn(lsn) {
             shared.check_open()?;
-            match reader.next().await {
+            match reader.next().await.transpose() {
                 Ok(Some(found)) => {
                     self.found.records += 1;
                     if let Err(error) = record::parse(&found) {
@@ -263,7 +263,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         {
             self.judge(error)?;
         }
-        while let Some((lsn, bytes)) = records.next().await? {
+        while let Some((lsn, bytes)) = records.next().await.transpose()? {
             // What is before that is in tables.
             if lsn.0 < start {
                 continue;

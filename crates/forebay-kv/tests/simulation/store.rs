@@ -151,7 +151,7 @@ impl Open {
             range = range.rev();
         }
         let (mut state, mut last) = (State::new(), None);
-        while let Some((found, value)) = range.next().await? {
+        while let Some((found, value)) = range.next().await.transpose()? {
             let Some(at) = (0..KEYS).map(|number| (space, number)).find(|at| key(writer, *at) == found)
             else {
                 return Ok(Err(format!("a key that was never written: {found:?}")));

@@ -208,7 +208,7 @@ async fn scan(
         None => builder.start(),
     };
     let (mut checksum, mut offset) = (Checksum::default(), 0);
-    while let Some(block) = scan.next().await? {
+    while let Some(block) = scan.next().await.transpose()? {
         checksum.add(offset, &block);
         offset += block.len() as u64;
     }

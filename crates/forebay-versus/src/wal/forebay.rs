@@ -104,8 +104,13 @@ impl Log {
     fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
         self.upkeep.finish()?;
         let (stats, before) = (self.wal.stats(), &self.before);
-        let last =
-            self.wal.read_from(self.wal.durable_lsn()).next_wait()?.context("the last record is gone")?;
+        let last = self
+            .wal
+            .read_from(self.wal.durable_lsn())
+            .next()
+            .wait()
+            .transpose()?
+            .context("the last record is gone")?;
         record::check(&last, job.record_bytes)?;
         let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
         sample.set("records_per_group", (stats.records - before.records) as f64 / groups as f64);

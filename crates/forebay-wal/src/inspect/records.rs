@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use forebay::{Engine, File, Open};
+use forebay::{Engine, File, Open, Waitable};
 
 use super::read::{CHUNK_BYTES, find};
 use super::{Report, Verdict, examine};
@@ -38,28 +38,30 @@ pub struct Records {
 /// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log;
 /// [`ErrorKind::Corruption`] when nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
 /// the system's.
-pub async fn records(engine: &Engine, dir: impl AsRef<Path>) -> Result<Records> {
-    let dir = dir.as_ref();
-    let found = find(engine, dir).await?;
-    if found.in_use {
-        return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
-    }
-    let (report, outcome) = examine(&found)?;
-    let Some(outcome) = outcome else {
-        return Err(match report.verdict {
-            Verdict::Damaged(error) | Verdict::Refused(error) => error,
-            _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
-        });
-    };
-    let groups = outcome.groups.into_iter().filter(|group| !group.live.is_empty());
-    Ok(Records {
-        engine: engine.clone(),
-        dir: dir.to_path_buf(),
-        report,
-        groups: groups.collect(),
-        segment: None,
-        ready: VecDeque::new(),
-        _lock: found._lock,
+pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Records>>> {
+    Waitable::new("inspect", async move {
+        let dir = dir.as_ref();
+        let found = find(engine, dir).await?;
+        if found.in_use {
+            return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
+        }
+        let (report, outcome) = examine(&found)?;
+        let Some(outcome) = outcome else {
+            return Err(match report.verdict {
+                Verdict::Damaged(error) | Verdict::Refused(error) => error,
+                _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
+            });
+        };
+        let groups = outcome.groups.into_iter().filter(|group| !group.live.is_empty());
+        Ok(Records {
+            engine: engine.clone(),
+            dir: dir.to_path_buf(),
+            report,
+            groups: groups.collect(),
+            segment: None,
+            ready: VecDeque::new(),
+            _lock: found._lock,
+        })
     })
 }
 
@@ -73,7 +75,11 @@ impl Records {
     ///
     /// # Errors
     /// The system's; [`ErrorKind::Io`] when the file is not any more what it was.
-    pub async fn next(&mut self) -> Result<Option<(Lsn, Vec<u8>)>> {
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<(Lsn, Vec<u8>)>>>> {
+        Waitable::new("read the log", async move { self.try_next().await.transpose() })
+    }
+
+    async fn try_next(&mut self) -> Result<Option<(Lsn, Vec<u8>)>> {
         loop {
             if let Some(record) = self.ready.pop_front() {
                 return Ok(Some(record));

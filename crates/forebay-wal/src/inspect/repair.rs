@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crc_fast::{CrcAlgorithm, Digest};
-use forebay::{Engine, Open};
+use forebay::{Engine, Open, Waitable};
 
 use super::read::{Found, bytes_of, find};
 use super::rewrite::Rewrite;
@@ -13,7 +13,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Parsed, parse, records};
 use crate::lsn::Lsn;
 use crate::recover::Outcome;
-use crate::wait;
 
 /// What [`repair`] did.
 #[derive(Clone, Debug)]
@@ -41,47 +40,45 @@ pub struct Repaired {
 /// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log, when
 /// `out` is not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] when nothing at all is left;
 /// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; the system's.
-pub async fn repair(engine: &Engine, dir: impl AsRef<Path>, out: impl AsRef<Path>) -> Result<Repaired> {
-    let (dir, out) = (dir.as_ref(), out.as_ref());
-    let found = find(engine, dir).await?;
-    if found.in_use {
-        return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
-    }
-    let (before, outcome) = examine(&found)?;
-    let Some(outcome) = outcome else {
-        return Err(match before.verdict {
-            Verdict::Damaged(error) | Verdict::Refused(error) => error,
-            _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
-        });
-    };
-    let made_dir = prepare(engine, dir, out).await?;
-    // Another number: segments of the two logs can never be taken for one.
-    let log_id = outcome.log_id.rotate_left(64) ^ 0x5265_7061_6972_6564;
-    let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
-    let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));
-    match save(engine, &found, &outcome, &mut rewrite).await {
-        Ok((after, records)) => Ok(Repaired { before, after, records, bytes: rewrite.bytes }),
-        Err(error) => {
-            for made in &rewrite.made {
-                // Under both names: a renaming that answers an error may have happened. The error that
-                // stopped the repair says more than one of these.
-                let _ = engine.remove_file(made).await;
-                let _ = engine.remove_file(made.with_extension("")).await;
-            }
-            if made_dir {
-                let _ = engine.remove_dir(out).await;
-            }
-            Err(error)
+pub fn repair(
+    engine: &Engine,
+    dir: impl AsRef<Path>,
+    out: impl AsRef<Path>,
+) -> Waitable<impl Future<Output = Result<Repaired>>> {
+    Waitable::new("repair", async move {
+        let (dir, out) = (dir.as_ref(), out.as_ref());
+        let found = find(engine, dir).await?;
+        if found.in_use {
+            return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
         }
-    }
-}
-
-/// As [`repair`], for plain threads.
-///
-/// # Errors
-/// As [`repair`]; [`ErrorKind::WaitOnShard`] and [`ErrorKind::WaitInWorld`] where waiting would never end.
-pub fn repair_wait(engine: &Engine, dir: impl AsRef<Path>, out: impl AsRef<Path>) -> Result<Repaired> {
-    wait::block_on(engine, repair(engine, dir, out))
+        let (before, outcome) = examine(&found)?;
+        let Some(outcome) = outcome else {
+            return Err(match before.verdict {
+                Verdict::Damaged(error) | Verdict::Refused(error) => error,
+                _ => Error::at(ErrorKind::InvalidInput, dir, "there is no log in this directory"),
+            });
+        };
+        let made_dir = prepare(engine, dir, out).await?;
+        // Another number: segments of the two logs can never be taken for one.
+        let log_id = outcome.log_id.rotate_left(64) ^ 0x5265_7061_6972_6564;
+        let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
+        let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));
+        match save(engine, &found, &outcome, &mut rewrite).await {
+            Ok((after, records)) => Ok(Repaired { before, after, records, bytes: rewrite.bytes }),
+            Err(error) => {
+                for made in &rewrite.made {
+                    // Under both names: a renaming that answers an error may have happened. The error that
+                    // stopped the repair says more than one of these.
+                    let _ = engine.remove_file(made).await;
+                    let _ = engine.remove_file(made.with_extension("")).await;
+                }
+                if made_dir {
+                    let _ = engine.remove_dir(out).await;
+                }
+                Err(error)
+            }
+        }
+    })
 }
 
 /// Makes sure of an empty directory outside of the log's; answers whether it had to be made.

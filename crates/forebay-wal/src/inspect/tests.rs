@@ -52,7 +52,7 @@ fn check(lsns: &[u64], first: u64, next: u64) -> Report {
         let mut records = BTreeMap::new();
         let mut reader = wal.read_from(recovery.first);
         loop {
-            match reader.next().await {
+            match reader.next().await.transpose() {
                 Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
                 Ok(None) => break,
                 Err(error) => {

@@ -37,7 +37,7 @@ pub(crate) fn record(number: u64) -> Vec<u8> {
 pub(crate) async fn records(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>> {
     let mut reader = wal.read_from(Lsn(first));
     let mut records = Vec::new();
-    while let Some(record) = reader.next().await? {
+    while let Some(record) = reader.next().await.transpose()? {
         records.push((record.lsn().0, record.to_vec()));
     }
     Ok(records)
@@ -47,7 +47,7 @@ pub(crate) async fn records(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>
 pub(crate) fn records_wait(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>> {
     let mut reader = wal.read_from(Lsn(first));
     let mut records = Vec::new();
-    while let Some(record) = reader.next_wait()? {
+    while let Some(record) = reader.next().wait().transpose()? {
         records.push((record.lsn().0, record.to_vec()));
     }
     Ok(records)

@@ -120,7 +120,7 @@ impl Log {
         let mut reader = self.0.read_from(Lsn(lsn));
         let mut found = Vec::new();
         while found.len() < most {
-            let record = match reader.next().await {
+            let record = match reader.next().await.transpose() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(error) => match error.kind() {

@@ -113,12 +113,14 @@ fn a_full_disk() {
             };
             is_full(&error, "write", filler.path());
             let mut append = filler.append().at(DISK_BYTES).start();
-            let error =
-                append.write_wait(&bytes_of(0..8 * MIB)).and_then(|()| append.sync_wait(Durability::Data));
+            let error = append
+                .write(&bytes_of(0..8 * MIB))
+                .wait()
+                .and_then(|()| append.sync(Durability::Data).wait());
             is_full(&error.unwrap_err(), "append", filler.path());
             // An append that has lost bytes says so for ever: what comes later has no place.
-            is_full(&append.write_wait(b"more").unwrap_err(), "append", filler.path());
-            is_full(&append.close_wait().unwrap_err(), "append", filler.path());
+            is_full(&append.write(b"more").wait().unwrap_err(), "append", filler.path());
+            is_full(&append.close().wait().unwrap_err(), "append", filler.path());
             is_full(&filler.allocate(0..DISK_BYTES).wait().unwrap_err(), "allocate", filler.path());
             // Nothing that was acknowledged is lost, and what is there can be written over.
             let holds = |file: &forebay::File| {
@@ -138,8 +140,8 @@ fn a_full_disk() {
             everything_works(&engine, disk);
             let more = bytes_of(written / 2..written);
             let mut append = file.append().at(written / 2).start();
-            append.write_wait(&more).unwrap();
-            append.close_wait().unwrap();
+            append.write(&more).wait().unwrap();
+            append.close().wait().unwrap();
             holds(&file);
             drop(file);
             holds(&engine.open(&path, Open::read()).wait().unwrap());
@@ -194,8 +196,10 @@ fn a_file_may_not_grow() {
                 let write = file.write(3 * MIB, bytes_of(3 * MIB..5 * MIB));
                 write.durable(Durability::Data).flush(flush)
             };
-            let appended =
-                append.write_wait(&bytes_of(0..2 * MIB)).and_then(|()| append.sync_wait(Durability::Data));
+            let appended = append
+                .write(&bytes_of(0..2 * MIB))
+                .wait()
+                .and_then(|()| append.sync(Durability::Data).wait());
             for (error, operation) in [
                 (file.write(4 * MIB, bytes_of(0..4096)).wait().unwrap_err(), "write"),
                 // The part that fits is written first, the rest fails.

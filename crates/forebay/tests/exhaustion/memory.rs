@@ -84,9 +84,9 @@ fn the_program_holds_every_block() {
             file.read_many(std::iter::once(0..100))
                 .wait()
                 .map_or_else(|error| error, |blocks| blocks.into_iter().next().unwrap().unwrap_err()),
-            file.scan().start().next_wait().unwrap_err(),
+            file.scan().start().next().wait().transpose().unwrap_err(),
             file.write(MIB, &[1u8; 4096]).wait().unwrap_err(),
-            file.append().at(MIB).start().write_wait(b"x").unwrap_err(),
+            file.append().at(MIB).start().write(b"x").wait().unwrap_err(),
         ] {
             assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
             names(&error, &["live blocks hold", "drop blocks"]);
@@ -260,15 +260,15 @@ fn a_control_group_of_128_mib() {
             let file = engine.open(&path, Open::create_new()).wait().unwrap();
             let mut append = file.append().start();
             for n in 0..len / MIB {
-                append.write_wait(&bytes_of(n * MIB..(n + 1) * MIB)).unwrap();
+                append.write(&bytes_of(n * MIB..(n + 1) * MIB)).wait().unwrap();
             }
-            append.close_wait().unwrap();
+            append.close().wait().unwrap();
             drop(file);
             for open in [Open::read(), Open::read().buffered(), Open::read().uncached()] {
                 let file = engine.open(&path, open).wait().unwrap();
                 let mut scan = file.scan().start();
                 let mut at = 0;
-                while let Some(block) = scan.next_wait().unwrap() {
+                while let Some(block) = scan.next().wait().transpose().unwrap() {
                     // The rest of each page is compared in the scan's own tests.
                     let end = at + block.len() as u64;
                     assert!(block[..100] == bytes_of(at..at + 100)[..], "at {at}");

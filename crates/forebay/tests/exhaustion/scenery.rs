@@ -55,8 +55,8 @@ pub(crate) fn everything_works(engine: &Engine, dir: &Path) {
     file.write(0, bytes_of(0..MIB)).wait().unwrap();
     file.write(MIB, bytes_of(MIB..MIB + 64 * KIB)).durable(Durability::All).wait().unwrap();
     let mut append = file.append().at(MIB + 64 * KIB).start();
-    append.write_wait(&bytes_of(MIB + 64 * KIB..2 * MIB + 100)).unwrap();
-    append.close_wait().unwrap();
+    append.write(&bytes_of(MIB + 64 * KIB..2 * MIB + 100)).wait().unwrap();
+    append.close().wait().unwrap();
     let len = 2 * MIB + 100;
     assert_eq!(file.len().wait().unwrap(), len);
     assert_eq!(&file.read(1001..9999).wait().unwrap()[..], &bytes_of(1001..9999)[..]);
@@ -67,7 +67,7 @@ pub(crate) fn everything_works(engine: &Engine, dir: &Path) {
     }
     let mut scan = file.scan().start();
     let mut at = 0;
-    while let Some(block) = scan.next_wait().unwrap() {
+    while let Some(block) = scan.next().wait().transpose().unwrap() {
         assert!(block[..] == bytes_of(at..at + block.len() as u64)[..], "at {at}");
         at += block.len() as u64;
     }

@@ -35,7 +35,7 @@ pub(super) fn write(
         _ => {
             let combine = file.combine().memory(memory).start();
             let clones = (0..work.participants).map(|number| (number, combine.clone())).collect();
-            let flush = || Ok(combine.flush_wait(Durability::Data)?);
+            let flush = || Ok(combine.flush(Durability::Data).wait()?);
             on_threads(clones, &line, |clone| small(clone, work, data), flush)
         }
     }?;
@@ -89,7 +89,7 @@ fn small<'w>((number, combine): (usize, Combine), work: &'w PatternsWork, data: 
     let pieces = work.pieces(number);
     Box::new(move || {
         for piece in &pieces {
-            combine.write_wait(piece.start, blocking::bytes(piece, data))?;
+            combine.write(piece.start, blocking::bytes(piece, data)).wait()?;
         }
         Ok(pieces.len())
     })
@@ -103,7 +103,7 @@ fn strided<'w>(mut handle: Collective, work: &'w PatternsWork, data: &'w Bytes) 
         .map(|piece| (piece.start, data.slice(piece.start as usize..piece.end as usize)))
         .collect();
     Box::new(move || {
-        handle.write_wait(pieces, Durability::Data)?;
+        handle.write(pieces, Durability::Data).wait()?;
         Ok(count)
     })
 }

@@ -36,7 +36,7 @@ impl Session {
         let mut scan = scan.start();
         let mut bytes = Vec::new();
         loop {
-            match scan.next().await {
+            match scan.next().await.transpose() {
                 Ok(Some(block)) => {
                     bytes.extend_from_slice(&block);
                     self.keep(block);

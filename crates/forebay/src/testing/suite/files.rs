@@ -52,7 +52,7 @@ pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {
         Some((_, result)) => result.map(drop),
         None => Ok(()),
     });
-    call!("scan", file => file.scan().start().next().await.map(drop));
+    call!("scan", file => file.scan().start().next().await.transpose().map(drop));
     call!("append", file => {
         let mut append = file.append().start();
         append.write(b"late").await?;
@@ -159,13 +159,13 @@ async fn a_file_dropped_with_operations_in_flight_serves_them(env: &Env) -> Outc
         let mut scans: Vec<_> = (0..3).map(|_| file.scan().buffer(16 << 10).depth(4).start()).collect();
         let mut stream = file.read_many((0..20).map(|n| n * 9_000..n * 9_000 + 10)).depth(2).stream();
         for scan in &mut scans {
-            scan.next().await?;
+            scan.next().await.transpose()?;
         }
         let first = stream.next().await;
         drop(file);
         for mut scan in scans {
             let mut at = 16 << 10;
-            while let Some(block) = scan.next().await? {
+            while let Some(block) = scan.next().await.transpose()? {
                 same_bytes("in order", &block, &bytes_of(at..at + block.len() as u64))?;
                 at += block.len() as u64;
             }

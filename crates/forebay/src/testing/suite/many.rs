@@ -138,11 +138,11 @@ async fn batches_beside_each_other(env: &Env) -> Outcome {
 /// What a scan gives, in one piece.
 async fn drained(mut scan: Scan) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
-    while let Some(block) = scan.next().await? {
+    while let Some(block) = scan.next().await.transpose()? {
         holds("no block is empty", !block.is_empty())?;
         bytes.extend_from_slice(&block);
     }
-    holds("after the end it stays over", scan.next().await?.is_none())?;
+    holds("after the end it stays over", scan.next().await.transpose()?.is_none())?;
     Ok(bytes)
 }
 
@@ -178,11 +178,11 @@ async fn a_scan_of_nothing_is_over_at_once(env: &Env) -> Outcome {
     for file in open_all(env, &path, Open::read()).await? {
         for range in [5..5, 10_000..20_000, 10_001..10_002, 1 << 63..u64::MAX, u64::MAX..u64::MAX] {
             let mut scan = file.scan().range(range.clone()).start();
-            holds(format_args!("{range:?} is over"), scan.next().await?.is_none())?;
+            holds(format_args!("{range:?} is over"), scan.next().await.transpose()?.is_none())?;
         }
         let mut scan = file.scan().range(std::ops::Range { start: 9, end: 3 }).start();
-        fails_with("backwards", scan.next().await, ErrorKind::InvalidInput)?;
-        holds("after the error it is over", scan.next().await?.is_none())?;
+        fails_with("backwards", scan.next().await.transpose(), ErrorKind::InvalidInput)?;
+        holds("after the error it is over", scan.next().await.transpose()?.is_none())?;
     }
     Ok(())
 }

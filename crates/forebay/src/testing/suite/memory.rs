@@ -169,15 +169,15 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
         holds("the error has its range", error.range().is_some())?;
     }
     let mut scan = file.scan().start();
-    fails_exhausted("a scan", scan.next().await)?;
-    holds("after the error it is over", scan.next().await?.is_none())?;
+    fails_exhausted("a scan", scan.next().await.transpose())?;
+    holds("after the error it is over", scan.next().await.transpose()?.is_none())?;
     drop((held, scan));
     at_rest(env, &engine).await?;
     for result in file.read_many((0..10).map(|n| n * 100_000..n * 100_000 + 10)).await? {
         result?;
     }
     let (mut scan, mut bytes) = (file.scan().buffer(4096).depth(2).start(), 0);
-    while let Some(block) = scan.next().await? {
+    while let Some(block) = scan.next().await.transpose()? {
         bytes += block.len();
     }
     same("a scan again", bytes, 1 << 20)
@@ -196,7 +196,7 @@ async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
             let mut scan = scan.start();
             let bytes = async move {
                 let mut bytes = Vec::new();
-                while let Some(block) = scan.next().await? {
+                while let Some(block) = scan.next().await.transpose()? {
                     bytes.extend_from_slice(&block);
                 }
                 Ok::<_, Error>(bytes)

@@ -88,7 +88,7 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         operation!("scan", file => {
             let mut scan = file.scan().buffer(8 << 10).depth(4).start();
             for n in 0..6u64 {
-                let block = scan.next().await?.unwrap_or_default();
+                let block = scan.next().await.transpose()?.unwrap_or_default();
                 same_bytes("scan", &block, &bytes_of(n << 13..(n + 1) << 13))?;
             }
         });

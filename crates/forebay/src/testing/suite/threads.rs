@@ -34,13 +34,13 @@ fn wait_for_all(engine: &Engine, file: &File, env: &Env) -> Outcome {
     }
     let mut stream = file.read_many([0..3, 3..5]).merge_gap(0).stream();
     let mut count = 0;
-    while let Some((_, result)) = stream.next_wait()? {
+    while let Some((_, result)) = stream.next().wait() {
         count += result?.len();
     }
     same("bytes of the stream", count, 5)?;
     let mut scan = file.scan().start();
     let mut bytes = 0;
-    while let Some(block) = scan.next_wait()? {
+    while let Some(block) = scan.next().wait().transpose()? {
         bytes += block.len();
     }
     same("scan", bytes, 100_000)?;
@@ -48,10 +48,10 @@ fn wait_for_all(engine: &Engine, file: &File, env: &Env) -> Outcome {
         Ok(fresh_on(env, engine, env.path("other"), Open::create(), 4096).await)
     })??;
     let mut append = other.append().start();
-    append.write_wait(b"some ")?;
-    append.write_block_wait(engine.block_from(b"bytes")?.freeze())?;
-    append.sync_wait(Durability::Data)?;
-    same("append", append.close_wait()?, 10)?;
+    append.write(b"some ").wait()?;
+    append.write_block(engine.block_from(b"bytes")?.freeze()).wait()?;
+    append.sync(Durability::Data).wait()?;
+    same("append", append.close().wait()?, 10)?;
     other.try_lock(Lock::Exclusive).wait()?;
     other.close().wait()?;
     if !env.is_namespace() {
@@ -86,11 +86,18 @@ async fn waiting_on_a_shard_is_an_error(env: &Env) -> Outcome {
                 ("write", file.write(0, vec![1; 4096]).wait()),
                 ("sync", file.sync(Durability::Data).wait()),
                 ("read_many", file.read_many([0..1, 5..6]).wait().map(drop)),
-                ("stream", file.read_many([0..1, 5..6]).stream().next_wait().map(drop)),
-                ("scan", file.scan().start().next_wait().map(drop)),
-                ("append", append.write_wait(b"a")),
-                ("append's sync", append.sync_wait(Durability::Data)),
-                ("append's close", append.close_wait().map(drop)),
+                (
+                    "stream",
+                    file.read_many([0..1, 5..6])
+                        .stream()
+                        .next()
+                        .wait()
+                        .map_or(Ok(()), |(_, result)| result.map(drop)),
+                ),
+                ("scan", file.scan().start().next().wait().transpose().map(drop)),
+                ("append", append.write(b"a").wait()),
+                ("append's sync", append.sync(Durability::Data).wait()),
+                ("append's close", append.close().wait().map(drop)),
                 ("nop", engine.nop().wait()),
                 ("stats", engine.stats().wait().map(drop)),
                 ("len", file.len().wait().map(drop)),
@@ -222,7 +229,7 @@ fn step(
         }
         _ => {
             let mut scan = file.scan().start();
-            let block = scan.next_wait()?.unwrap_or_default();
+            let block = scan.next().wait().transpose()?.unwrap_or_default();
             return Ok(Some((0..block.len() as u64, block)));
         }
     }
