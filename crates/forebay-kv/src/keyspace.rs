@@ -140,7 +140,7 @@ impl Keyspace {
     /// }
     /// let mut found = Vec::new();
     /// let mut range = fruit.range("b"..);
-    /// while let Some((key, _value)) = range.next().await? {
+    /// while let Some((key, _value)) = range.next().await.transpose()? {
     ///     found.push(String::from_utf8(key)?);
     /// }
     /// assert_eq!(found, ["banana", "cherry"]);
