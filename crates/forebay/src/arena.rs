@@ -46,6 +46,8 @@ pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 30;
 pub(crate) struct ArenaConfig {
     /// Mapped at once.
     pub(crate) bytes_initial: usize,
+    /// The first region is no larger, so that it can be registered where locked memory is limited.
+    pub(crate) first_region_bytes: usize,
     /// Never more than this is mapped. 0 makes an arena of overflow memory only.
     pub(crate) bytes_max: usize,
     /// Never more than this of ordinary memory beside it.

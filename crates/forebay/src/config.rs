@@ -111,9 +111,10 @@ impl Config {
     /// I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a quarter of the memory
     /// that this process may use.
     ///
-    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. What
-    /// the limit does not allow goes unregistered (slower, told in [`Engine::health`](crate::Engine::health)); with a
-    /// limit of 0 some kernels refuse the ring itself, and the engine runs on the threads driver.
+    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
+    /// engines of a process register half of that limit at most, so that further rings of the user find room. What is beyond that
+    /// goes unregistered, which is slower; [`Engine::health`](crate::Engine::health) says so. With a limit of 0 some kernels refuse
+    /// the ring itself, and the engine runs on the threads driver.
     pub fn arena_bytes(mut self, bytes: usize) -> Config {
         self.arena_bytes = bytes;
         self

@@ -128,8 +128,15 @@ impl Engine {
         }
         let count = config.shard_count();
         let (bytes_initial, bytes_max) = config.arena_limits();
+        let registered = match &place {
+            Place::Here => crate::driver::registered_bytes_max(),
+            #[cfg(feature = "sim")]
+            Place::World(_) => None,
+        };
+        let first_region_bytes = registered.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
         let arena = Arena::new(ArenaConfig {
             bytes_initial,
+            first_region_bytes,
             bytes_max,
             overflow_bytes_max: config.overflow_bytes_max,
             shards: count,
@@ -199,7 +206,8 @@ impl Engine {
     /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
     /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
     /// [`Config::polling`] and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
-    /// and the right to send commands (root). While it is open the block device is held, so that nobody mounts it.
+    /// and the right to send commands (root). The block device of the namespace (`/dev/nvme0n1`) has to be readable as well: it is
+    /// opened, and held while the file is open, so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
@@ -252,6 +260,12 @@ impl Engine {
             priority: self.shared.granted.weakest(),
             degraded: self.shared.lock_degraded().clone(),
         }
+    }
+
+    /// Adds an entry to [`health`](Self::health), for a library on top of the engine that found one of its own mechanisms not to
+    /// work here. The first entry of a mechanism stays: further ones with the same `what` are dropped.
+    pub fn add_degradation(&self, what: &str, why: &str, remedy: &str) {
+        self.shared.degrade_once(what, why, remedy);
     }
 
     /// Counts and times since the start. Each shard is asked with one message; costs microseconds, not for hot loops.

@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use super::cache::{Cache, CachedCounts};
 use super::central::Central;
 use super::header::{Header, class_of};
-use super::region::Region;
+use super::region::{HUGE_BYTES, Region};
 use super::returns::{Chain, ReturnStack, Waiting};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 use crate::fork::Origin;
@@ -78,8 +78,12 @@ impl Shared {
             origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
+        // Whole huge pages, or it is not worth cutting.
+        let first = config.first_region_bytes & !(HUGE_BYTES - 1);
+        let mut most = if first > 0 { first.min(BUFFER_BYTES_MAX) } else { BUFFER_BYTES_MAX };
         while left > 0 {
-            let bytes = left.min(BUFFER_BYTES_MAX);
+            let bytes = left.min(most);
+            most = BUFFER_BYTES_MAX;
             if let Err(error) = shared.add_region(bytes) {
                 // The regions mapped so far keep `Shared` alive until they are closed.
                 shared.close();

@@ -20,7 +20,14 @@ impl Random {
 }
 
 fn arena(bytes_initial: usize, bytes_max: usize, overflow_bytes_max: usize, shards: usize) -> Arena {
-    Arena::new(ArenaConfig { bytes_initial, bytes_max, overflow_bytes_max, shards }).unwrap()
+    Arena::new(ArenaConfig {
+        bytes_initial,
+        first_region_bytes: usize::MAX,
+        bytes_max,
+        overflow_bytes_max,
+        shards,
+    })
+    .unwrap()
 }
 
 fn pages(count: usize) -> Arena {

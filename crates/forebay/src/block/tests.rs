@@ -5,7 +5,13 @@ use crate::arena::{Arena, ArenaConfig};
 use crate::error::ErrorKind;
 
 fn arena() -> Arena {
-    let config = ArenaConfig { bytes_initial: 2 << 20, bytes_max: 2 << 20, overflow_bytes_max: 0, shards: 1 };
+    let config = ArenaConfig {
+        bytes_initial: 2 << 20,
+        first_region_bytes: usize::MAX,
+        bytes_max: 2 << 20,
+        overflow_bytes_max: 0,
+        shards: 1,
+    };
     Arena::new(config).unwrap()
 }
 

@@ -15,6 +15,14 @@ use std::time::Duration;
 use crate::op::{Flush, OpKind};
 use crate::shard::optable::OpKey;
 
+/// The most bytes of I/O memory that rings of this process may have registered; `None`: as many as there are.
+pub(crate) fn registered_bytes_max() -> Option<u64> {
+    #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+    return uring::memlock::allowance();
+    #[cfg(not(all(target_os = "linux", not(forebay_no_uring))))]
+    None
+}
+
 /// One request to the device. The slot that `key` names owns the memory and the file until the completion is seen.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(

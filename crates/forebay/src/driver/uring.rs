@@ -24,6 +24,7 @@ mod blocking;
 mod enter;
 mod entry;
 mod keeper;
+pub(crate) mod memlock;
 mod nvme;
 mod polled;
 mod routes;

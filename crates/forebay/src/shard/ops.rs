@@ -724,8 +724,8 @@ impl Shard {
             if let Err(error) = registered {
                 self.engine.degrade_once(
                     "registered buffers",
-                    &format!("the kernel refused to register {len} bytes: {error}"),
-                    "raise RLIMIT_MEMLOCK (ulimit -l), or lower Config::arena_bytes",
+                    &format!("{len} bytes of I/O memory are not registered: {error}"),
+                    "raise RLIMIT_MEMLOCK (ulimit -l), grant CAP_IPC_LOCK, or lower Config::arena_bytes",
                 );
             }
             index += 1;

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 
 use io_uring::{Submitter, types};
 
+use super::memlock::Registered;
 use super::{FIXED_FILES_MAX, Keeper, REGIONS_MAX};
 
 /// What one ring has registered, so that requests need not look it up.
@@ -13,6 +14,8 @@ pub(super) struct Tables {
     has_regions: bool,
     /// Bit per region: registered with this ring.
     regions: [u64; REGIONS_MAX as usize / 64],
+    /// Of these, what this ring pins itself.
+    counted: Vec<Registered>,
 }
 
 impl Tables {
@@ -37,7 +40,7 @@ impl Tables {
                 false
             }
         };
-        Tables { has_files, has_regions, regions: [0; REGIONS_MAX as usize / 64] }
+        Tables { has_files, has_regions, regions: [0; REGIONS_MAX as usize / 64], counted: Vec::new() }
     }
 
     #[inline]
@@ -81,12 +84,17 @@ impl Tables {
                 types::CloneBuffersFlags::DST_REPLACE,
             )
         });
-        if cloned.is_err() {
+        if let Err(error) = cloned {
             // Kernels before 6.13 cannot clone: this ring pins the region itself.
+            if error.raw_os_error() == Some(libc::EINVAL) {
+                keeper.retire();
+            }
+            let registered = Registered::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
             // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every shard
             // has ended, and the kernel holds its own pin on the pages beside that.
             unsafe { submitter.register_buffers_update(index.into(), &[buffer], None)? };
+            self.counted.push(registered);
         }
         self.regions[index as usize / 64] |= 1 << (index % 64);
         Ok(())
@@ -98,6 +106,7 @@ impl Tables {
         if std::mem::take(&mut self.has_regions) {
             // A refusal leaves them pinned for as long as the ring lives, nothing else.
             let _ = submitter.unregister_buffers();
+            self.counted.clear();
         }
     }
 }
