@@ -70,14 +70,7 @@ pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range
     let has_block = Path::new("/sys/class/block").join(&block_name).exists();
     let claim = match in_use || !has_block {
         true => None,
-        false => Some(claim(&block).map_err(|cause| match cause.raw_os_error() {
-            Some(libc::EBUSY) => refused(format!(
-                "{block_name} is in use ({}); what is written past a file system destroys it, and what is read may be \
-                 old. OpenNvme::even_in_use opens it all the same",
-                users(&block_name)
-            )),
-            _ => Error::io(OPERATION, cause).with_path(&block).with_note("cannot tell whether it is in use"),
-        })?),
+        false => Some(claim(&block).map_err(|cause| not_claimed(path, &block, &block_name, cause))?),
     };
     let device = if has_block { Device::of_path(&block)? } else { Device::default() };
     let mut namespace =
@@ -120,6 +113,27 @@ fn block_name(name: &str) -> Option<String> {
 fn claim(block: &Path) -> io::Result<OwnedFd> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(block)?;
     Ok(open.into())
+}
+
+/// Why the namespace at `path` is not opened: its block device is in use, or cannot be asked.
+fn not_claimed(path: &Path, block: &Path, block_name: &str, cause: io::Error) -> Error {
+    const OPERATION: &str = "open_nvme";
+    match cause.raw_os_error() {
+        Some(libc::EBUSY) => Error::invalid(
+            OPERATION,
+            format!(
+                "{block_name} is in use ({}); what is written past a file system destroys it, and what is read may be \
+                 old. OpenNvme::even_in_use opens it all the same",
+                users(block_name)
+            ),
+        )
+        .with_path(path),
+        _ => Error::io(OPERATION, cause).with_path(path).with_note(format!(
+            "the block device of this namespace, {}, cannot be opened for reading, which shows whether the namespace is in use; \
+             give this user the right to read both devices, or use OpenNvme::even_in_use",
+            block.display()
+        )),
+    }
 }
 
 /// Who uses a block device or its partitions, in words.
@@ -369,6 +383,24 @@ mod tests {
                 panic!("{path} is no namespace")
             };
             assert!(error.to_string().contains("not an NVMe namespace"), "{error}");
+        }
+    }
+
+    /// The story: a user who may use /dev/ng0n1 and not read /dev/nvme0n1 got an error that named the block device, which
+    /// the program had never asked for, and did not say what for it was opened.
+    #[test]
+    fn a_block_device_that_cannot_be_read_is_named_with_the_remedy() {
+        let cause = io::Error::from_raw_os_error(libc::EACCES);
+        let error = not_claimed(Path::new("/dev/ng0n1"), Path::new("/dev/nvme0n1"), "nvme0n1", cause);
+        assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+        let text = error.to_string();
+        for part in [
+            "open_nvme /dev/ng0n1",
+            "/dev/nvme0n1, cannot be opened for reading",
+            "right to read both",
+            "even_in_use",
+        ] {
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
     }
 }
