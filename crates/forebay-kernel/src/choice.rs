@@ -11,6 +11,10 @@ use crate::options::{EngineKind, Options};
 use crate::program::Program;
 use crate::worker::Worker;
 
+/// What helps where walks run in the reactor.
+pub(crate) const REMEDY: &str = "`forebay doctor` says what is missing, docs/kernel-walks.md how to get it; Options::only = \
+                                 Some(EngineKind::Reactor) asks for the reactor";
+
 /// Starts the best engine inside the kernel, and says why it is that one; none where the reactor is the best.
 ///
 /// # Errors

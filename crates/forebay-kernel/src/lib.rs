@@ -30,6 +30,7 @@ mod module;
 mod options;
 mod program;
 mod reactor;
+mod rights;
 mod ring;
 mod session;
 mod slot;

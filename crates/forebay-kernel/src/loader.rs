@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapType, Object, ObjectBuilder, PrintLevel};
 
+use crate::rights;
+
 /// The section that the program's settings lie in (`struct loop_settings` of `kernel/bpf/loop.bpf.h`, `struct module_settings`
 /// of `kernel/bpf/module.bpf.h`).
 const SETTINGS: &str = ".rodata.settings";
@@ -62,12 +64,13 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, Str
     let mut object = open.load().map_err(|error| {
         let said = failed("the kernel refused the program", error);
         // The number of EPERM, in the loader's words; what the verifier refuses has another one.
-        if said.contains("os error 1)") {
-            format!(
-                "{said}; loading takes CAP_BPF and CAP_PERFMON (root has them), and no lockdown of the kernel"
-            )
-        } else {
-            said
+        match (said.contains("os error 1)"), rights::missing()) {
+            (false, _) => said,
+            (true, Some(_)) => rights::with_missing(said),
+            (true, None) => format!(
+                "{said}; this thread has CAP_BPF and CAP_PERFMON, so a lockdown of the kernel, a security module or a user \
+                 namespace forbids it"
+            ),
         }
     })?;
     let mut link = None;

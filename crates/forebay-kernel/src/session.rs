@@ -7,6 +7,7 @@ use crate::layout as at;
 use crate::loader::{self, Loaded};
 use crate::memory::Memory;
 use crate::program::{Program, Scratch};
+use crate::rights;
 use crate::ring::Ring;
 use crate::slot::{self, Ended};
 
@@ -76,12 +77,15 @@ impl Session {
                 .map_err(|error| format!("there is no memory for the pages ({error})"))?;
         // As many submissions as pages, the watch, and room for one walk's reads beside.
         let entries = (reads + at::READS_MAX + 1).next_power_of_two();
-        let mut ring = Ring::new(entries as u32).map_err(|error| {
-            format!("this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later")
+        let mut ring = Ring::new(entries as u32).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOMEM) => rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())),
+            _ => format!(
+                "this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later"
+            ),
         })?;
-        ring.register(&memory, file).map_err(|error| {
-            format!("the ring does not take the shared memory ({error}); `ulimit -l` may be too small")
-        })?;
+        // The memory counts twice: as what the program sees, and as what reads land in.
+        ring.register(&memory, file)
+            .map_err(|error| rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())))?;
         ring.limit_workers().map_err(|error| {
             format!(
                 "io_uring's worker threads cannot be limited ({error}), and none may be made by a program"

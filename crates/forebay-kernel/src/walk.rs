@@ -39,7 +39,8 @@ struct Counts {
 }
 
 impl<P: Program> KernelWalk<P> {
-    /// Chooses the best engine that works for this file and program here. Takes some milliseconds: engines are tried.
+    /// Chooses the best engine that works for this file and program here. Takes some milliseconds: engines are tried. Where
+    /// that is the reactor, [`Engine::health`] has the reason as well, under `"kernel walks"`.
     ///
     /// # Errors
     /// The program's pages cannot be right.
@@ -57,6 +58,9 @@ impl<P: Program> KernelWalk<P> {
         let program = Arc::new(program);
         let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
         let (worker, why) = choice::start(engine, &program, file, &options)?;
+        if worker.is_none() && options.only.is_none() {
+            engine.add_degradation("kernel walks", &why, choice::REMEDY);
+        }
         Ok(KernelWalk { program, file: file.clone(), worker, why, hops_max, counts: Arc::default() })
     }
 
@@ -110,9 +114,10 @@ impl<P: Program> KernelWalk<P> {
             None => starts.iter().map(|start| self.walking(*start, None)).collect(),
         };
         WalkingMany {
-            results: Vec::with_capacity(walks.len()),
-            early: walks.iter().map(|_| None).collect(),
+            results: walks.iter().map(|_| None).collect(),
+            left: walks.len(),
             walks,
+            has_begun: false,
         }
     }
 
@@ -214,10 +219,12 @@ impl<P: Program> fmt::Debug for Walking<P> {
 #[must_use = "the results are in the future"]
 pub struct WalkingMany<P: Program> {
     walks: Vec<Walking<P>>,
-    /// In order; as many as are known without a gap.
-    results: Vec<Result<P::Output>>,
-    /// Those that were over when they were looked at first.
-    early: Vec<Option<Result<P::Output>>>,
+    /// Of each walk that was seen to be over.
+    results: Vec<Option<Result<P::Output>>>,
+    /// All walks from here on are over.
+    left: usize,
+    /// Those that run in the reactor have begun.
+    has_begun: bool,
 }
 
 impl<P: Program> WalkingMany<P> {
@@ -236,25 +243,50 @@ impl<P: Program> Future for WalkingMany<P> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Result<P::Output>>> {
         let many = Pin::into_inner(self);
-        if many.results.is_empty() {
-            // All of them begin, at the latest here.
-            for (walk, early) in many.walks.iter_mut().zip(&mut many.early) {
-                if early.is_none()
-                    && let Poll::Ready(output) = Pin::new(walk).poll(context)
-                {
-                    *early = Some(output);
+        if !std::mem::replace(&mut many.has_begun, true) {
+            many.begin_in_reactor(context);
+        }
+        // From the last to the first, and no further than to one that is not over: the batch is woken for that one only. Woken
+        // for each, a thread in the kernel would wake this one as often as there are walks.
+        while let Some(place) = many.left.checked_sub(1) {
+            if let Some(walk) = many.walks.get_mut(place)
+                && let Some(result @ None) = many.results.get_mut(place)
+            {
+                let was_in_kernel = matches!(walk.stage, Stage::Kernel(_));
+                match Pin::new(&mut *walk).poll(context) {
+                    Poll::Ready(output) => *result = Some(output),
+                    Poll::Pending => {
+                        if was_in_kernel && matches!(walk.stage, Stage::Reactor(_)) {
+                            // The engine broke: the others begin in the reactor as well, and not one after the other.
+                            many.poll_all(context);
+                        }
+                        return Poll::Pending;
+                    }
                 }
             }
+            many.left = place;
         }
-        // Then one after the other: each wake looks at one walk, not at all.
-        while let Some(walk) = many.walks.get_mut(many.results.len()) {
-            let early = many.early.get_mut(many.results.len()).and_then(Option::take);
-            match early.map_or_else(|| Pin::new(walk).poll(context), Poll::Ready) {
-                Poll::Ready(output) => many.results.push(output),
-                Poll::Pending => return Poll::Pending,
+        let results = std::mem::take(&mut many.results);
+        Poll::Ready(results.into_iter().map(|result| result.unwrap_or(Err(Error::Closed))).collect())
+    }
+}
+
+impl<P: Program> WalkingMany<P> {
+    /// A walk in the reactor begins when it is polled first.
+    fn begin_in_reactor(&mut self, context: &mut Context<'_>) {
+        if self.walks.iter().any(|walk| matches!(walk.stage, Stage::Reactor(_))) {
+            self.poll_all(context);
+        }
+    }
+
+    fn poll_all(&mut self, context: &mut Context<'_>) {
+        for (walk, result) in self.walks.iter_mut().zip(&mut self.results) {
+            if result.is_none()
+                && let Poll::Ready(output) = Pin::new(walk).poll(context)
+            {
+                *result = Some(output);
             }
         }
-        Poll::Ready(std::mem::take(&mut many.results))
     }
 }
 

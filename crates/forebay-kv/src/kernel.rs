@@ -30,6 +30,9 @@ use seen::Seen;
 /// A session's memory: the slots and pages that it shares with the kernel, the ring, the program.
 const SESSION_BYTES: u64 = 64 << 10;
 
+/// What helps where there are none.
+const REMEDY: &str = "see `forebay doctor` and docs/kernel-walks.md, or leave Options::kernel_walk off";
+
 /// A store's walks inside the kernel.
 pub(crate) struct KernelWalks {
     is_wanted: bool,
@@ -86,7 +89,7 @@ impl KernelWalks {
         }
         let descent =
             Descent { table: lookup.table().id(), position: child.position, level, key: key.to_vec() };
-        let at_leaf = self.at_leaf(&shared.cache, lookup, &descent);
+        let at_leaf = self.at_leaf(shared, lookup, &descent);
         let (count, found) = match at_leaf {
             AtLeaf::Answer(found) => (&self.walks, Some(found)),
             AtLeaf::GoesOn => (&self.walks, None),
@@ -96,7 +99,7 @@ impl KernelWalks {
         found
     }
 
-    fn at_leaf(&self, cache: &Arc<Cache>, lookup: &mut Lookup, descent: &Descent) -> AtLeaf {
+    fn at_leaf(&self, shared: &Shared, lookup: &mut Lookup, descent: &Descent) -> AtLeaf {
         if self.refused.get().is_some() {
             return AtLeaf::Undecided;
         }
@@ -106,10 +109,12 @@ impl KernelWalks {
             if mine.as_ref().is_some_and(|mine| mine.process != std::process::id()) {
                 std::mem::forget(mine.take());
             }
-            self.walk(&mut mine, cache, lookup, descent).unwrap_or_else(|error| {
+            self.walk(&mut mine, &shared.cache, lookup, descent).unwrap_or_else(|error| {
                 *mine = None;
                 // The first reason stays.
-                let _ = self.refused.set(error.to_string());
+                if self.refused.set(error.to_string()).is_ok() {
+                    shared.engine.add_degradation("kernel walks", &error.to_string(), REMEDY);
+                }
                 AtLeaf::Undecided
             })
         });

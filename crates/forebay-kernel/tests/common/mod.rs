@@ -212,14 +212,31 @@ pub(crate) fn has_module() -> bool {
 
 /// This thread, and those that it starts, may do what any user may.
 pub(crate) fn drop_capabilities() {
+    set_capabilities(&[0; 6]);
+}
+
+fn set_capabilities(sets: &[u32; 6]) {
     #[repr(C)]
     struct Header {
         version: u32,
         pid: i32,
     }
     let header = Header { version: 0x2008_0522, pid: 0 };
-    let none = [0_u32; 6];
     // SAFETY: the kernel reads a header and two sets of three words, which is what there is.
-    let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
+    let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
     assert_eq!(answer, 0, "capabilities can always be given up");
+}
+
+/// Makes this process another user of whom there is no other process, who keeps these capabilities and no others.
+pub(crate) fn become_another_user(capabilities: &[u32]) {
+    let user = 1_500_000_000 + std::process::id();
+    let wanted = capabilities.iter().fold(0_u64, |set, capability| set | 1 << capability);
+    // SAFETY: system calls with plain numbers; libc changes the user of all threads.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0), 0, "capabilities can be kept");
+        assert_eq!(libc::setresuid(user, user, user), 0, "root may be anybody");
+    }
+    let words = [wanted as u32, (wanted >> 32) as u32];
+    // Effective, permitted, inheritable; the lower 32 bits, then the upper ones.
+    set_capabilities(&[words[0], words[0], 0, words[1], words[1], 0]);
 }

@@ -1,0 +1,94 @@
+//! What the calling thread lacks to load a program, for errors: a refusal often comes before the kernel looks at the rights.
+
+use std::io;
+
+/// Bits of capabilities(7).
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// The capabilities that loading a program takes and this thread does not have. `None`: it has them, or they are not known.
+pub(crate) fn missing() -> Option<&'static str> {
+    lacking(effective().ok()?)
+}
+
+fn lacking(effective: u64) -> Option<&'static str> {
+    let has = |capability: u32| effective & (1 << capability | 1 << CAP_SYS_ADMIN) != 0;
+    match (has(CAP_BPF), has(CAP_PERFMON)) {
+        (true, true) => None,
+        (false, true) => Some("CAP_BPF"),
+        (true, false) => Some("CAP_PERFMON"),
+        (false, false) => Some("CAP_BPF and CAP_PERFMON"),
+    }
+}
+
+/// The sentence, behind the missing capabilities where there are some.
+pub(crate) fn with_missing(why: String) -> String {
+    match missing() {
+        Some(capabilities) => {
+            format!(
+                "this thread lacks {capabilities}, without which no program can be loaded (root has them); {why}"
+            )
+        }
+        None => why,
+    }
+}
+
+/// What a refusal of registered memory means.
+pub(crate) fn of_locked_memory(error: &io::Error, bytes: usize) -> String {
+    if error.raw_os_error() != Some(libc::ENOMEM) {
+        return format!("the ring does not take the shared memory ({error})");
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    let allowed = match limit.rlim_cur {
+        libc::RLIM_INFINITY => "unlimited".to_owned(),
+        allowed if known => format!("{allowed} bytes for all rings of this user"),
+        _ => "not known".to_owned(),
+    };
+    format!(
+        "the ring needs {bytes} bytes of locked memory, and there are not as many left ({error}; RLIMIT_MEMLOCK, `ulimit -l`, \
+         is {allowed}): raise it, or grant CAP_IPC_LOCK"
+    )
+}
+
+/// The thread's effective capabilities, a bit each.
+fn effective() -> io::Result<u64> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let mut header = Header { version: 0x2008_0522, pid: 0 };
+    // Effective, permitted, inheritable; the lower 32 bits, then the upper ones.
+    let mut sets = [[0_u32; 3]; 2];
+    // SAFETY: the kernel reads the header, and fills two sets of three words, which is what there is.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capabilities_that_are_missing_are_named() {
+        assert_eq!(lacking(0), Some("CAP_BPF and CAP_PERFMON"));
+        assert_eq!(lacking(1 << CAP_BPF), Some("CAP_PERFMON"));
+        assert_eq!(lacking(1 << CAP_PERFMON), Some("CAP_BPF"));
+        assert_eq!(lacking(1 << CAP_BPF | 1 << CAP_PERFMON), None);
+        assert_eq!(lacking(1 << CAP_SYS_ADMIN), None);
+    }
+
+    #[test]
+    fn a_limit_is_named_only_where_locked_memory_is_short() {
+        let short = of_locked_memory(&io::Error::from_raw_os_error(libc::ENOMEM), 123_456);
+        assert!(short.contains("ulimit -l") && short.contains("123456 bytes"), "{short}");
+        let other = of_locked_memory(&io::Error::from_raw_os_error(libc::EINVAL), 123_456);
+        assert!(!other.contains("ulimit"), "{other}");
+    }
+}
