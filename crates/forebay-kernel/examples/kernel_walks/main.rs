@@ -22,7 +22,7 @@ use std::time::Duration;
 use forebay::{Config, Engine, Open};
 use forebay_kernel::{EngineKind, KernelWalk};
 use planted::{Answer, plant};
-use rows::{PROGRAM, Wait, direct, local, options, pread, reactor, ring, shared};
+use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, tasks};
 use samples::{Start, Taken, by_threads, median};
 
 /// At once, by all threads together.
@@ -86,26 +86,37 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     println!("{}", walk.why());
     walk.close();
     let direct = direct(path)?;
-    let mut rows: Vec<Row<'_>> = vec![
-        ("pread", Box::new(|depth, start| pread(&direct, depth, time, start))),
-        ("reactor walk", Box::new(|depth, start| reactor(&engine, &file, depth, time, start))),
-    ];
+    let mut rows: Vec<Row<'_>> = vec![("pread", Box::new(|depth, start| pread(&direct, depth, time, start)))];
     rows.extend(of_one_thread(path, &direct, time));
-    let has = |name: &str| rows.iter().any(|(each, _)| *each == name);
-    let mut own_thread = Vec::new();
-    for (row, name, kind, polled) in [
-        ("BPF loop", "BPF loop, own thread", EngineKind::BpfLoop, false),
-        ("module", "module, own thread", EngineKind::Module, false),
-        ("module, polled", "module, polled thread", EngineKind::Module, true),
+    // A `KernelWalk`: asked by tasks on the shard with one lookup each, by a plain thread that waits for as many as the depth
+    // says, and by one that has eight times as many at once.
+    for (row, names, kind, polled) in [
+        ("pread", ["reactor, tasks", "reactor, thread", "reactor, thread, 8x"], EngineKind::Reactor, false),
+        (
+            "BPF loop",
+            ["BPF loop, tasks", "BPF loop, thread", "BPF loop, thread, 8x"],
+            EngineKind::BpfLoop,
+            false,
+        ),
+        ("module", ["module, tasks", "module, thread", "module, thread, 8x"], EngineKind::Module, false),
+        (
+            "module, polled",
+            ["polled, tasks", "polled, thread", "polled, thread, 8x"],
+            EngineKind::Module,
+            true,
+        ),
     ] {
-        if has(row) {
-            own_thread.push((name, kind, polled));
+        if rows.iter().any(|(each, _)| *each == row) {
+            let (engine, file) = (&engine, &file);
+            let of = move |depth| options(kind, depth, polled);
+            rows.push((names[0], Box::new(move |depth, start| tasks(engine, file, of(depth), time, start))));
+            for (name, times) in [(names[1], 1), (names[2], 8)] {
+                let ask = move |depth, start: &mut Start<'_>| {
+                    shared(engine, file, of(depth), depth * times, time, start)
+                };
+                rows.push((name, Box::new(ask)));
+            }
         }
-    }
-    for (name, kind, polled) in own_thread {
-        let (engine, file) = (&engine, &file);
-        let of = move |depth| options(kind, depth, polled);
-        rows.push((name, Box::new(move |depth, start| shared(engine, file, of(depth), time, start))));
     }
     println!("{:<22} {:>5} {:>12} {:>9} {:>16}", "row", "depth", "lookups/s", "spread", "calls per lookup");
     for depth in [1, LOOKUPS] {
@@ -152,7 +163,8 @@ fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
                     Some((_, row)) => by_threads(threads, |start| row(depth, start))?,
                     None => {
                         let (engine, file) = &engines[side];
-                        reactor(engine, file, threads * depth, time, &mut Start::alone())?.rate()
+                        let of = options(EngineKind::Reactor, threads * depth, false);
+                        tasks(engine, file, of, time, &mut Start::alone())?.rate()
                     }
                 };
             }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,19 +181,20 @@ pub(crate) fn local(path: &Path, options: Options, time: Duration, start: &mut S
     Ok(Taken::since(begun, done, walk.counts().0))
 }
 
+/// A plain thread that asks a [`KernelWalk`] for `at_once` lookups with one message, and waits for all of them.
 pub(crate) fn shared(
     engine: &Engine,
     file: &File,
     options: Options,
+    at_once: u32,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
-    let depth = options.depth;
     let walk = KernelWalk::open_with(engine, file, PROGRAM, options)?;
     let begun = start.wait();
     let (mut keys, until, mut done) = (Keys::new(0), Instant::now() + time, 0);
     while Instant::now() < until {
-        let lookups: Vec<Lookup> = (0..depth * 8).map(|_| keys.next()).collect();
+        let lookups: Vec<Lookup> = (0..at_once).map(|_| keys.next()).collect();
         for (lookup, value) in lookups.iter().zip(walk.walk_many(&lookups).wait()?) {
             keys.verify(lookup, value?)?;
             done += 1;
@@ -204,18 +206,17 @@ pub(crate) fn shared(
     Ok(taken)
 }
 
-/// On all shards of the engine, a task for each lookup.
-pub(crate) fn reactor(
+/// On all shards of the engine, a task for each lookup; all of them share one [`KernelWalk`].
+pub(crate) fn tasks(
     engine: &Engine,
     file: &File,
-    depth: u32,
+    options: Options,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
-    let mut options = Options::default();
-    options.only = Some(EngineKind::Reactor);
-    let lane = move |file: File, engine: Engine, lane: u32| async move {
-        let walk = KernelWalk::open_with(&engine, &file, PROGRAM, options)?;
+    let depth = options.depth;
+    let walk = Arc::new(KernelWalk::open_with(engine, file, PROGRAM, options)?);
+    let lane = move |walk: Arc<KernelWalk<TreeLookup>>, lane: u32| async move {
         let (mut keys, until, mut done) = (Keys::new(lane), Instant::now() + time, 0_u64);
         while Instant::now() < until {
             let lookup = keys.next();
@@ -227,11 +228,11 @@ pub(crate) fn reactor(
     let begun = start.wait();
     let shards = engine.shard_count() as u32;
     let on_shard = |shard: u32| {
-        let (file, of_tasks) = (file.clone(), engine.clone());
+        let walk = Arc::clone(&walk);
         engine.spawn_on_shard(shard as usize, Class::DEFAULT, move || async move {
             let tasks: Vec<_> = (shard..depth.max(shards))
                 .step_by(shards as usize)
-                .map(|number| forebay::shard::spawn(lane(file.clone(), of_tasks.clone(), number)))
+                .map(|number| forebay::shard::spawn(lane(Arc::clone(&walk), number)))
                 .collect();
             let mut done = 0;
             for task in tasks {
@@ -245,7 +246,12 @@ pub(crate) fn reactor(
     for shard in all {
         done += shard.wait()??;
     }
-    Ok(Taken::since(begun, done, 0))
+    let taken = Taken::since(begun, done, walk.stats().enters);
+    // Otherwise the file could not be removed for a moment.
+    if let Some(walk) = Arc::into_inner(walk) {
+        walk.close();
+    }
+    Ok(taken)
 }
 
 pub(crate) fn direct(path: &Path) -> std::io::Result<fs::File> {
