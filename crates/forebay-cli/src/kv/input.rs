@@ -1,6 +1,6 @@
 //! The files that `kv load` takes: CSV, TSV and JSON lines.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,6 +12,9 @@ use serde::Deserialize;
 
 use super::bytes::unhex;
 use crate::exit::Failure;
+
+/// The longest record. The longest key and value have room in it as hexadecimal digits, beside further columns.
+const RECORD_BYTES_MAX: u64 = 40 << 20;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -72,11 +75,16 @@ pub(super) enum Input {
 pub(super) struct Watched {
     reader: Box<dyn Read>,
     position: u64,
+    /// Where the record begins that is being read: all that was read since is in memory.
+    record: Rc<Cell<u64>>,
     ends: Rc<RefCell<VecDeque<u64>>>,
 }
 
 impl Read for Watched {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.position.saturating_sub(self.record.get()) > RECORD_BYTES_MAX {
+            return Err(io::Error::other(too_long()));
+        }
         let count = self.reader.read(buffer)?;
         let bytes = (self.position..).zip(buffer.iter().take(count));
         self.ends.borrow_mut().extend(bytes.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at));
@@ -88,11 +96,24 @@ impl Read for Watched {
 /// Where lines end, and how many did so far.
 #[derive(Default)]
 pub(super) struct Lines {
+    record: Rc<Cell<u64>>,
     ends: Rc<RefCell<VecDeque<u64>>>,
     passed: u64,
 }
 
 impl Lines {
+    /// The line in which the byte `start` lies, or the first one behind it that is not empty.
+    fn at(&self, mut start: u64) -> u64 {
+        let ends = self.ends.borrow();
+        let before = ends.iter().take_while(|at| **at < start).count();
+        let empty = ends.iter().skip(before).take_while(|at| {
+            let is_empty = **at == start;
+            start += 1;
+            is_empty
+        });
+        self.passed + before as u64 + empty.count() as u64 + 1
+    }
+
     /// The line in which a record begins that ends before the byte `end`.
     fn begin(&mut self, record: &ByteRecord, end: u64) -> u64 {
         let (mut ends, mut last) = (self.ends.borrow_mut(), None);
@@ -157,7 +178,12 @@ impl Input {
             }
         }
         let lines = Lines::default();
-        let reader = builder.from_reader(Watched { reader, position: 0, ends: lines.ends.clone() });
+        let reader = builder.from_reader(Watched {
+            reader,
+            position: 0,
+            record: lines.record.clone(),
+            ends: lines.ends.clone(),
+        });
         Input::Fields { reader, record: ByteRecord::new(), columns: None, has_header, lines }
     }
 
@@ -173,11 +199,16 @@ impl Input {
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
         match self {
             Input::Fields { reader, record, columns, has_header, lines } => loop {
-                let at = reader.position().line();
-                if !reader.read_byte_record(record).map_err(|error| of_csv(&error, at))? {
+                let start = reader.position().byte();
+                lines.record.set(start);
+                if !reader.read_byte_record(record).map_err(|error| of_csv(&error, lines.at(start)))? {
                     return Ok(None);
                 }
-                let line = lines.begin(record, reader.position().byte());
+                let end = reader.position().byte();
+                let line = lines.begin(record, end);
+                if end - start > RECORD_BYTES_MAX {
+                    return Err(Fault { line, text: too_long() });
+                }
                 let Some(known) = *columns else {
                     let found =
                         if *has_header { named(record) } else { Ok(Columns { key: 0, value: 1, count: 2 }) };
@@ -194,9 +225,11 @@ impl Input {
                 text.clear();
                 *line += 1;
                 let fault = |text: String| Fault { line: *line, text };
-                match reader.read_until(b'\n', text).map_err(|error| fault(error.to_string()))? {
+                let mut limited = (&mut **reader).take(RECORD_BYTES_MAX + 1);
+                match limited.read_until(b'\n', text).map_err(|error| fault(error.to_string()))? as u64 {
                     0 => return Ok(None),
-                    count => *bytes += count as u64,
+                    count if count > RECORD_BYTES_MAX => return Err(fault(too_long())),
+                    count => *bytes += count,
                 }
                 if text.trim_ascii().is_empty() {
                     continue;
@@ -250,9 +283,20 @@ fn field(name: &str, text: Option<String>, hex: Option<String>) -> Result<Vec<u8
     }
 }
 
+fn too_long() -> String {
+    format!(
+        "longer than {} MiB, the most that one record may have (a value has at most 16 MiB)",
+        RECORD_BYTES_MAX >> 20
+    )
+}
+
 fn of_csv(error: &csv::Error, at: u64) -> Fault {
     let line = error.position().map_or(at, csv::Position::line);
-    Fault { line, text: error.to_string() }
+    let text = match error.kind() {
+        csv::ErrorKind::Io(error) => error.to_string(),
+        _ => error.to_string(),
+    };
+    Fault { line, text }
 }
 
 /// The message without its place, which is always in the first line of what it was given.
@@ -323,6 +367,50 @@ mod tests {
         for (text, format, has_header, line, part) in cases {
             let (found, words) = read(text, format, has_header).expect_err("it is wrong");
             assert!(found == line && words.contains(part), "line {found}: {words}");
+        }
+    }
+
+    /// The story: a line was read into memory however long it was, and one of 400 MB took 1.6 GB.
+    #[test]
+    fn a_record_that_is_too_long_ends_the_load_where_it_begins() {
+        let begins: [(Format, &'static [u8]); 4] = [
+            (Format::Csv, b"a,1\n\nb,2\n\n"),
+            (Format::Csv, b"a,1\n\nb,2\n\n\"c"),
+            (Format::Tsv, b"a\t1\n\nb\t2\n\n"),
+            (Format::Jsonl, b"{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key\":\"b\",\"value\":\"2\"}\n\n"),
+        ];
+        for (format, begin) in begins {
+            let long = io::repeat(b'x').take(RECORD_BYTES_MAX * 2);
+            let mut input = Input::of(Box::new(begin.chain(long)), format, false);
+            for _ in 0..2 {
+                assert!(input.next().is_ok_and(|entry| entry.is_some()), "{format:?}");
+            }
+            let fault = input.next().err().expect("a record that is too long");
+            assert!(fault.text.starts_with("longer than 40 MiB"), "{format:?}: {}", fault.text);
+            assert_eq!(fault.line, 5, "{format:?}");
+            // What was read is little more than the limit.
+            if let Input::Fields { reader, .. } = &input {
+                assert!(
+                    reader.get_ref().position < RECORD_BYTES_MAX + (1 << 20),
+                    "{}",
+                    reader.get_ref().position
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_as_long_as_one_may_be_is_read() {
+        for (format, begin, end) in [
+            (Format::Csv, &b"a,"[..], &b"\n"[..]),
+            (Format::Jsonl, &b"{\"key\":\"a\",\"value\":\""[..], &b"\"}\n"[..]),
+        ] {
+            let fill = RECORD_BYTES_MAX - (begin.len() + end.len()) as u64;
+            for (more, is_read) in [(0, true), (1, false)] {
+                let text = begin.chain(io::repeat(b'x').take(fill + more)).chain(end);
+                let entry = Input::of(Box::new(text), format, false).next();
+                assert_eq!(entry.is_ok(), is_read, "{format:?}: {more} more");
+            }
         }
     }
 }
