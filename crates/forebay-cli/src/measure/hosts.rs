@@ -37,6 +37,7 @@ mod clock;
 mod fleet;
 mod frame;
 mod handshake;
+mod handshakes;
 mod link;
 mod meet;
 mod merge;

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use clap::Args;
 
 use super::frame::Times;
 use super::handshake;
+use super::handshakes::Handshakes;
 use super::message::{Facts, FromAgent};
 use super::secret::Key;
 use super::session;
@@ -25,9 +25,6 @@ use crate::progress::Progress;
 
 /// Where agents listen when nothing else is said.
 pub(super) const PORT: u16 = 7317;
-
-/// Connections that may be in their handshake at one time; more are closed.
-const HANDSHAKES_MAX: usize = 16;
 
 /// A controller that has just ended gives its place back within this time.
 const PLACE_WITHIN: Duration = Duration::from_millis(500);
@@ -66,15 +63,9 @@ pub(crate) fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCod
         progress: Progress::detect(args.quiet),
         cleanup: cleanup.clone(),
         controller: Place::default(),
-        handshakes: AtomicUsize::new(0),
+        handshakes: Handshakes::default(),
     });
-    for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => agent.accept(stream),
-            // Of a connection that ended before it was taken, or for want of descriptors: others may come.
-            Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
-        }
-    }
+    agent.listen(&listener);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -113,21 +104,29 @@ struct Agent {
     cleanup: Cleanup,
     /// The one that is served.
     controller: Place,
-    handshakes: AtomicUsize,
+    handshakes: Handshakes,
 }
 
 impl Agent {
+    /// Takes connections until the process ends.
+    fn listen(self: &Arc<Self>, listener: &TcpListener) {
+        for stream in listener.incoming() {
+            match stream {
+                Ok(stream) => self.accept(stream),
+                // Of a connection that ended before it was taken, or for want of descriptors: others may come.
+                Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
+            }
+        }
+    }
+
     /// Everything about a connection happens on a thread of its own, so that none keeps another one waiting.
     fn accept(self: &Arc<Self>, stream: TcpStream) {
-        if self.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MAX {
-            self.handshakes.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
+        let Ok(number) = self.handshakes.enter(&stream) else { return };
         let peer = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string());
         let agent = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("forebay-controller".to_owned()).spawn(move || {
             let link = handshake::as_agent(stream, &agent.secret, Times::default());
-            agent.handshakes.fetch_sub(1, Ordering::Relaxed);
+            agent.handshakes.leave(number);
             let outcome = link.and_then(|link| agent.serve(link, &peer));
             match outcome {
                 Ok(()) => agent.progress.say(&format!("{peer}: done")),
@@ -135,7 +134,7 @@ impl Agent {
             }
         });
         if spawned.is_err() {
-            self.handshakes.fetch_sub(1, Ordering::Relaxed);
+            self.handshakes.leave(number);
         }
     }
 
@@ -189,5 +188,46 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         *self.0.taken_by.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.0.given_back.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::super::handshakes::HANDSHAKES_MAX;
+    use super::*;
+
+    /// The story: 16 connections that said nothing held all places for a handshake, so that any user of the machine could
+    /// keep controllers away from an agent.
+    #[test]
+    fn connections_that_prove_nothing_keep_no_controller_away() {
+        let secret = Key::from_text(&format!("{}=", "A".repeat(43))).expect("32 bytes");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback works");
+        let address = listener.local_addr().expect("it is bound");
+        let agent = Arc::new(Agent {
+            // No controller gets as far as a measurement.
+            directory: std::env::temp_dir(),
+            secret: secret.clone(),
+            progress: Progress::detect(true),
+            cleanup: Cleanup::install().expect("signals can be handled"),
+            controller: Place::default(),
+            handshakes: Handshakes::default(),
+        });
+        // Ends with the test's process.
+        std::thread::spawn(move || agent.listen(&listener));
+        let mut idle = Vec::new();
+        for number in 0..3 * HANDSHAKES_MAX {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            // Some begin a message.
+            if number % 2 == 0 {
+                stream.write_all(&[0, 0]).expect("it was just opened");
+            }
+            idle.push(stream);
+        }
+        let stream = TcpStream::connect(address).expect("it listens");
+        let link = handshake::as_controller(stream, &secret, Times::default());
+        assert!(link.is_ok(), "{:#}", link.err().expect("an error"));
+        drop(idle);
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Times {
     pub(super) silence: Duration,
     /// From a message's first byte to its last, and for one to be taken by the other side.
     pub(super) message: Duration,
-    /// For the whole of a handshake's next message.
+    /// For the whole of a handshake on the agent's side, and for each of its messages on the controller's.
     pub(super) handshake: Duration,
 }
 
@@ -82,17 +82,45 @@ pub(super) fn read(
     whole: Duration,
 ) -> Result<Vec<u8>, FrameError> {
     let mut length = [0; 4];
+    let first = begin(stream, &mut length, silence)?;
+    rest(stream, limit, length, first, Instant::now() + whole)
+}
+
+/// Waits for one frame, of which nothing may come later than `deadline`.
+///
+/// # Errors
+/// See [`FrameError`]. The connection is of no use after any of them.
+pub(super) fn read_by(stream: &TcpStream, limit: usize, deadline: Instant) -> Result<Vec<u8>, FrameError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(FrameError::Silent(left));
+    }
+    let mut length = [0; 4];
+    let first = begin(stream, &mut length, left)?;
+    rest(stream, limit, length, first, deadline)
+}
+
+/// Waits for the first bytes of a frame.
+fn begin(stream: &TcpStream, length: &mut [u8; 4], silence: Duration) -> Result<usize, FrameError> {
     stream.set_read_timeout(Some(silence)).map_err(FrameError::Io)?;
-    let first = loop {
-        match { stream }.read(&mut length) {
+    loop {
+        match { stream }.read(length) {
             Ok(0) => return Err(FrameError::Closed),
-            Ok(got) => break got,
+            Ok(got) => return Ok(got),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => return Err(FrameError::Silent(silence)),
             Err(error) => return Err(FrameError::Io(error)),
         }
-    };
-    let deadline = Instant::now() + whole;
+    }
+}
+
+fn rest(
+    stream: &TcpStream,
+    limit: usize,
+    mut length: [u8; 4],
+    first: usize,
+    deadline: Instant,
+) -> Result<Vec<u8>, FrameError> {
     fill(stream, &mut length, first, deadline)?;
     let bytes = u32::from_be_bytes(length) as usize;
     if bytes > limit {

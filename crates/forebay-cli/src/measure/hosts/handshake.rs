@@ -12,6 +12,7 @@
 //! could be tried on. Keys for the messages that follow are made of the same two hellos.
 
 use std::net::TcpStream;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -89,7 +90,10 @@ pub(super) fn as_controller(stream: TcpStream, secret: &Key, times: Times) -> an
 /// As for [`as_controller`]. The other side is told, too.
 pub(super) fn as_agent(stream: TcpStream, secret: &Key, times: Times) -> anyhow::Result<Link> {
     prepare(&stream, times)?;
-    let other = next(&stream, times)?;
+    // One deadline for both messages: whoever proves nothing is gone by then, however slowly he sends.
+    let deadline = Instant::now() + times.handshake;
+    let next = || frame::read_by(&stream, LIMIT, deadline);
+    let other = next()?;
     let own = hello(Role::Agent)?;
     if let Err(error) = check(&other, Role::Controller) {
         // The connection ends either way.
@@ -98,7 +102,7 @@ pub(super) fn as_agent(stream: TcpStream, secret: &Key, times: Times) -> anyhow:
     }
     frame::write(&stream, &own)?;
     let transcript = transcript(&other, &own);
-    if !proven(&next(&stream, times)?, secret, Role::Controller, &transcript)? {
+    if !proven(&next()?, secret, Role::Controller, &transcript)? {
         // As above.
         let _ =
             send(&stream, &Proof::Refused("the agent has another secret than this controller".to_owned()));

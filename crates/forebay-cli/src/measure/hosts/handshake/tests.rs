@@ -182,6 +182,22 @@ fn strangers_that_speak_something_else_are_told_apart_and_time_is_limited() {
     assert!(error.contains("1 of 200 bytes"), "{error}");
 }
 
+/// The story: each of an agent's reads had 5 s for its first byte and 5 more for the rest, so that one connection that sent a
+/// byte now and then held a slot for 20 s.
+#[test]
+fn a_handshake_that_drips_ends_at_its_deadline() {
+    let (mut here, there) = pair();
+    let short = Times { handshake: Duration::from_millis(300), ..Times::default() };
+    let begun = std::time::Instant::now();
+    let agent = std::thread::spawn(move || words(as_agent(there, &key('A'), short)));
+    // Half of the time for the first byte; the message's end never comes.
+    std::thread::sleep(Duration::from_millis(200));
+    here.write_all(&[0, 0, 0, 200]).expect("open");
+    let error = agent.join().expect("no panic");
+    assert!(error.contains("0 of 200 bytes"), "{error}");
+    assert!(begun.elapsed() < Duration::from_millis(480), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn two_controllers_do_not_make_a_pair() {
     let (here, there) = pair();
