@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use forebay::shard::JoinHandle;
-use forebay::{Durability, Engine, File, FileKind, Lock, Open};
+use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{GRAIN, UNIT_MAX, segment_generation};
+use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{Needed, Recovery, Scan, Scanner, recover};
 use crate::segment::Maker;
@@ -37,12 +37,12 @@ pub struct Opening {
 }
 
 impl Opening {
-    pub(crate) fn new(engine: &Engine, dir: &Path, options: Options) -> Opening {
+    pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> Opening {
         if let Err(error) = check(&options) {
             return Opening { task: Err(Some(error)) };
         }
         let (shard, class) = (options.shard, options.class);
-        let (handle, dir) = (engine.clone(), dir.to_path_buf());
+        let handle = engine.clone();
         Opening { task: Ok(engine.spawn_on_shard(shard, class, move || open(handle, dir, options))) }
     }
 
@@ -101,10 +101,30 @@ fn check(options: &Options) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, fault))
 }
 
+/// Where a log is: all calls of an open log name files in the handle, so that it goes on in a directory that is moved.
+pub(crate) enum Where {
+    Path(PathBuf),
+    Dir(Dir),
+}
+
+impl Where {
+    async fn open(self, engine: &Engine) -> Result<Dir> {
+        let path = match self {
+            Where::Path(path) => path,
+            Where::Dir(dir) => return Ok(dir),
+        };
+        if !engine.metadata(&path).await?.is_dir() {
+            let text = "a log needs a directory, and this is none";
+            return Err(Error::at(ErrorKind::InvalidInput, &path, text));
+        }
+        Ok(engine.open_dir(&path).await?)
+    }
+}
+
 /// What an open has in hand.
 struct Scene {
     engine: Engine,
-    dir: PathBuf,
+    dir: Dir,
     options: Options,
     lock: File,
     maker: Maker,
@@ -113,13 +133,10 @@ struct Scene {
 }
 
 /// Runs on the log's shard.
-async fn open(engine: Engine, dir: PathBuf, options: Options) -> Result<(Wal, Recovery)> {
-    let metadata = engine.metadata(&dir).await?;
-    if !metadata.is_dir() {
-        return Err(Error::at(ErrorKind::InvalidInput, &dir, "a log needs a directory, and this is none"));
-    }
-    let path = dir.join(LOCK_NAME);
-    let lock = engine.open(&path, Open::create().buffered().shard(options.shard)).await?;
+async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Recovery)> {
+    let dir = dir.open(&engine).await?;
+    let path = dir.path().join(LOCK_NAME);
+    let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(options.shard)).await?;
     if let Err(error) = lock.try_lock(Lock::Exclusive).await {
         return Err(match error.kind() {
             forebay::ErrorKind::Locked => {
@@ -157,7 +174,7 @@ impl Scene {
             None if self.options.create => self.create().await?,
             None => {
                 let text = "there is no log in this directory, and none was to be made";
-                return Err(Error::at(ErrorKind::InvalidInput, &self.dir, text));
+                return Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text));
             }
         };
         recovery.strangers = strangers;
@@ -167,14 +184,14 @@ impl Scene {
     /// Finds the segments; answers what is none of the log's business.
     async fn list(&mut self) -> Result<Vec<PathBuf>> {
         let mut strangers = Vec::new();
-        for entry in self.engine.read_dir(&self.dir).await? {
+        for entry in self.dir.read_dir().await? {
             let name = entry.name().to_str();
             let generation = name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File);
             match (generation, name) {
                 (Some(generation), _) => self.generations.push(generation),
                 (None, Some(name)) if name == LOCK_NAME || name == NEW_NAME || name.starts_with(SALVAGED) => {
                 }
-                _ => strangers.push(self.dir.join(entry.name())),
+                _ => strangers.push(self.dir.path().join(entry.name())),
             }
         }
         self.generations.sort_unstable();
@@ -189,8 +206,8 @@ impl Scene {
             if !needed.includes(generation) {
                 break;
             }
-            let path = self.maker.path(generation);
-            let file = self.engine.open(&path, Open::read().shard(self.options.shard)).await?;
+            let (path, name) = (self.maker.path(generation), segment_name(generation));
+            let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
             let scan = scan_file(&file, path, generation).await?;
             needed.add(&scan);
             scans.push(scan);

@@ -1,11 +1,11 @@
 //! Segments: the files of a log.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use forebay::{Durability, Engine, File, Lock, Open};
+use forebay::{Dir, Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::segment_name;
@@ -37,7 +37,7 @@ const ZEROS_BYTES: u64 = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
     pub(crate) engine: Engine,
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Dir,
     pub(crate) shard: usize,
     pub(crate) bytes: u64,
 }
@@ -54,19 +54,17 @@ impl Maker {
         used: Option<Arc<Segment>>,
         shared: Option<&Shared>,
     ) -> Result<Arc<Segment>> {
-        let path = self.path(generation);
         if let Some(used) = used {
             if used.known || self.can_become(&used, generation).await? {
-                self.engine.rename(&used.path, &path).await?;
-                self.engine.sync_dir(&self.dir).await?;
+                self.dir.rename(segment_name(used.generation), segment_name(generation)).await?;
                 let segment = self.open(generation, true).await?;
                 // Whatever else it holds has a lower number than any that is given from now on.
                 return Ok(Arc::new(Segment { known: true, ..segment }));
             }
-            remove(&self.engine, &used.path);
+            self.remove(used.generation);
         }
-        let segment = self.make_at(path, generation, shared).await?;
-        self.engine.sync_dir(&self.dir).await?;
+        let segment = self.make_at(&segment_name(generation), generation, shared).await?;
+        self.dir.sync().await?;
         Ok(segment)
     }
 
@@ -81,23 +79,23 @@ impl Maker {
     /// As [`make`](Self::make), with a name of the caller's that is not made durable.
     pub(crate) async fn make_at(
         &self,
-        path: PathBuf,
+        name: &str,
         generation: u64,
         shared: Option<&Shared>,
     ) -> Result<Arc<Segment>> {
-        let file = self.engine.open(&path, Open::create_new().shard(self.shard)).await?;
+        let file = self.dir.open(name, Open::create_new().shard(self.shard)).await?;
         match self.fill(&file, shared).await {
             Ok(()) => Ok(Arc::new(Segment {
                 generation,
+                path: file.path().to_path_buf(),
                 file,
-                path,
                 bytes: self.bytes,
                 recycled: false,
                 known: true,
             })),
             Err(error) => {
                 // Only space is lost if this fails: an empty segment means nothing.
-                let _ = self.engine.remove_file(&path).await;
+                let _ = self.dir.remove_file(name).await;
                 Err(error)
             }
         }
@@ -106,7 +104,7 @@ impl Maker {
     /// Opens a segment to be written.
     pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Segment> {
         let path = self.path(generation);
-        let file = self.engine.open(&path, Open::write().shard(self.shard)).await?;
+        let file = self.dir.open(segment_name(generation), Open::write().shard(self.shard)).await?;
         lock(&file).await?;
         let bytes = file.len().await?;
         Ok(Segment { generation, file, path, bytes, recycled, known: false })
@@ -117,21 +115,48 @@ impl Maker {
     pub(crate) async fn adopt(&self, generation: u64) -> Result<Arc<Segment>> {
         let segment = self.open(generation, true).await?;
         segment.file.sync(Durability::All).await?;
-        self.engine.sync_dir(&self.dir).await?;
+        self.dir.sync().await?;
         Ok(Arc::new(segment))
     }
 
     /// Opens a segment to be read.
     pub(crate) async fn open_to_read(&self, generation: u64) -> Result<Arc<Segment>> {
         let path = self.path(generation);
-        let file = self.engine.open(&path, Open::read().shard(self.shard)).await?;
+        let file = self.dir.open(segment_name(generation), Open::read().shard(self.shard)).await?;
         let bytes = file.len().await?;
         Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false }))
     }
 
-    /// Where a segment is.
+    /// The path of a segment for messages: the directory may have been moved since it was opened.
     pub(crate) fn path(&self, generation: u64) -> PathBuf {
-        self.dir.join(segment_name(generation))
+        self.dir.path().join(segment_name(generation))
+    }
+
+    /// Refuses a segment that has no name any more: what is written to it is gone when it is closed. Costs one system call
+    /// that reaches no device.
+    ///
+    /// # Errors
+    /// `Io`, naming the segment.
+    pub(crate) async fn check_named(&self, segment: &Segment) -> Result<()> {
+        if !segment.file.is_removed()? {
+            return Ok(());
+        }
+        // There are file systems that count no names at all, so the name has the last word.
+        let name = segment.path.file_name().unwrap_or_default();
+        if let (Ok(named), Ok(own)) = (self.dir.metadata(name).await, segment.file.metadata().await)
+            && (named.inode(), named.device()) == (own.inode(), own.device())
+        {
+            return Ok(());
+        }
+        let text = "the segment was removed while the log was open, so nothing more can be made durable in it; \
+                    restore the log's directory and open the log again";
+        Err(Error::at(ErrorKind::Io, &segment.path, text))
+    }
+
+    /// Removes a segment that the log does not need; one that cannot be removed is left for the next time.
+    pub(crate) fn remove(&self, generation: u64) {
+        // The removal begins with the call; nobody waits for it.
+        drop(self.dir.remove_file(segment_name(generation)));
     }
 
     async fn fill(&self, file: &File, shared: Option<&Shared>) -> Result<()> {
@@ -180,10 +205,4 @@ pub(crate) async fn locked_in_time(file: &File, lock: Lock) -> Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Removes files that the log does not need; what cannot be removed is left for the next time.
-pub(crate) fn remove(engine: &Engine, path: &Path) {
-    // The removal begins with the call; nobody waits for it.
-    drop(engine.remove_file(path));
 }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::Engine;
+use forebay::{Dir, Engine};
 
 use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
 use crate::lsn::{End, Lsn};
-use crate::open::Opening;
+use crate::open::{Opening, Where};
 use crate::options::Options;
 use crate::queue::{Change, Shared};
 use crate::reader::Reader;
@@ -91,6 +91,9 @@ impl Wal {
     /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
     /// answer closes the log again.
     ///
+    /// The log stays in the directory that `dir` leads to now: it goes on there when that is moved, and touches nothing
+    /// that is put in its place. When the directory or the segment is removed, the next append fails.
+    ///
     /// # Errors
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
     /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
@@ -99,7 +102,16 @@ impl Wal {
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range, and the
     /// system's. After an error the log is as it was.
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
-        Opening::new(engine, dir.as_ref(), options)
+        Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
+    }
+
+    /// Opens the log in an open directory, as [`open`](Wal::open) does. The open log names its files in this directory,
+    /// wherever it is moved to.
+    ///
+    /// # Errors
+    /// Those of [`open`](Wal::open).
+    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {
+        Opening::new(engine, Where::Dir(dir.clone()), options)
     }
 
     /// Appends a record; answers its number when it is durable. An empty record is a record.

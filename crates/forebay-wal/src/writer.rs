@@ -170,6 +170,7 @@ impl Writer {
             Err(error) if !is_ignored() => return Err(error.into()),
             _ => {}
         }
+        self.maker.check_named(&self.segment).await?;
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
         match small {

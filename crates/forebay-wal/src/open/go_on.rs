@@ -7,11 +7,11 @@ use forebay::{Durability, Open};
 use super::Scene;
 use super::first::{begin, random_id};
 use crate::error::Result;
-use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records};
+use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records, segment_name};
 use crate::lsn::Lsn;
 use crate::queue::{Group, framed_bytes, own_buffer};
 use crate::recover::{Outcome, Recovery};
-use crate::segment::{Index, Segment, remove};
+use crate::segment::{Index, Segment};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, note};
 
@@ -21,14 +21,13 @@ pub(crate) const NEW_NAME: &str = "wal.new";
 impl Scene {
     /// A new log: its first segment gets its name when its first group is durable.
     pub(super) async fn create(self) -> Result<(Wal, Recovery)> {
-        let path = self.dir.join(NEW_NAME);
         // What an earlier try left.
-        if self.engine.metadata(&path).await.is_ok() {
-            self.engine.remove_file(&path).await?;
+        if self.dir.metadata(NEW_NAME).await.is_ok() {
+            self.dir.remove_file(NEW_NAME).await?;
         }
-        let segment = self.maker.make_at(path.clone(), 1, None).await?;
+        let segment = self.maker.make_at(NEW_NAME, 1, None).await?;
         let chain = Chain {
-            log_id: self.options.log_id.unwrap_or_else(|| random_id(&self.engine, &self.dir)),
+            log_id: self.options.log_id.unwrap_or_else(|| random_id(&self.engine, self.dir.path())),
             epochs: Epochs::new(1),
             previous: 0,
             watermark: Position::default(),
@@ -44,8 +43,7 @@ impl Scene {
         let first = writer.write(&mut group).await?;
         // The file is opened again by its name, so that errors name it.
         writer.segment.file.unlock().await?;
-        self.engine.rename(&path, self.maker.path(1)).await?;
-        self.engine.sync_dir(&self.dir).await?;
+        self.dir.rename(NEW_NAME, segment_name(1)).await?;
         writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
         {
             let mut state = writer.shared.lock();
@@ -67,7 +65,7 @@ impl Scene {
     /// Whether a group can be written where the log ended.
     async fn has_place(&self, end: Position) -> Result<bool> {
         let open = Open::read().shard(self.options.shard);
-        let file = self.engine.open(self.maker.path(end.generation), open).await?;
+        let file = self.dir.open(segment_name(end.generation), open).await?;
         let unit = u64::from(self.unit(&file)?);
         Ok(end.offset.is_multiple_of(unit) && end.offset + unit <= file.len().await?)
     }
@@ -79,7 +77,7 @@ impl Scene {
         let segment = Arc::new(self.maker.open(end.generation, recycled).await?);
         // What was found there may still be in the drive's cache, and the name in the file system's.
         segment.file.sync(Durability::All).await?;
-        self.engine.sync_dir(&self.dir).await?;
+        self.dir.sync().await?;
         let mut index =
             self.index(&outcome, outcome.groups.len(), end, outcome.next_lsn, end.generation).await?;
         index.add_segment(segment.clone());
@@ -181,8 +179,8 @@ impl Scene {
     async fn records_from(&self, outcome: &Outcome, kept: usize) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         for group in outcome.groups.get(kept..).unwrap_or(&[]) {
-            let path = self.maker.path(group.header.generation);
-            let file = self.engine.open(&path, Open::read().shard(self.options.shard)).await?;
+            let name = segment_name(group.header.generation);
+            let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
             let payload = file.read(group.payload()).await?;
             all.extend(records(&payload).map(<[u8]>::to_vec));
         }
@@ -195,16 +193,16 @@ impl Scene {
         let behind = self.generations.iter().copied().filter(|&generation| generation > end);
         let (mut found, mut removed) = (false, false);
         for generation in behind.rev() {
-            let path = self.maker.path(generation);
-            let bytes = self.engine.metadata(&path).await?.len();
+            let name = segment_name(generation);
+            let bytes = self.dir.metadata(&name).await?.len();
             found = generation == end + 1 && bytes == self.maker.bytes;
             if !found {
-                self.engine.remove_file(&path).await?;
+                self.dir.remove_file(&name).await?;
                 removed = true;
             }
         }
         if removed {
-            self.engine.sync_dir(&self.dir).await?;
+            self.dir.sync().await?;
         }
         Ok(if found { Next::found(end + 1) } else { Next::new(end + 1) })
     }
@@ -215,7 +213,7 @@ impl Scene {
         for &generation in self.generations.iter().filter(|&&generation| is_dead(generation)) {
             match self.maker.open_to_read(generation).await {
                 Ok(segment) => retired.push(segment),
-                Err(_) => remove(&self.engine, &self.maker.path(generation)),
+                Err(_) => self.maker.remove(generation),
             }
         }
         next.retire(retired);

@@ -23,12 +23,12 @@ impl Scene {
         for from in files {
             let Some(name) = from.file_name().and_then(|name| name.to_str()) else { continue };
             // A segment that is gone has no copy.
-            if self.engine.metadata(from).await.is_err() {
+            if self.dir.metadata(name).await.is_err() {
                 continue;
             }
-            let from = self.engine.open(from, Open::read().shard(self.options.shard)).await?;
+            let from = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
             let to = self.unused_name(name).await;
-            let to = self.engine.open(&to, Open::create_new().buffered().shard(self.options.shard)).await?;
+            let to = self.dir.open(&to, Open::create_new().buffered().shard(self.options.shard)).await?;
             let mut append = to.append().start();
             let mut blocks = from.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
             while let Some(block) = blocks.next().await.transpose()? {
@@ -37,17 +37,17 @@ impl Scene {
             append.sync(Durability::All).await?;
             append.close().await?;
         }
-        self.engine.sync_dir(&self.dir).await?;
+        self.dir.sync().await?;
         Ok(())
     }
 
-    async fn unused_name(&self, name: &str) -> PathBuf {
-        let mut path = self.dir.join(format!("{SALVAGED}{name}"));
+    async fn unused_name(&self, name: &str) -> String {
+        let mut unused = format!("{SALVAGED}{name}");
         let mut number = 2;
-        while self.engine.metadata(&path).await.is_ok() {
-            path = self.dir.join(format!("{SALVAGED}{number}-{name}"));
+        while self.dir.metadata(&unused).await.is_ok() {
+            unused = format!("{SALVAGED}{number}-{name}");
             number += 1;
         }
-        path
+        unused
     }
 }

@@ -7,7 +7,7 @@ use forebay::shard::JoinHandle;
 
 use crate::error::Result;
 use crate::queue::Shared;
-use crate::segment::{Maker, Segment, remove};
+use crate::segment::{Maker, Segment};
 
 type Making = JoinHandle<Result<Arc<Segment>>>;
 
@@ -108,7 +108,7 @@ impl Next {
         for segment in std::mem::take(&mut self.leaving) {
             match segment.bytes == maker.bytes {
                 true => self.used.push(segment),
-                false => remove(&maker.engine, &segment.path),
+                false => maker.remove(segment.generation),
             }
         }
         // They go oldest first: a drive that lied about a flush and forgets the newer ones has forgotten
@@ -116,7 +116,7 @@ impl Next {
         self.used.sort_by_key(|used| used.generation);
         let surplus = self.used.len().saturating_sub(USED_MAX);
         for segment in self.used.drain(..surplus) {
-            remove(&maker.engine, &segment.path);
+            maker.remove(segment.generation);
         }
     }
 

@@ -175,6 +175,16 @@ impl Dir {
         self.ask(Ok(MetaRequest::Metadata { path: self.itself() }), metadata)
     }
 
+    /// Returns whether the directory was removed, as of now. Unlike the other calls it makes one system call on the
+    /// calling thread, which takes some 0.2 us and does not reach the device.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn is_removed(&self) -> Result<bool> {
+        let removed = self.core.engine.shared().is_removed("is_removed", &self.core.fd);
+        removed.map_err(|error| error.with_path(&self.core.path))
+    }
+
     fn owner(&self) -> FdOwner {
         self.core.clone()
     }

@@ -19,6 +19,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 pub(crate) use at::At;
+pub(crate) use file::is_removed;
 
 use crate::dir::{DirEntry, Metadata};
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! What an engine's handles, files and shards share.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -10,7 +10,7 @@ use crate::block::BlockMut;
 use crate::class::ClassTable;
 use crate::config::Config;
 use crate::device::Device;
-use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::Origin;
@@ -97,6 +97,20 @@ impl EngineShared {
             return Clock::simulated();
         }
         Clock::system()
+    }
+
+    /// Whether an open file or directory has no name any more.
+    pub(crate) fn is_removed(&self, operation: &'static str, fd: &Descriptor) -> Result<bool> {
+        self.check(operation)?;
+        match fd {
+            Descriptor::Os(fd) => crate::driver::meta::is_removed(fd.as_fd())
+                .map_err(|errno| Error::os(operation, errno.raw_os_error())),
+            #[cfg(feature = "sim")]
+            Descriptor::Sim(file) => {
+                let removed = self.world.as_ref().and_then(|world| world.is_removed(file.number));
+                removed.ok_or_else(|| Error::os(operation, libc::EIO))
+            }
+        }
     }
 
     /// Has `request` carried out, by the pool or by the simulated machine, and `finish` make the answer of the reply, on

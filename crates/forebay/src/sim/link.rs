@@ -34,6 +34,12 @@ impl Link {
         }
     }
 
+    /// Whether an open file of the machine has no name any more; `None` when the machine does not know the file.
+    pub(crate) fn is_removed(&self, file: u32) -> Option<bool> {
+        let hub = hub::current().filter(|_| self.is_here())?;
+        hub.machine.borrow().has_no_name(file)
+    }
+
     /// Makes the shards of a new engine, which the world steps from now on.
     pub(crate) fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) {
         let Some(hub) = hub::current().filter(|_| self.is_here()) else { return };

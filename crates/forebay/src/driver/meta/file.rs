@@ -40,6 +40,21 @@ pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
         .map_err(|cause| Error::io(OPERATION, cause).with_path(at.path()))
 }
 
+/// Whether an open file or directory has no name any more. Does not block but on network file systems: the kernel has the
+/// count in memory.
+pub(crate) fn is_removed(file: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, StatxFlags};
+        // statx(2): AT_STATX_DONT_SYNC takes what is known here, without asking a server.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        if let Ok(found) = retry(|| rustix::fs::statx(file, c"", flags, StatxFlags::NLINK)) {
+            return Ok(found.stx_nlink == 0);
+        }
+    }
+    retry(|| rustix::fs::fstat(file)).map(|found| found.st_nlink == 0)
+}
+
 #[cfg(target_os = "linux")]
 pub(super) fn allocate(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
     // fallocate(2) with mode 0: space is reserved, the length grows, new bytes read as zeros; EINTR is possible.

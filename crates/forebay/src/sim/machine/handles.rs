@@ -139,6 +139,11 @@ impl Machine {
         self.handles.get(&number).map(|handle| (number, handle.clone())).ok_or(libc::EBADF)
     }
 
+    /// Whether an open file has no name any more; `None` for one that is not open, as after a power cut.
+    pub(crate) fn has_no_name(&self, file: u32) -> Option<bool> {
+        self.handles.get(&file).map(|handle| self.is_removed(spot(handle)))
+    }
+
     pub(super) fn metadata(&self, spot: Spot) -> Result<Metadata, i32> {
         let disk = self.disks.get(spot.disk).ok_or(libc::ENOENT)?;
         let inode = disk.tree.get(spot.inode).ok_or(libc::ENOENT)?;

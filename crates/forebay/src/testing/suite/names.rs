@@ -280,11 +280,13 @@ async fn a_removed_directory_holds_nothing(env: &Env) -> Outcome {
         engine.metadata(env.path("data")).await?.inode(),
     )?;
     holds("it has a name", dir.own_metadata().await?.links() > 0)?;
+    same("nothing is removed yet", (dir.is_removed()?, file.is_removed()?), (false, false))?;
     engine.remove_file(env.path("data").join("file")).await?;
     engine.remove_dir(env.path("data")).await?;
     // Another of the same name is another.
     engine.create_dir(env.path("data")).await?;
     same("its names", dir.own_metadata().await?.links(), 0)?;
+    same("the directory is removed", (dir.is_removed()?, file.is_removed()?), (true, true))?;
     file.write(0, b"still open").await?;
     fails_os("a new file", dir.open("new", Open::create().buffered()).await, libc::ENOENT)?;
     fails_os("a directory", dir.create_dir("new").await, libc::ENOENT)?;
