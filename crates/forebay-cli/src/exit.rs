@@ -15,6 +15,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::output::tell_line;
+
 /// A failure that has an exit code of its own. Return it through `anyhow`
 /// (`Err(Failure::Unsuitable(..).into())`); `main` finds it again, also below added context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl std::error::Error for Failure {}
 
 /// Prints what failed and returns the code for it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("forebay: {error:#}");
+    tell_line(format_args!("forebay: {error:#}"));
     ExitCode::from(error.downcast_ref::<Failure>().map_or(1, Failure::code))
 }
 

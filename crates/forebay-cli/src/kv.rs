@@ -24,7 +24,7 @@ pub(crate) use args::KvCommand;
 use args::{CompactArgs, GetArgs, PutArgs, ScanArgs, StoreArgs, VerifyArgs};
 
 use crate::exit::Failure;
-use crate::output::print;
+use crate::output::{print, tell_line};
 use crate::progress::{Progress, Step, Unit};
 
 /// Exit code 1.
@@ -132,7 +132,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let found = opened.keyspace(&args.store.keyspace, false)?.get(&key).wait()?;
     opened.close()?;
     let Some(value) = found else {
-        eprintln!("forebay: there is no such key");
+        tell_line("forebay: there is no such key");
         return Ok(ExitCode::from(NO));
     };
     match args.hex {

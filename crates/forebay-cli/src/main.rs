@@ -1,5 +1,8 @@
 //! The `forebay` program: what is under a path, which I/O mechanisms work there, and what they really deliver.
 
+// These macros panic when the stream is closed; `output` has what does not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("the program `forebay` is for Linux; elsewhere use the library, which runs there on threads");
 

@@ -19,6 +19,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
+/// Writes to standard error, which may be closed: a load, or a file that is to be written, matters more than words
+/// about it. `eprintln!` would panic then.
+pub(crate) fn tell(text: &str) {
+    // There is no other place where this could be reported.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// As [`tell`], with a newline behind it.
+pub(crate) fn tell_line(line: impl std::fmt::Display) {
+    tell(&format!("{line}\n"));
+}
+
 /// A file that will hold a result.
 #[derive(Debug)]
 pub(crate) struct Destination {

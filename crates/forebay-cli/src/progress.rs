@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output::tell_line;
+
 /// How often a plain line may repeat within one step: often enough to see life in a log, seldom enough to read it.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -36,7 +38,7 @@ impl Progress {
     /// A line that stands on its own ("memory is limited to 256 MiB by a cgroup").
     pub(crate) fn say(&self, line: &str) {
         if *self != Self::Silent {
-            eprintln!("{line}");
+            tell_line(line);
         }
     }
 
@@ -54,7 +56,7 @@ impl Progress {
                 Some(bar)
             }
             Self::Lines => {
-                eprintln!("{label} ...");
+                tell_line(format_args!("{label} ..."));
                 None
             }
             Self::Silent => None,
@@ -127,7 +129,7 @@ impl Step {
             {
                 *said = Instant::now();
                 let percent = position.saturating_mul(100).checked_div(self.total).unwrap_or(100);
-                eprintln!("{}: {}%{}", self.label, percent.min(100), self.left());
+                tell_line(format_args!("{}: {}%{}", self.label, percent.min(100), self.left()));
             }
         }
     }
@@ -146,7 +148,7 @@ impl Step {
         }
         if self.mode != Progress::Silent {
             let seconds = self.started.elapsed().as_secs_f64();
-            eprintln!("{}: {outcome} ({seconds:.1} s)", self.label);
+            tell_line(format_args!("{}: {outcome} ({seconds:.1} s)", self.label));
         }
     }
 }

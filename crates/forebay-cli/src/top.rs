@@ -13,7 +13,7 @@ use clap::Args;
 
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
-use crate::output::print;
+use crate::output::{print, tell_line};
 use client::Client;
 use screen::Screen;
 use told::Told;
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     if args.once {
         return Err(ended().into());
     }
-    eprintln!("the engine of {} ended", args.socket.display());
+    tell_line(format_args!("the engine of {} ended", args.socket.display()));
     Ok(ExitCode::SUCCESS)
 }
 
