@@ -14,6 +14,11 @@ pub(crate) mod metric;
 
 pub(crate) use condition::Condition;
 
+/// The gate that holds the bytes of a row against those that the device moved.
+pub(crate) const DEVICE_BYTES: &str = "device_bytes";
+/// Gates that mean nothing where memory served a row.
+const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
+
 /// The version of the schema; raised when a field changes its meaning or goes away, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -124,6 +129,9 @@ pub(crate) struct Row {
     pub(crate) degraded: Option<String>,
     /// The median of each metric over the samples.
     pub(crate) metrics: Metrics,
+    /// Figures that some sample lacks because they could not be true there, or rested on too few operations, with why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) left_out: BTreeMap<String, String>,
     /// Every repeat, in the order in which it ran.
     pub(crate) samples: Vec<Sample>,
     /// Limits that a metric was held against; empty outside of checks.
@@ -169,10 +177,30 @@ impl Row {
         self
     }
 
-    /// Says what the page cache held.
+    /// Says what the page cache held. Gates that ask whether the device did the work do not apply to warm figures: memory
+    /// and a processor are what such a row is about.
     pub(crate) fn cache(mut self, cache: CacheState) -> Self {
         self.cache = Some(cache);
+        if cache == CacheState::Warm {
+            for gate in self.conditions.iter_mut().filter(|gate| OF_THE_DEVICE.contains(&gate.name.as_str()))
+            {
+                *gate = Condition::unknown(&gate.name, "does not apply: memory may serve this row");
+            }
+        }
         self
+    }
+
+    /// Why no verdict may rest on it, although it was measured: the device moved other bytes than those that it counts.
+    pub(crate) fn disbelieved(&self) -> Option<String> {
+        let is_exact = |gate: &&Condition| gate.name == DEVICE_BYTES && gate.at_most.is_some();
+        let gate = self.conditions.iter().filter(|gate| gate.failed()).find(is_exact)?;
+        Some(format!("the device moved {:.2} times the bytes that it counts", gate.value?))
+    }
+
+    /// Whether the device's own counters say that it did the work.
+    pub(crate) fn is_proven(&self) -> bool {
+        let proves = |gate: &Condition| gate.name == DEVICE_BYTES && gate.passed == Some(true);
+        self.cache == Some(CacheState::Direct) && self.conditions.iter().any(proves)
     }
 
     /// Whether it failed a gate of the run.

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, document, forebay, run};
+use support::{Directory, document, forebay, run, tail};
 
 const ROWS: [&str; 8] = [
     "tokio-fs",
@@ -36,8 +36,11 @@ fn experiments(value: &Value) -> &[Value] {
 /// Percentiles do not fall, and nobody sees a record durable before it is.
 fn check_times(row: &Value) {
     for what in ["durable", "seen"] {
-        let times = ["p50", "p99", "p99_9", "max"].map(|name| metric(row, &format!("{what}_{name}_us")));
-        assert!(times[0] > 0.0 && times.is_sorted(), "{row}");
+        // Those of too few appends are left out, and say so.
+        let known = |name: &&str| tail(row, &format!("{what}_{name}_us")).is_finite();
+        let names = ["p50", "p99", "p99_9", "max"].into_iter().filter(known);
+        let times: Vec<f64> = names.map(|name| metric(row, &format!("{what}_{name}_us"))).collect();
+        assert!(times[0] > 0.0 && times.len() > 1 && times.is_sorted(), "{row}");
     }
     // Histograms are exact to 1 %.
     assert!(metric(row, "durable_p50_us") <= metric(row, "seen_p50_us") * 1.03, "{row}");
@@ -76,7 +79,9 @@ fn every_row_appends_in_both_loops_with_and_without_load() {
                 continue;
             }
             check_times(row);
-            assert_eq!(row["metrics"]["late_p99_us"].is_number(), open, "{row}");
+            let late =
+                row["metrics"]["late_p99_us"].is_number() || row["left_out"]["late_p99_us"].is_string();
+            assert_eq!(late, open, "{row}");
             let log = row["name"].as_str().is_some_and(|name| name.starts_with("forebay"));
             assert_eq!(row["cache"] == "direct", log, "{row}");
         }
@@ -173,8 +178,7 @@ fn tables_name_the_loop_and_the_load() {
         "Durable appends, 100 a second at fixed times, workers idle",
         "Durable appends, 1 appender(s), workers idle",
         "durable p50 µs",
-        "seen p99",
-        "late p99",
+        "seen p50 µs",
     ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }

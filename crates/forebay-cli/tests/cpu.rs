@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Directory, document, run};
+use support::{Directory, document, run, tail};
 
 const ROWS: [&str; 13] = [
     "pread",
@@ -58,14 +58,14 @@ fn every_row_has_its_costs_or_the_reason_why_not() {
             assert!((of_row("iops_per_core") * sum / 1e9 - 1.0).abs() < 1e-6, "{row}");
             let parts = of_row("voluntary_switches_per_io") + of_row("involuntary_switches_per_io");
             assert!((of_row("context_switches_per_io") - parts).abs() < 1e-6, "{row}");
-            assert!(of_row("iops") > 0.0 && of_row("p50_us") <= of_row("p99_us"), "{row}");
+            assert!(of_row("iops") > 0.0 && of_row("p50_us") <= tail(row, "p99_us"), "{row}");
             let calls = metric(row, "system_calls_per_io");
             let counts_itself = name.starts_with("pread") || name.starts_with("io_uring");
             assert!(by != "kernel" || calls.is_some(), "{row}");
             assert!(by != "row" || calls.is_some() == counts_itself, "{row}");
             if name == "pread" {
-                // One each, but for those that were on their way as the counting began and ended.
-                assert!(calls.is_some_and(|calls| calls > 0.5), "{row}");
+                // One each: of reads that began and ended while calls were counted.
+                assert!(calls.is_some_and(|calls| calls >= 1.0), "{row}");
             }
         }
     }

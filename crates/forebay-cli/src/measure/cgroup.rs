@@ -67,6 +67,52 @@ pub(super) fn io_directories() -> Vec<PathBuf> {
     groups.into_iter().filter(|group| group.version == Version::V2).map(|group| group.directory).collect()
 }
 
+/// What a file of limits on reads holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IoLimits {
+    /// cgroup v2, `io.max`: `8:0 rbps=max wbps=max riops=5000 wiops=max`.
+    All,
+    /// cgroup v1: `8:0 5000`, reads a second.
+    Reads,
+    /// The same, bytes a second.
+    Bytes,
+}
+
+impl IoLimits {
+    /// Reads and bytes a second that it allows on the first of `devices` (such as `8:0`) that it names.
+    pub(super) fn parse(self, text: &str, devices: &[String]) -> (Option<u64>, Option<u64>) {
+        let own = |line: &&str| {
+            line.split_once(' ').is_some_and(|(number, _)| devices.iter().any(|own| own == number))
+        };
+        let Some((_, values)) = text.lines().find(own).and_then(|line| line.split_once(' ')) else {
+            return (None, None);
+        };
+        let named = |name: &str| values.split(' ').find_map(|pair| pair.strip_prefix(name)?.parse().ok());
+        match self {
+            Self::All => (named("riops="), named("rbps=")),
+            Self::Reads => (values.trim().parse().ok(), None),
+            Self::Bytes => (None, values.trim().parse().ok()),
+        }
+    }
+}
+
+/// Files with limits on reads of this process: of its own groups and of all above them.
+pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let (mounts, groups) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    let mut files = Vec::new();
+    for group in ["io", "blkio"].iter().flat_map(|controller| candidates_from(&mounts, &groups, controller)) {
+        match group.version {
+            Version::V2 => files.push((group.directory.join("io.max"), IoLimits::All)),
+            Version::V1 => files.extend([
+                (group.directory.join("blkio.throttle.read_iops_device"), IoLimits::Reads),
+                (group.directory.join("blkio.throttle.read_bps_device"), IoLimits::Bytes),
+            ]),
+        }
+    }
+    files
+}
+
 /// The smallest memory limit that binds this process now, or `None` when no cgroup limits it.
 pub(super) fn current_limit_bytes() -> Option<u64> {
     Parent::candidates()

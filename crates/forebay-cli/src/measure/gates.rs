@@ -1,16 +1,30 @@
 //! The gates of a sample: conditions under which a figure means what it says. A row that fails one is marked.
 
+use std::collections::BTreeMap;
+
+use super::latency::Latency;
+use super::reads::names;
+use super::turns::Taken;
 use super::witness::{Bytes, Witness};
-use crate::result::Condition;
+use crate::result::{Condition, metric};
 
 /// Less than this share of what was claimed from the device was not the device's work.
 const DEVICE_SHARE: f64 = 0.95;
+/// More than this share was somebody else's work, or was not counted by the row.
+const DEVICE_SHARE_MOST: f64 = 1.02;
+/// So many operations are needed before one of a hundred, or of a thousand, can be told.
+const OPERATIONS_OF_P99: u64 = 100;
+const OPERATIONS_OF_P99_9: u64 = 1000;
+/// Clocks of processors and of time differ by less.
+const CPU_SHARE_MOST: f64 = 1.05;
 /// A processor that is busier is the limit, not the device.
 const BUSY_SHARE: f64 = 0.9;
 /// More of others' bytes on the device, as a share of all, are in the figures.
 const OTHERS_SHARE: f64 = 0.05;
 /// So few are nobody's fault: metadata, a daemon's log.
-const OTHERS_BYTES: u64 = 1 << 20;
+const OTHERS_BYTES: u64 = 128 << 10;
+/// A row that causes less lives on memory.
+const OWN_BYTES: u64 = 1 << 20;
 /// More of the processors' time that the host gave away shows.
 const STEAL_SHARE: f64 = 0.02;
 /// Below so many ticks a share is an accident.
@@ -27,6 +41,10 @@ pub(super) struct Claim {
     pub(super) workers: Option<usize>,
     /// It keeps processors busy because that is what is looked at.
     pub(super) busy_on_purpose: bool,
+    /// It asks the device for what it counts and for nothing beside.
+    pub(super) exact: bool,
+    /// Each operation makes a system call at least.
+    pub(super) blocking: bool,
 }
 
 /// One sample's number of repeat, what was seen, and what it claims.
@@ -52,17 +70,66 @@ pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> 
         .collect()
 }
 
+/// Rates of operations whose times are taken: one that is 0 contradicts them.
+const RATES: [&str; 5] =
+    [metric::IOPS, metric::MB_PER_S, metric::APPENDS_PER_S, metric::LOOKUPS_PER_S, metric::FILES_PER_S];
+/// Costs of operations: none is free.
+const COSTS: [&str; 5] = [
+    metric::CPU_US_PER_IO,
+    metric::CPU_S_PER_GB,
+    metric::CPU_US_PER_APPEND,
+    metric::CPU_US_PER_LOOKUP,
+    metric::CPU_US_PER_FILE,
+];
+
+/// The figures of a sample that cannot be true or that rest on too few operations, each with why. They are left out of the
+/// sample, so that no row, table or verdict has them.
+pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
+    let (figures, mut found) = (&taken.metrics, BTreeMap::new());
+    let mut is = |metric: &str, why: String| {
+        if figures.get(metric).is_some() {
+            found.entry(metric.to_owned()).or_insert(why);
+        }
+    };
+    let operations = taken.evidence.times.values().map(Latency::count).max().unwrap_or(0);
+    if let Some(rate) =
+        RATES.iter().find(|rate| figures.get(rate).is_some_and(|value| value <= 0.0) && operations > 0)
+    {
+        for name in figures.0.keys().filter(|name| name.as_str() != metric::SECONDS) {
+            is(
+                name,
+                format!("{rate} is 0, although {operations} operations have a time: the sample is too short"),
+            );
+        }
+    }
+    for (name, times) in &taken.evidence.times {
+        let prefix = if name == "latency" { String::new() } else { format!("{name}_") };
+        for (percentile, needed) in [("p99", OPERATIONS_OF_P99), ("p99_9", OPERATIONS_OF_P99_9)] {
+            if times.count() < needed {
+                let why = format!("{} operations in the sample; {needed} are needed", times.count());
+                is(&format!("{prefix}{percentile}_us"), why);
+            }
+        }
+    }
+    if taken.claim.blocking && figures.get(names::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
+        is(names::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
+    }
+    for cost in COSTS.iter().filter(|cost| figures.get(cost).is_some_and(|value| value <= 0.0)) {
+        is(cost, "no processor time at all: the sample is too short for the clock that counts it".to_owned());
+    }
+    if figures.get(names::CPU_SHARE).is_some_and(|share| share > CPU_SHARE_MOST) {
+        is(names::CPU_SHARE, "more processor time than there was".to_owned());
+    }
+    found
+}
+
 /// The condition of the worst sample, with the repeats that failed.
 fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     let failed: Vec<u32> =
         all.iter().filter(|(_, gate)| gate.passed == Some(false)).map(|(repeat, _)| *repeat).collect();
     let badness = |gate: &Condition| {
-        let distance = match (gate.value, gate.at_least, gate.at_most) {
-            (Some(value), Some(least), _) => least - value,
-            (Some(value), None, Some(most)) => value - most,
-            _ => f64::NEG_INFINITY,
-        };
-        (gate.passed == Some(false), gate.passed.is_some(), distance)
+        let excess = gate.excess().unwrap_or(f64::NEG_INFINITY);
+        (gate.passed == Some(false), gate.passed.is_some(), excess)
     };
     let (_, mut gate) = all.into_iter().max_by(|(_, one), (_, other)| {
         badness(one).partial_cmp(&badness(other)).unwrap_or(std::cmp::Ordering::Equal)
@@ -73,17 +140,22 @@ fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
 
 fn device_bytes((_, witness, claim): &Seen<'_>) -> Condition {
     const NAME: &str = "device_bytes";
-    let claims = [
-        (claim.read_bytes, witness.device.map(|device| device.read)),
-        (claim.written_bytes, witness.device.map(|device| device.written)),
-    ];
-    let shares = claims.iter().filter_map(|(claimed, seen)| {
+    let of = |bytes: fn(Bytes) -> u64| (witness.device.map(bytes), witness.own.map(bytes));
+    let claims =
+        [(claim.read_bytes, of(|bytes| bytes.read)), (claim.written_bytes, of(|bytes| bytes.written))];
+    let shares = claims.iter().filter_map(|(claimed, (device, own))| {
         let claimed = claimed.filter(|bytes| *bytes > 0)?;
-        Some((*seen)? as f64 / claimed as f64)
+        // What the device moved beyond that is this row's as far as this process caused it; the gate `other_io` has the rest.
+        let beyond = device.filter(|moved| *moved > claimed).zip(*own);
+        let seen = beyond.map(|(moved, own)| moved.min(own.max(claimed))).or(*device)?;
+        Some(seen as f64 / claimed as f64)
     });
+    const WHY: &str = "bytes that the device moved, as a share of those that the row counts";
     match shares.reduce(f64::min) {
-        Some(share) => Condition::at_least(NAME, share, DEVICE_SHARE)
-            .because("bytes that the device moved, as a share of those that the row counts"),
+        Some(share) if claim.exact => {
+            Condition::within(NAME, share, DEVICE_SHARE, DEVICE_SHARE_MOST).because(WHY)
+        }
+        Some(share) => Condition::at_least(NAME, share, DEVICE_SHARE).because(WHY),
         None if claims.iter().all(|(claimed, _)| claimed.is_none()) => {
             Condition::unknown(NAME, "does not apply: memory may serve this row")
         }
@@ -115,7 +187,7 @@ fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
     let sum =
         |bytes: Bytes| if claim.written_bytes.is_some() { bytes.read } else { bytes.read + bytes.written };
     let (seen, own) = (sum(device), sum(own));
-    if own < OTHERS_BYTES && claim.read_bytes.is_none() && claim.written_bytes.is_none() {
+    if own < OWN_BYTES && claim.read_bytes.is_none() && claim.written_bytes.is_none() {
         return Condition::unknown(
             NAME,
             "does not apply: memory served this row, and others' work did not wait for it",
@@ -169,7 +241,9 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::turns::{Evidence, row_of};
     use crate::measure::witness::Ticks;
+    use crate::result::CacheState;
 
     fn good() -> Witness {
         Witness {
@@ -207,6 +281,96 @@ mod tests {
         let stolen = Witness { ticks: Some(Ticks { all: 400, stolen: 9 }), ..good() };
         assert_eq!(failed(stolen, claim()), ["steal"]);
         assert_eq!(failed(Witness { throttled: Some(1), ..good() }, claim()), ["throttling"]);
+    }
+
+    fn sample(times: u64, figures: &[(&str, f64)]) -> Taken {
+        let mut latency = Latency::new().expect("a few kilobytes");
+        (0..times).for_each(|_| latency.record(std::time::Duration::from_micros(100)));
+        let mut taken = Taken { claim: Claim { blocking: true, ..claim() }, ..Taken::default() };
+        for (name, value) in figures {
+            taken.metrics.set(name, *value);
+        }
+        taken.evidence.times.insert("latency".to_owned(), latency);
+        taken
+    }
+
+    /// Story: the JSON had 0.695 system calls for each `pread`, 0.0 IOPS beside a latency, and a p99 of 3 reads, and
+    /// sentences were made of them.
+    #[test]
+    fn figures_that_cannot_be_true_are_left_out_with_the_reason() {
+        let left_out = |times, figures: &[(&str, f64)]| -> Vec<String> {
+            implausible(&sample(times, figures)).into_keys().collect()
+        };
+        let percentiles = [(metric::P50_US, 9.0), (metric::P99_US, 9.0), (metric::P99_9_US, 9.0)];
+        assert_eq!(left_out(3, &percentiles), [metric::P99_9_US, metric::P99_US]);
+        assert_eq!(left_out(100, &percentiles), [metric::P99_9_US]);
+        assert_eq!(left_out(1000, &percentiles), [""; 0]);
+        let calls = |calls| left_out(2000, &[(names::SYSTEM_CALLS_PER_IO, calls)]);
+        assert_eq!((calls(0.695), calls(1.0)), (vec![names::SYSTEM_CALLS_PER_IO.to_owned()], vec![]));
+        let nothing = [(metric::IOPS, 0.0), (metric::P50_US, 9.0), (metric::SECONDS, 1.0)];
+        assert_eq!(left_out(2000, &nothing), [metric::IOPS, metric::P50_US]);
+        assert_eq!(left_out(0, &nothing), [""; 0], "that nothing ended is a figure, too");
+        assert_eq!(left_out(2000, &[(metric::CPU_US_PER_IO, 0.0)]), [metric::CPU_US_PER_IO]);
+        assert_eq!(left_out(2000, &[(names::CPU_SHARE, 1.2)]), [names::CPU_SHARE]);
+        let row = row_of("pread", vec![(0, sample(3, &percentiles)), (1, sample(2000, &percentiles))], 2);
+        assert_eq!(row.samples[0].metrics.get(metric::P99_US), None);
+        assert!(row.metrics.get(metric::P99_US).is_some(), "the other sample has it");
+        assert_eq!(row.left_out[metric::P99_US], "3 operations in the sample; 100 are needed");
+    }
+
+    /// Story: `device_bytes` of 1.22 stood inside of a gate that asked for 0.95 at least.
+    #[test]
+    fn a_device_that_moved_more_than_was_counted_fails_and_takes_no_part_in_a_verdict() {
+        let of = |read: u64, exact| {
+            let bytes = Some(Bytes { read, written: 0 });
+            let witness = Witness { device: bytes, own: bytes, ..good() };
+            let taken = Taken {
+                claim: Claim { exact, ..claim() },
+                evidence: Evidence { witness, ..Evidence::default() },
+                ..Taken::default()
+            };
+            row_of("direct", vec![(0, taken)], 2).cache(CacheState::Direct)
+        };
+        let row = of(122 << 20, true);
+        assert!(row.is_marked() && !row.is_proven());
+        assert_eq!(
+            row.disbelieved().as_deref(),
+            Some("the device moved 1.22 times the bytes that it counts")
+        );
+        assert!(of(101 << 20, true).is_proven() && !of(101 << 20, true).is_marked());
+        assert!(of(90 << 20, true).disbelieved().is_some());
+        assert!(!of(122 << 20, false).is_marked(), "what lies between two blocks is read with them");
+        // What others read is in the gate that asks for it, also where it is little.
+        let beside = |others: u64, claimed: u64| {
+            let own = Bytes { read: claimed, written: 0 };
+            let device = Bytes { read: claimed + others, written: 0 };
+            let witness = Witness { device: Some(device), own: Some(own), ..good() };
+            failed(witness, Claim { exact: true, read_bytes: Some(claimed), ..claim() })
+        };
+        assert_eq!(beside(900 << 10, 4 << 20), ["other_io"]);
+        assert_eq!(beside(64 << 10, 4 << 20), [""; 0]);
+    }
+
+    /// Story: rows that read from memory failed the gates `generator` and `device_bytes`, which ask about the device.
+    #[test]
+    fn a_warm_row_fails_no_gate_of_the_device() {
+        let busy = Witness {
+            cpu_seconds: 0.99,
+            busiest_thread: Some(0.99),
+            device: Some(Bytes::default()),
+            ..good()
+        };
+        let taken = || Taken {
+            claim: claim(),
+            evidence: Evidence { witness: busy.clone(), ..Evidence::default() },
+            ..Taken::default()
+        };
+        let row = |cache| row_of("buffered", vec![(0, taken())], 2).cache(cache);
+        assert!(row(CacheState::Evicted).is_marked());
+        let warm = row(CacheState::Warm);
+        assert!(!warm.is_marked(), "{warm:?}");
+        let why = warm.conditions.iter().filter(|gate| gate.why.contains("memory may serve")).count();
+        assert_eq!(why, 2);
     }
 
     #[test]

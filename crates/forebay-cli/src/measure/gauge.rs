@@ -14,6 +14,7 @@ use super::witness::{Readings, Witness};
 pub(super) struct Gauge {
     usage: Usage,
     device: Option<(PathBuf, u64)>,
+    device_stat: Option<PathBuf>,
     readings: Readings,
     begun: Instant,
 }
@@ -41,9 +42,12 @@ impl Gauge {
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
         let start = startline::approach()?;
         let readings = Readings::now(device);
+        let device_stat = device.map(Path::to_owned);
         let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
         startline::begin(start)?;
-        Ok(Self { usage: Usage::now()?, device, readings, begun: Instant::now() })
+        let mut gauge = Self { usage: Usage::now()?, device, device_stat, readings, begun: Instant::now() };
+        gauge.begin_again()?;
+        Ok(gauge)
     }
 
     /// Counts from now on: reading all counters takes long enough to make what begins at a set time late.
@@ -51,6 +55,7 @@ impl Gauge {
     /// # Errors
     /// See [`start`](Self::start).
     pub(super) fn begin_again(&mut self) -> io::Result<()> {
+        self.readings.read_bytes_again(self.device_stat.as_deref());
         (self.usage, self.begun) = (Usage::now()?, Instant::now());
         Ok(())
     }
@@ -67,7 +72,11 @@ impl Gauge {
         let seconds = self.begun.elapsed().as_secs_f64();
         let usage = Usage::now()?;
         let cpu_seconds = usage.cpu_seconds - self.usage.cpu_seconds;
-        let readings = Readings::now(self.device.as_ref().map(|(path, _)| path.as_path()));
+        // First those that others' work moves on while the rest is read.
+        let mut moved = self.readings.clone();
+        moved.read_bytes_again(self.device_stat.as_deref());
+        let readings = Readings::now(self.device_stat.as_deref());
+        let readings = Readings { device: moved.device, own: moved.own, ..readings };
         let in_flight_avg = self.device.and_then(|(path, before)| {
             let spent_ms = queue_ms(&path)?.checked_sub(before)?;
             (seconds > 0.0).then(|| spent_ms as f64 / 1000.0 / seconds)

@@ -32,6 +32,7 @@ mod gates;
 mod gauge;
 mod ground;
 mod home;
+mod io_limit;
 mod job;
 mod latency;
 mod pace;

@@ -10,6 +10,7 @@ use super::cold::Cold;
 use super::commands::{self, NamespaceArgs};
 use super::gates::Claim;
 use super::hosts::HostsArgs;
+use super::io_limit::IoLimit;
 use super::job::{Job, RandomRow, RandomWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::pattern::SplitMix;
@@ -268,7 +269,7 @@ impl Shape<'_> {
                 show_bytes(self.sizes.memory_bytes / 10 * 8)
             ),
         });
-        experiment
+        IoLimit::note(self.subject.io_limit.as_ref(), experiment)
     }
 
     fn method(&self, cold: &Cold) -> String {
@@ -312,6 +313,8 @@ pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
         read_bytes: (!work.row.uses_page_cache() && work.row != RandomRow::DirectCommands)
             .then_some(outcome.answer.bytes),
         workers: Some(workers),
+        // What lies between two blocks is read with them.
+        exact: !matches!(work.row, RandomRow::ReadMany | RandomRow::ReadManyWide),
         ..Claim::default()
     };
     Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }

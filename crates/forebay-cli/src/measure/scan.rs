@@ -198,8 +198,12 @@ pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken 
     let from_device = !row.uses_page_cache() || cache != CacheState::Warm;
     // A reader, and a shard that does its reads.
     let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
-    let claim =
-        Claim { read_bytes: from_device.then_some(outcome.answer.bytes), workers, ..Claim::default() };
+    let claim = Claim {
+        read_bytes: from_device.then_some(outcome.answer.bytes),
+        workers,
+        exact: true,
+        ..Claim::default()
+    };
     Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }
 }
 

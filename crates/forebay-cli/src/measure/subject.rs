@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use super::aligned::AlignedBuffer;
 use super::beneath::{device_stat, filesystem_of};
 use super::ground::Ground;
+use super::io_limit::IoLimit;
 use super::pattern::{PAGE_BYTES, Pattern};
 use super::units::show_bytes;
 use crate::cleanup::TempFile;
@@ -35,6 +36,8 @@ pub(super) struct Subject {
     pub(super) pattern: Option<Pattern>,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
+    /// What limits its reads, beside the device.
+    pub(super) io_limit: Option<IoLimit>,
     /// What is beneath it.
     pub(super) ground: Ground,
     /// `ext4`, `xfs`, ...
@@ -94,6 +97,7 @@ impl Subject {
         let handle = open_to_read(&path)?;
         let device_stat = device_stat(&handle);
         Ok(Self {
+            io_limit: IoLimit::of_device(device_stat.as_deref()),
             ground: Ground::of_file(&handle, bytes, device_stat.as_deref()),
             device_stat,
             path,
@@ -126,7 +130,8 @@ impl Subject {
         require_direct(&path, &filesystem)?;
         let device_stat = device_stat(&handle);
         let ground = Ground::of_file(&handle, bytes, device_stat.as_deref());
-        Ok(Self { device_stat, ground, path, bytes, pattern, filesystem, handle, temp: None })
+        let io_limit = IoLimit::of_device(device_stat.as_deref());
+        Ok(Self { device_stat, io_limit, ground, path, bytes, pattern, filesystem, handle, temp: None })
     }
 }
 

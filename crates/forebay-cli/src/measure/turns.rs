@@ -171,7 +171,12 @@ pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) ->
     let conditions = gates::of_row(&seen, processors);
     let mut merged: BTreeMap<String, Latency> = BTreeMap::new();
     let mut samples = Vec::with_capacity(taken.len());
-    for (repeat, taken) in taken {
+    let mut left_out = BTreeMap::new();
+    for (repeat, mut taken) in taken {
+        for (metric, why) in gates::implausible(&taken) {
+            taken.metrics.0.remove(&metric);
+            left_out.entry(metric).or_insert(why);
+        }
         for (name, latency) in taken.evidence.times {
             match merged.get_mut(&name) {
                 // Histograms of this program have the same bounds.
@@ -196,6 +201,7 @@ pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) ->
         }
     }
     row.conditions = conditions;
+    row.left_out = left_out;
     row
 }
 

@@ -69,6 +69,19 @@ impl Readings {
     }
 }
 
+impl Readings {
+    /// Reads the counters of bytes once more: they count all that happens, so they are read as close to the measured
+    /// time as possible, and the others, which take up to milliseconds, are not between.
+    pub(super) fn read_bytes_again(&mut self, device_stat: Option<&Path>) {
+        if self.device.is_some() {
+            self.device = device_stat.and_then(|stat| parse_device(&fs::read_to_string(stat).ok()?));
+        }
+        if self.own.is_some() {
+            self.own = parse_own(&fs::read_to_string("/proc/self/io").unwrap_or_default());
+        }
+    }
+}
+
 impl Witness {
     /// What happened between two readings, in `seconds` that cost `cpu_seconds`.
     pub(super) fn between(before: &Readings, after: &Readings, seconds: f64, cpu_seconds: f64) -> Self {

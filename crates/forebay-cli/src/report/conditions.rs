@@ -68,7 +68,8 @@ pub(crate) fn check(row: &Row, gate: &Gate) -> String {
 
 fn limit(at_least: Option<f64>, at_most: Option<f64>) -> String {
     match (at_least, at_most) {
-        (Some(least), _) => format!("at least {}", number(least)),
+        (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
+        (Some(least), None) => format!("at least {}", number(least)),
         (None, Some(most)) => format!("at most {}", number(most)),
         (None, None) => "no limit".to_owned(),
     }

@@ -5,6 +5,7 @@
 //! same numbers on every machine. A step of a simulated processor takes half a microsecond; reads take milliseconds here,
 //! so that the devices are the limit.
 
+mod arithmetic;
 mod observe;
 mod planted;
 

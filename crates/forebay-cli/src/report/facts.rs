@@ -2,7 +2,8 @@
 
 use super::columns::groups;
 use super::view;
-use crate::result::{CacheState, Experiment, Report, Row, metric};
+use crate::doctor::units::number;
+use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 
 /// The sweeps that show where more stops paying, the better one first, and the share of the most that counts as all of it:
 /// as the sentences of each have it.
@@ -21,9 +22,34 @@ pub(crate) struct Found<'a> {
     pub(crate) value: f64,
 }
 
-/// Whether a row's figures are about the device: measured, granted what it asks for, and not from the page cache.
+/// Whether a row's figures may be compared: measured, granted what it asks for, not from memory, and not contradicted by
+/// the device's own counters.
 pub(crate) fn counts(row: &Row) -> bool {
-    row.skipped.is_none() && row.degraded.is_none() && row.cache != Some(CacheState::Warm)
+    row.skipped.is_none()
+        && row.degraded.is_none()
+        && row.cache != Some(CacheState::Warm)
+        && row.disbelieved().is_none()
+}
+
+/// Whether a row may stand for the device where no row is proven to: read past the page cache, and no counter
+/// contradicts it.
+fn is_direct(row: &Row) -> bool {
+    let contradicts = |gate: &Condition| gate.name == DEVICE_BYTES && gate.failed();
+    counts(row)
+        && matches!(row.cache, Some(CacheState::Direct) | None)
+        && !row.conditions.iter().any(contradicts)
+}
+
+/// The rows that say what the device does: those that its counters prove, or, where there are no counters, all that read
+/// past the page cache. A row that the page cache serves in part says nothing of the device.
+pub(crate) fn of_device<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
+    let all = rows(report, name, metric);
+    let proven: Vec<_> =
+        all.iter().filter(|found| counts(found.row) && found.row.is_proven()).copied().collect();
+    match proven.is_empty() {
+        true => all.into_iter().filter(|found| is_direct(found.row)).collect(),
+        false => proven,
+    }
 }
 
 /// Every row of experiments called `name` whose figures count and that has the metric.
@@ -50,6 +76,10 @@ pub(crate) struct Curve<'a> {
     pub(crate) enough: f64,
     /// Load and row, ascending.
     pub(crate) points: Vec<(f64, &'a Row)>,
+    /// The experiment of the smallest load: what was held fixed is the same in all.
+    pub(crate) experiment: &'a Experiment,
+    /// The device's counters prove that all of these reads came from it.
+    pub(crate) proven: bool,
 }
 
 impl<'a> Curve<'a> {
@@ -63,9 +93,38 @@ impl<'a> Curve<'a> {
         self.points[self.points.len() - 1]
     }
 
+    /// The load with the most reads a second.
+    pub(crate) fn best(&self) -> (f64, &'a Row) {
+        let best = self.points.iter().max_by(|a, b| rate(a.1).total_cmp(&rate(b.1)));
+        *best.unwrap_or(&self.last())
+    }
+
     /// The most reads a second.
     pub(crate) fn most(&self) -> f64 {
-        self.points.iter().filter_map(|(_, row)| row.metrics.get(metric::IOPS)).fold(0.0, f64::max)
+        rate(self.best().1)
+    }
+
+    /// What more than the load of the knee brings, as far as it was measured.
+    pub(crate) fn beyond_knee(&self) -> String {
+        let ((knee, row), (last, _), (at, best)) = (self.knee(), self.last(), self.best());
+        if knee >= last {
+            return format!("more than {} was not measured", number(last));
+        }
+        let more = ((rate(best) / rate(row) - 1.0) * 100.0).round();
+        match more >= 1.0 {
+            true => format!(
+                "more gives at most {} % more, at {} (measured up to {})",
+                number(more),
+                number(at),
+                number(last)
+            ),
+            false => format!("more gives none (measured up to {})", number(last)),
+        }
+    }
+
+    /// The limit of a control group that its most comes up to, in words.
+    pub(crate) fn limit(&self) -> Option<String> {
+        limit(self.experiment, self.most())
     }
 
     /// The smallest load that has about all of the most.
@@ -74,6 +133,35 @@ impl<'a> Curve<'a> {
         let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
         *found.unwrap_or(&self.last())
     }
+}
+
+/// A token bucket lets a little more or less through than its rate.
+const AT_THE_LIMIT: f64 = 0.85;
+
+/// The limit of a control group that so many reads a second come up to, in words: then the device may have more to give.
+pub(crate) fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
+    let block = experiment.number("block_bytes").unwrap_or(0.0);
+    let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;
+    let at = |value: f64, limit: f64| value >= AT_THE_LIMIT * limit;
+    let reads = experiment.number(IO_LIMIT_READS).filter(|limit| at(per_second, *limit));
+    let bytes = experiment.number(IO_LIMIT_BYTES).filter(|limit| at(per_second * block, *limit));
+    let words = match (reads, bytes) {
+        (Some(limit), _) => format!("{} reads a second", number(limit)),
+        (None, Some(limit)) => format!("{} MB/s", number(limit / 1e6)),
+        (None, None) => return None,
+    };
+    Some(format!("the limit of {words} that {by} sets"))
+}
+
+/// Parameters of experiments under a limit of a control group.
+pub(crate) const IO_LIMIT_BY: &str = "io_limit_by";
+/// See [`IO_LIMIT_BY`].
+pub(crate) const IO_LIMIT_READS: &str = "io_limit_reads_per_s";
+/// See [`IO_LIMIT_BY`].
+pub(crate) const IO_LIMIT_BYTES: &str = "io_limit_bytes_per_s";
+
+fn rate(row: &Row) -> f64 {
+    row.metrics.get(metric::IOPS).unwrap_or(0.0)
 }
 
 /// The sweep over concurrency whose row reached the most reads a second: of `saturate`, else of `random`.
@@ -86,6 +174,9 @@ pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
             if let Some(axis) = axis.filter(|_| group[0].name == name && whole(group[0])) {
                 curves.extend(curves_of(section, &group, &axis, enough));
             }
+        }
+        if curves.iter().any(|curve| curve.proven) {
+            curves.retain(|curve| curve.proven);
         }
         curves.into_iter().max_by(|a, b| a.most().total_cmp(&b.most()))
     })
@@ -106,17 +197,18 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, en
             names.push(&row.name);
         }
     }
-    let points = |name: &str| {
+    let curve = |name: &str| {
         let point = |experiment: &&'a Experiment| {
-            let row =
-                experiment.row(name).filter(|row| counts(row) && row.metrics.get(metric::IOPS).is_some())?;
+            let row = experiment
+                .row(name)
+                .filter(|row| is_direct(row) && row.metrics.get(metric::IOPS).is_some())?;
             Some((experiment.number(&axis.parameter)?, row))
         };
         let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        points
+        let proven = points.iter().all(|(_, row)| row.is_proven());
+        Curve { section, load: axis.label.clone(), enough, points, experiment: group[0], proven }
     };
-    let curve = |name: &str| Curve { section, load: axis.label.clone(), enough, points: points(name) };
     names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
 }
 
@@ -135,7 +227,9 @@ pub(crate) mod tests {
             }
             Sample { repeat: index as u32, metrics }
         });
-        Row::from_samples(name, samples.collect()).cache(CacheState::Direct)
+        let mut row = Row::from_samples(name, samples.collect()).cache(CacheState::Direct);
+        row.conditions.push(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02));
+        row
     }
 
     /// A report of these experiments.

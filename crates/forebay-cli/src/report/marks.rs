@@ -155,9 +155,12 @@ fn result(all: &[&Limit<'_>]) -> String {
 
 /// The value that comes nearest to failing, or fails most.
 fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
-    let values = gates.iter().filter_map(|gate| gate.value);
-    let at_least = gates.iter().any(|gate| gate.at_least.is_some());
-    if at_least { values.min_by(f64::total_cmp) } else { values.max_by(f64::total_cmp) }
+    let excess = |value: f64| {
+        let below = gates.iter().filter_map(|gate| gate.at_least).map(|least| least - value);
+        let above = gates.iter().filter_map(|gate| gate.at_most).map(|most| value - most);
+        below.chain(above).reduce(f64::max).unwrap_or(value)
+    };
+    gates.iter().filter_map(|gate| gate.value).max_by(|a, b| excess(*a).total_cmp(&excess(*b)))
 }
 
 /// A gate that fails more often than this has one sentence for all: on a busy machine it may be every row.

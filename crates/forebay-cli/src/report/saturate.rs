@@ -1,5 +1,6 @@
 //! Titles and sentences of `measure saturate`.
 
+use super::facts;
 use super::histogram::counts_us;
 use super::knee::{Definition, Level, Saturation, saturation};
 use super::modes::two_sorts;
@@ -54,6 +55,8 @@ struct Curve<'a> {
     name: &'a str,
     levels: Vec<Level>,
     rows: Vec<&'a Row>,
+    /// The limit of a control group that its most comes up to, in words.
+    limit: Option<String>,
 }
 
 impl Curve<'_> {
@@ -132,12 +135,15 @@ fn curves<'a>(experiments: &[&'a Experiment]) -> Vec<Curve<'a>> {
             let (Some(per_second), Some(mean_us)) = figures else { continue };
             let known = curves.iter().position(|curve| curve.name == row.name);
             let place = known.unwrap_or_else(|| {
-                curves.push(Curve { name: &row.name, levels: Vec::new(), rows: Vec::new() });
+                curves.push(Curve { name: &row.name, levels: Vec::new(), rows: Vec::new(), limit: None });
                 curves.len() - 1
             });
             curves[place].levels.push(Level { readers, per_second, mean_us });
             curves[place].rows.push(row);
         }
+    }
+    for curve in &mut curves {
+        curve.limit = experiments.first().and_then(|experiment| facts::limit(experiment, curve.most()));
     }
     curves
 }
@@ -147,9 +153,10 @@ fn limit(curve: &Curve<'_>, found: &Saturation) -> String {
     let [_, _, share] = found.knees;
     let last = curve.levels.len() - 1;
     let (at, end) = (curve.levels[share], curve.levels[last]);
-    let why = match curve.is_bound_by_processors() {
-        true => "; its processors are busy then, so this is their limit and not the device's",
-        false => "",
+    let why = match (curve.is_bound_by_processors(), &curve.limit) {
+        (true, _) => "; its processors are busy then, so this is their limit and not the device's".to_owned(),
+        (false, Some(limit)) => format!("; this is {limit}, and not the device's"),
+        (false, None) => String::new(),
     };
     format!(
         "`{}`: from {} reader{} on each further one only adds latency: {} reads a second, 99 of 100 within {} µs there; {} \
@@ -185,7 +192,11 @@ fn knees(curve: &Curve<'_>, found: &Saturation) -> String {
 fn programs(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
     let alone = curve.levels.first()?.per_second;
     let places = found.places?;
-    let carrier = if curve.is_bound_by_processors() { "this machine" } else { "this device" };
+    let carrier = match (curve.is_bound_by_processors(), &curve.limit) {
+        (true, _) => "this machine",
+        (false, Some(_)) => "this limit",
+        (false, None) => "this device",
+    };
     // A device for two serves 1.98 at the speed of one: what is missing is the waiting for each other.
     let rest = match (places * ROUNDED).floor() {
         one if one <= 1.0 => "one such program, and each further one takes from the others".to_owned(),
@@ -363,6 +374,28 @@ mod tests {
             one[0].contains("from 1 reader on") && one[2].contains("carries one such program"),
             "{one:?}"
         );
+    }
+
+    /// Story: a container with `io.max riops=160000`: "this device carries 16 such programs".
+    #[test]
+    fn a_limit_of_a_control_group_is_not_called_one_of_the_device() {
+        let limited = |reads: u32| -> Vec<Experiment> {
+            let note = |experiment: Experiment| {
+                experiment
+                    .parameter(facts::IO_LIMIT_BY, "/sys/fs/cgroup/a/io.max")
+                    .parameter(facts::IO_LIMIT_READS, reads)
+            };
+            closed("pread", 16.0, 0.3).into_iter().map(note).collect()
+        };
+        let sentences = of(&limited(160_000));
+        assert!(
+            sentences[0].contains(
+                "this is the limit of 160,000 reads a second that /sys/fs/cgroup/a/io.max sets, and not the device's"
+            ) && sentences[2].contains("this limit carries 16 such programs"),
+            "{sentences:?}"
+        );
+        // One that is far away limits nothing.
+        assert!(of(&limited(900_000))[2].contains("this device carries 16 such programs"));
     }
 
     #[test]

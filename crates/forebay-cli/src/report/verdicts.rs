@@ -12,9 +12,26 @@ use crate::result::{CacheState, Experiment, Row, metric};
 pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
     let of_kind = |kind: &&Kind| {
         let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
-        (kind.verdicts)(&own)
+        sentences(kind, &own)
     };
     ALL.iter().flat_map(of_kind).collect()
+}
+
+/// What `kind` says of its experiments, without the rows that are not believed.
+pub(crate) fn sentences(kind: &Kind, own: &[&Experiment]) -> Vec<String> {
+    let believed: Vec<Experiment> = own.iter().map(|experiment| believed(experiment)).collect();
+    (kind.verdicts)(&believed.iter().collect::<Vec<_>>())
+}
+
+/// The experiment with rows that were measured and are not believed turned into rows without figures.
+fn believed(experiment: &Experiment) -> Experiment {
+    let mut believed = experiment.clone();
+    for row in &mut believed.rows {
+        if let Some(why) = row.disbelieved() {
+            *row = Row::skipped(row.name.as_str(), why);
+        }
+    }
+    believed
 }
 
 /// The verdicts of `measure scan`.
@@ -176,8 +193,12 @@ fn knee(group: &[&Experiment], most: f64, sentences: &mut Vec<String>) {
         let waits = row.metrics.get(metric::P99_US).map_or_else(String::new, |wait| {
             format!(", where 99 of 100 reads take at most {} µs", number(wait))
         });
+        let end = match points.last() {
+            Some((last, _)) if depth >= last => "; more in flight was not measured",
+            _ => "",
+        };
         sentences.push(format!(
-            "over {}, {depth} direct read{} in flight reach 90 % of the most that was seen ({} a second){waits}",
+            "over {}, {depth} direct read{} in flight reach 90 % of the most that was seen ({} a second){waits}{end}",
             span(group[0]),
             if *depth == 1.0 { "" } else { "s" },
             number(most)

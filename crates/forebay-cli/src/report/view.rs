@@ -1,6 +1,7 @@
 //! What the page asks about experiments: over which parameter they were swept, which charts they have, what they say.
 
 use super::columns::Column;
+use super::verdicts;
 use crate::measure::kind;
 use crate::result::Experiment;
 
@@ -63,7 +64,7 @@ pub(crate) fn column(experiment: &Experiment, metric: &str) -> Option<&'static C
 
 /// What the numbers of experiments that belong together say, the most important first.
 pub(crate) fn sentences(group: &[&Experiment]) -> Vec<String> {
-    group.first().map_or_else(Vec::new, |first| (kind::of(first).verdicts)(group))
+    group.first().map_or_else(Vec::new, |first| verdicts::sentences(kind::of(first), group))
 }
 
 #[cfg(test)]

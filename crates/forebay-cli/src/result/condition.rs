@@ -39,6 +39,12 @@ impl Condition {
         Self { name: name.to_owned(), value, at_most, passed, ..Self::default() }
     }
 
+    /// A value that should be no less than `least` and no more than `most`.
+    pub(crate) fn within(name: &str, value: f64, least: f64, most: f64) -> Self {
+        let passed = Some((least..=most).contains(&value));
+        Self { at_most: Some(most), passed, ..Self::at_least(name, value, least) }
+    }
+
     /// Nothing is known, and why.
     pub(crate) fn unknown(name: &str, why: impl Into<String>) -> Self {
         Self { name: name.to_owned(), why: why.into(), ..Self::default() }
@@ -48,6 +54,14 @@ impl Condition {
     pub(crate) fn because(mut self, why: &str) -> Self {
         why.clone_into(&mut self.why);
         self
+    }
+
+    /// How far the value lies outside of the limits; negative within them. `None` without a value or a limit.
+    pub(crate) fn excess(&self) -> Option<f64> {
+        let value = self.value?;
+        let below = self.at_least.map(|least| least - value);
+        let above = self.at_most.map(|most| value - most);
+        below.into_iter().chain(above).reduce(f64::max)
     }
 
     /// Whether it failed.

@@ -68,6 +68,17 @@ pub fn check_document(value: &Value) {
     }
 }
 
+/// A percentile of a row; where it rests on too few operations, which the row must say, larger than any.
+pub fn tail(row: &Value, name: &str) -> f64 {
+    row["metrics"][name].as_f64().unwrap_or_else(|| {
+        assert!(
+            row["left_out"][name].as_str().is_some_and(|why| why.contains("are needed")),
+            "{name}: {row}"
+        );
+        f64::INFINITY
+    })
+}
+
 /// A directory of the test's own on the disk that holds the build, removed at the end.
 pub struct Directory(PathBuf);
 

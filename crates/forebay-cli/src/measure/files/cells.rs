@@ -93,6 +93,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: None,
             // Names and inodes are in memory.
             busy_on_purpose: call == Call::Stat,
+            ..Claim::default()
         };
         Ok(Taken { metrics: metrics(call, &answer), evidence: answer.evidence, claim })
     })?;

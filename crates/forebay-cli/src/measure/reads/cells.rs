@@ -91,6 +91,8 @@ impl Shape<'_> {
                     .then(|| answer.operations * self.block_bytes),
                 workers: way.is_one_thread().then_some(1),
                 busy_on_purpose: self.count_calls,
+                exact: true,
+                blocking: way.is_blocking(),
                 ..Claim::default()
             };
             Ok(Taken { metrics: metrics(way, setting, &answer), evidence: answer.evidence, claim })

@@ -157,6 +157,11 @@ impl Way {
     }
 
     /// Whether all of the program's part runs on one thread, so that one processor is all it can use.
+    /// Each read is a system call of the thread that wants it, or of one that waits in its stead.
+    pub(in crate::measure) const fn is_blocking(self) -> bool {
+        matches!(self, Self::Pread | Self::PreadHipri | Self::TokioFs | Self::SpawnBlocking)
+    }
+
     pub(in crate::measure) const fn is_one_thread(self) -> bool {
         matches!(
             self,

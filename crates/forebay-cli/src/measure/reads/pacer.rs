@@ -51,6 +51,8 @@ pub(super) enum Phase {
 pub(super) struct Ask {
     /// Open loop: when it is due.
     pub(super) due: Option<Instant>,
+    /// Closed loop: it was begun while system calls are counted.
+    pub(super) calls_count: bool,
 }
 
 impl Pacer {
@@ -69,8 +71,11 @@ impl Pacer {
     /// The next read for a reader that is free; in an open loop it may be due later. `None`: the reader has ended.
     pub(super) fn ask(&self) -> Option<Ask> {
         match &self.arrivals {
-            Some(arrivals) => arrivals.take().map(|due| Ask { due: Some(due) }),
-            None => (self.phase() != Phase::Over).then_some(Ask { due: None }),
+            Some(arrivals) => arrivals.take().map(|due| Ask { due: Some(due), calls_count: false }),
+            None => match self.phase() {
+                Phase::Over => None,
+                phase => Some(Ask { due: None, calls_count: phase == Phase::Calls }),
+            },
         }
     }
 
@@ -156,7 +161,8 @@ mod tests {
         let pacer = Pacer::new(&work(Pacing::Closed));
         for phase in [Phase::Warming, Phase::Counting, Phase::Calls, Phase::Draining] {
             pacer.enter(phase);
-            assert_eq!((pacer.phase(), pacer.ask()), (phase, Some(Ask { due: None })));
+            let calls_count = phase == Phase::Calls;
+            assert_eq!((pacer.phase(), pacer.ask()), (phase, Some(Ask { due: None, calls_count })));
         }
         pacer.enter(Phase::Over);
         assert_eq!((pacer.phase(), pacer.ask(), pacer.is_open()), (Phase::Over, None, false));

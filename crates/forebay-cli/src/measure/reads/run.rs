@@ -120,6 +120,8 @@ fn gauge(job: &Job, work: &ReadWork, pacer: &Pacer) -> anyhow::Result<Gauged> {
         let counter = CallCounter::start();
         pacer.enter(Phase::Calls);
         std::thread::sleep(CALLS);
+        // Of reads that begin and end in the phase every call is in the count, which is read when the phase is over.
+        pacer.enter(Phase::Draining);
         // Where it is refused, the ways count for themselves.
         calls = counter.and_then(|mut counter| counter.count()).ok();
     }

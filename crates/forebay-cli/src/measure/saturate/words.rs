@@ -1,5 +1,6 @@
 //! How `measure saturate` made its numbers, in words.
 
+use super::super::io_limit::IoLimit;
 use super::super::reads::Shape;
 use super::super::units::show_bytes;
 use crate::result::Experiment;
@@ -18,7 +19,7 @@ pub(super) fn experiment(shape: &Shape<'_>, kind: &str, repeats: usize) -> Exper
         .parameter("own_file", subject.pattern.is_some())
         .parameter("seed", shape.context.seed);
     experiment.notes = notes(shape, repeats);
-    experiment
+    IoLimit::note(subject.io_limit.as_ref(), experiment)
 }
 
 fn method(shape: &Shape<'_>, kind: &str) -> String {

@@ -214,6 +214,7 @@ fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
         read_bytes: (!work.row.uses_page_cache() && work.row != WalkRow::NoLookups)
             .then(|| answer.lookups * work.depth * work.read_bytes() as u64),
         workers: Some(work.workers()),
+        exact: true,
         ..Claim::default()
     };
     Taken { metrics: metrics(&answer, work.row, work.in_flight), evidence: answer.evidence, claim }

@@ -16,32 +16,29 @@ const BUSY: f64 = 0.9;
 
 pub(super) fn pattern(report: &Report) -> Answer {
     let question = "Does the pattern keep the device from its bandwidth?";
-    let best = |found: Vec<facts::Found<'_>>| {
-        found.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).map(|found| (found.value, found.section))
-    };
-    let Some((bandwidth, _)) = best(rows(report, "scan", metric::MB_PER_S)) else {
+    let scans = facts::of_device(report, "scan", metric::MB_PER_S).into_iter();
+    let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
         return Answer::unknown(
             question,
             "How fast the device reads in sequence was not measured.",
             "forebay measure scan",
         );
     };
+    let bandwidth = scan.value;
     let Some(curve) = facts::curve(report) else {
         return Answer::unknown(
             question,
             &format!(
-                "In sequence this device gives {} MB/s; reads at random were not measured.",
+                "In sequence `{}` gets {} MB/s of the device; reads at random were not measured.",
+                scan.row.name,
                 number(bandwidth)
             ),
             "forebay measure random",
         );
     };
-    let block = rows(report, "random", metric::IOPS)
-        .iter()
-        .chain(&rows(report, "saturate", metric::IOPS))
-        .find_map(|found| found.experiment.number("block_bytes"))
-        .unwrap_or(4096.0);
-    let (alone, most) = (iops(curve.first().1) * block / 1e6, curve.most() * block / 1e6);
+    let block = curve.experiment.number("block_bytes").unwrap_or(4096.0);
+    let ((fewest, first), (at, best)) = (curve.first(), curve.best());
+    let (alone, most) = (iops(first) * block / 1e6, iops(best) * block / 1e6);
     let share = most / bandwidth;
     let verdict = match share {
         share if share >= REACHED => Verdict::No,
@@ -53,16 +50,30 @@ pub(super) fn pattern(report: &Report) -> Answer {
         verdict,
         figure: Some(format!("{} % of the bandwidth", number(share * 100.0))),
         sentence: format!(
-            "In sequence this device gives {} MB/s. Reads of {} at random reach {} MB/s of it with many in flight, and {} MB/s \
-             ({} %) one at a time.",
+            "In sequence `{}` gets {} MB/s of the device. Reads of {} at random with `{}` reach {} MB/s ({}: {}), and {} MB/s \
+             ({} %) with {}.{}",
+            scan.row.name,
             number(bandwidth),
             bytes(block as u64),
+            best.name,
             number(most),
+            curve.load,
+            number(at),
             number(alone),
-            number(alone / bandwidth * 100.0)
+            number(alone / bandwidth * 100.0),
+            number(fewest),
+            unproven(&curve)
         ),
         section: Some(curve.section),
         command: None,
+    }
+}
+
+/// What is said where the device has no counters that prove what it did.
+fn unproven(curve: &Curve<'_>) -> &'static str {
+    match curve.proven {
+        true => "",
+        false => " No counter of a device proves that these reads came from it.",
     }
 }
 
@@ -80,15 +91,21 @@ pub(super) fn saturated(report: &Report) -> Answer {
     let waits = |row: &Row| row.metrics.get(metric::P99_US);
     let command = (!report.experiments.iter().any(|experiment| experiment.name == "saturate"))
         .then_some("forebay measure saturate");
+    let limit = curve
+        .limit()
+        .map_or_else(String::new, |limit| format!(" That is {limit}: the device may have more to give."));
     if knee >= last {
         return Answer {
             question,
             verdict: Verdict::No,
             figure: Some(format!("{} IOPS and rising", number(curve.most()))),
             sentence: format!(
-                "Throughput still grew at the largest load measured ({}: {}), so the limit is further out.",
+                "Throughput of `{}` still grew at the largest load measured ({}: {}); {}.{limit}{}",
+                row.name,
                 curve.load,
-                number(last)
+                number(last),
+                curve.beyond_knee(),
+                unproven(&curve)
             ),
             section: Some(curve.section),
             command,
@@ -108,64 +125,123 @@ pub(super) fn saturated(report: &Report) -> Answer {
         verdict: if knee <= curve.first().0 { Verdict::Yes } else { Verdict::Partly },
         figure: Some(format!("from {} on", number(knee))),
         sentence: format!(
-            "{} of them ({}) reach what this device gives, {} IOPS; each further one only adds latency.{latency}",
+            "{} of them ({}) reach {} IOPS with `{}`; {}.{latency}{limit}{}",
             number(knee),
             curve.load,
-            number(curve.most())
+            number(iops(row)),
+            row.name,
+            curve.beyond_knee(),
+            unproven(&curve)
         ),
         section: Some(curve.section),
         command,
     }
 }
 
+/// A row in one experiment: rate and cost of the same reads, which alone may be multiplied.
+struct Cell<'a> {
+    row: &'a Row,
+    /// `readers: 32`.
+    load: String,
+    per_second: f64,
+    cost_us: f64,
+    section: usize,
+}
+
+impl<'a> Cell<'a> {
+    fn new(row: &'a Row, load: String, section: usize) -> Option<Self> {
+        let (per_second, cost_us) = (row.metrics.get(metric::IOPS)?, row.metrics.get(metric::CPU_US_PER_IO)?);
+        (per_second > 0.0).then_some(Self { row, load, per_second, cost_us, section })
+    }
+
+    /// Processors that it keeps busy.
+    fn processors(&self) -> f64 {
+        self.per_second * self.cost_us / 1e6
+    }
+
+    /// How busy its busiest thread is, where that is its limit.
+    fn bound_by_a_thread(&self) -> Option<f64> {
+        let gate = self.row.conditions.iter().find(|gate| gate.name == "generator" && gate.failed())?;
+        gate.value
+    }
+
+    fn words(&self) -> String {
+        format!(
+            "`{}` {} µs at {} reads a second, {} processors",
+            self.row.name,
+            number(self.cost_us),
+            number(self.per_second),
+            number(self.processors())
+        )
+    }
+}
+
+/// The cells of the measurement of processor time with the most readers, the cheapest first.
+fn costs(report: &Report) -> Vec<Cell<'_>> {
+    let readers = |found: &facts::Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
+    let all = rows(report, "cpu", metric::CPU_US_PER_IO);
+    let most = all.iter().map(readers).fold(0.0, f64::max);
+    let load = format!("readers: {}", number(most));
+    let mut cells = Vec::new();
+    for found in all.into_iter().filter(|found| readers(found) == most) {
+        cells.extend(Cell::new(found.row, load.clone(), found.section));
+    }
+    cells.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
+    cells
+}
+
 pub(super) fn processor(report: &Report) -> Answer {
     let question = "Is a processor the limit?";
-    let limit = facts::curve(report).map(|curve| (curve.most(), curve.section));
-    let mut costs = rows(report, "cpu", metric::CPU_US_PER_IO);
-    let own = !costs.is_empty();
-    if costs.is_empty() {
-        costs = limit.map_or_else(Vec::new, |(_, section)| {
-            let all = rows(report, "random", metric::CPU_US_PER_IO).into_iter();
-            all.chain(rows(report, "saturate", metric::CPU_US_PER_IO))
-                .filter(|found| found.section == section)
-                .collect()
-        });
-    }
-    costs.sort_by(|a, b| a.value.total_cmp(&b.value));
-    let (Some(least), Some(most), Some((iops, _))) = (costs.first(), costs.last(), limit) else {
+    let costs = costs(report);
+    let best = facts::curve(report).and_then(|curve| {
+        let ((load, row), section) = (curve.best(), curve.section);
+        Cell::new(row, format!("{}: {}", curve.load, number(load)), section)
+    });
+    let fastest = || self::costs(report).into_iter().max_by(|a, b| a.per_second.total_cmp(&b.per_second));
+    let Some(best) = best.or_else(fastest) else {
         return Answer::unknown(
             question,
-            "The processor time of a read beside what the device gives was not measured.",
+            "The processor time of a read, beside how many there were in a second, was not measured.",
             "forebay measure cpu",
         );
     };
     let processors = report.environment.cpus_allowed.max(1) as f64;
-    let needs = |found: &facts::Found<'_>| iops * found.value / 1e6;
-    let verdict = match (needs(least) / processors >= BUSY, needs(most) / processors >= BUSY) {
-        (true, _) => Verdict::Yes,
-        (false, true) => Verdict::Partly,
-        (false, false) => Verdict::No,
+    let is_busy = |cell: &Cell<'_>| cell.processors() / processors >= BUSY;
+    let mut sentence = format!(
+        "`{}` reached the most, {} reads a second ({}). Each took {} µs of processor time: {} of {} processors.",
+        best.row.name,
+        number(best.per_second),
+        best.load,
+        number(best.cost_us),
+        number(best.processors()),
+        number(processors)
+    );
+    if let Some(share) = best.bound_by_a_thread() {
+        sentence.push_str(&format!(
+            " Its busiest thread worked {} % of the time.",
+            number((share * 100.0).round())
+        ));
+    }
+    if let [first, .., last] = &costs[..] {
+        sentence.push_str(&format!(
+            " Side by side ({}), a read costs from {} to {}.",
+            first.load,
+            first.words(),
+            last.words()
+        ));
+    }
+    let verdict = match is_busy(&best) {
+        true => Verdict::Yes,
+        false if best.bound_by_a_thread().is_some() || costs.iter().any(is_busy) => Verdict::Partly,
+        false => Verdict::No,
     };
-    let (low, high) = (number(needs(least)), number(needs(most)));
-    let range = if verdict == Verdict::Partly { format!("{low} to {high}") } else { low };
     Answer {
         question,
         verdict,
-        figure: Some(format!("{range} of {} processors", number(processors))),
-        sentence: format!(
-            "The {} IOPS that the device gives cost {} processors with `{}` ({} µs a read, so one drives {} a second) and {} \
-             with `{}` ({} µs).",
-            number(iops),
-            number(needs(least)),
-            least.row.name,
-            number(least.value),
-            number(1e6 / least.value.max(1e-3)),
-            number(needs(most)),
-            most.row.name,
-            number(most.value)
-        ),
-        section: Some(least.section),
-        command: (!own).then_some("forebay measure cpu"),
+        figure: Some(format!("{} of {} processors", number(best.processors()), number(processors))),
+        sentence,
+        section: Some(best.section),
+        command: costs.is_empty().then_some("forebay measure cpu"),
     }
 }
 
@@ -286,7 +362,9 @@ mod tests {
         let answer = pattern(&report(experiments));
         assert_eq!(answer.verdict, Verdict::Yes);
         assert!(
-            answer.sentence.contains("reach 336 MB/s of it with many in flight, and 41.0 MB/s (1.71 %)"),
+            answer.sentence.contains(
+                "with `direct` reach 336 MB/s (reads in flight: 128), and 41.0 MB/s (1.71 %) with 1."
+            ),
             "{answer:?}"
         );
         let mut experiments = random(figures);
@@ -311,23 +389,75 @@ mod tests {
         assert_eq!(flat.verdict, Verdict::Yes);
     }
 
+    /// Story: the page said "2.95 of 2 processors", the cost of a read at depth 1 times the rate at depth 128; of 2
+    /// processors 0.44 were busy.
     #[test]
-    fn a_processor_that_is_the_limit_is_told_with_the_dearest_and_the_cheapest_way() {
-        let cpu = |cheap: f64, dear: f64| {
-            let mut experiment = Experiment::new("cpu", "");
+    fn a_processor_is_judged_by_rate_and_cost_of_the_same_reads() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        // Alone a read costs 36 µs, beside 127 others 5.4.
+        for (experiment, cost) in experiments.iter_mut().zip([36.0, 9.0, 6.0, 5.4]) {
+            let rate = experiment.rows[0].metrics.get(metric::IOPS).expect("measured");
+            experiment.rows = vec![row("direct", &[(metric::IOPS, rate), (metric::CPU_US_PER_IO, cost)])];
+        }
+        let alone = |cost: f64| {
+            let mut experiment = Experiment::new("cpu", "").parameter("readers", 1);
             experiment.rows = vec![
-                row("io_uring", &[(metric::CPU_US_PER_IO, cheap)]),
-                row("tokio-fs", &[(metric::CPU_US_PER_IO, dear)]),
+                row("io_uring", &[(metric::CPU_US_PER_IO, cost), (metric::IOPS, 10e3)]),
+                row("tokio-fs", &[(metric::CPU_US_PER_IO, 2.0 * cost), (metric::IOPS, 9e3)]),
             ];
             experiment
         };
-        let verdict = |cheap, dear| {
-            let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
-            experiments.push(cpu(cheap, dear));
-            processor(&report(experiments)).verdict
+        let of = |cost: f64| {
+            let mut all = experiments.clone();
+            all.push(alone(cost));
+            processor(&report(all))
         };
-        assert_eq!(verdict(2.0, 5.0), Verdict::No);
-        assert_eq!(verdict(2.0, 30.0), Verdict::Partly);
-        assert_eq!(verdict(25.0, 30.0), Verdict::Yes);
+        let answer = of(36.0);
+        assert_eq!((answer.verdict, answer.figure.as_deref()), (Verdict::No, Some("0.443 of 2 processors")));
+        assert!(
+            answer.sentence.starts_with(
+                "`direct` reached the most, 82,000 reads a second (reads in flight: 128). Each took 5.40 µs of processor time: \
+                 0.443 of 2 processors."
+            ) && answer.sentence.contains("`tokio-fs` 72 µs at 9,000 reads a second, 0.648 processors"),
+            "{answer:?}"
+        );
+        // A way that keeps both busy, and a thread that has no time left.
+        assert_eq!(of(110.0).verdict, Verdict::Partly);
+        let busy = crate::result::Condition::at_most("generator", 0.97, 0.9);
+        experiments[3].rows[0].conditions.push(busy);
+        let answer = processor(&report(experiments));
+        assert_eq!(answer.verdict, Verdict::Partly);
+        assert!(answer.sentence.contains("Its busiest thread worked 97 % of the time."), "{answer:?}");
+    }
+
+    /// Story: "IOPS that the device gives" was `buffered`, of which the page cache served 22 %.
+    #[test]
+    fn what_the_page_cache_serves_in_part_is_not_the_device() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            let mut cached = row("buffered", &[(metric::IOPS, 110e3), (metric::CPU_US_PER_IO, 9.0)]);
+            cached.cache = Some(crate::result::CacheState::MemoryLimited);
+            cached.conditions.clear();
+            experiment.rows.push(cached);
+            // And one whose device was asked for less than it says.
+            let mut short = row("direct-tokio", &[(metric::IOPS, 120e3), (metric::CPU_US_PER_IO, 9.0)]);
+            short.conditions = vec![crate::result::Condition::within("device_bytes", 0.78, 0.95, 1.02)];
+            experiment.rows.push(short);
+        }
+        for answer in answers(&report(experiments)) {
+            assert!(
+                !answer.sentence.contains("110,000") && !answer.sentence.contains("120,000"),
+                "{answer:?}"
+            );
+        }
+    }
+
+    /// Story: "more than 128 gives none", where 128 was the most measured.
+    #[test]
+    fn nothing_is_said_of_loads_that_were_not_measured() {
+        let rising = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 200e3)]));
+        assert!(saturated(&rising).sentence.ends_with("more than 128 was not measured."), "{rising:?}");
+        let flat = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 80e3)])));
+        assert!(flat.sentence.contains("more gives none (measured up to 128)"), "{flat:?}");
     }
 }

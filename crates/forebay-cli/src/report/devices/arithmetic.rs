@@ -1,0 +1,194 @@
+//! Arithmetic of the summary's sentences, done again: each figure must be that of one cell of the data, the one that the
+//! sentence names, and each product and share one of figures of that cell.
+
+use super::observe::{self, Seen};
+use super::planted::Device;
+use super::{devices, saturate_of};
+use crate::environment::Environment;
+use crate::measure::reads::names;
+use crate::report::advice::advice;
+use crate::report::answers::{Answer, answers};
+use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Report, Row, Sample, metric};
+
+const BLOCK: f64 = 4096.0;
+/// Numbers are written with three digits.
+const ROUNDED: f64 = 0.006;
+
+/// A row of the experiment with so many times the rate, which costs `cost_us`; the device moved so much of its bytes.
+fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, moved: Option<f64>) -> Row {
+    let rate = row.metrics.get(metric::IOPS).expect("measured") * times;
+    let mut metrics = Metrics::default();
+    metrics
+        .set(metric::IOPS, rate)
+        .set(names::MEAN_US, row.metrics.get(names::MEAN_US).expect("measured") / times)
+        .set(metric::CPU_US_PER_IO, cost_us);
+    let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
+    row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
+    row
+}
+
+/// A sweep in which reads get cheaper with the load, beside rows that are faster and say nothing of the device.
+fn report(seen: &[Seen]) -> Report {
+    let sweep = |seen: &Seen| {
+        let mut experiment =
+            saturate_of(seen).parameter("load", seen.readers).parameter("block_bytes", BLOCK);
+        let own = experiment.rows.remove(0);
+        let cost_us = 300.0 + 3000.0 / f64::from(seen.readers);
+        experiment.rows = vec![
+            beside(&own, "forebay", 1.0, cost_us, CacheState::Direct, Some(1.0)),
+            beside(&own, "cached", 1.3, 400.0, CacheState::MemoryLimited, None),
+            beside(&own, "short", 1.5, 200.0, CacheState::Direct, Some(0.78)),
+        ];
+        experiment
+    };
+    let mut experiments: Vec<Experiment> = seen.iter().map(sweep).collect();
+    let mut cpu = Experiment::new("cpu", "").parameter("readers", 1);
+    let alone = saturate_of(&seen[0]).rows.remove(0);
+    cpu.rows = vec![
+        beside(&alone, "io_uring", 1.0, 2000.0, CacheState::Direct, Some(1.0)),
+        beside(&alone, "tokio-fs", 0.8, 4000.0, CacheState::Evicted, None),
+    ];
+    let mut scan = Experiment::new("scan", "");
+    for (name, rate, cache, moved) in [
+        ("direct-large", 40.0, CacheState::Direct, Some(1.0)),
+        ("buffered", 90.0, CacheState::Warm, None),
+        ("default", 80.0, CacheState::Direct, Some(0.5)),
+    ] {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::MB_PER_S, rate);
+        let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
+        row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
+        scan.rows.push(row);
+    }
+    experiments.extend([cpu, scan]);
+    Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments)
+}
+
+/// The number that stands between the two texts.
+fn between(sentence: &str, before: &str, after: &str) -> Option<f64> {
+    let (_, rest) = sentence.split_once(before)?;
+    rest.split_once(after)?.0.replace(',', "").parse().ok()
+}
+
+fn near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= ROUNDED * other.abs().max(1e-9)
+}
+
+/// A cell of the sweep.
+fn figure(report: &Report, row: &str, readers: f64, name: &str) -> Option<f64> {
+    let sweep = report.experiments.iter().filter(|found| found.name == "saturate");
+    sweep
+        .filter(|found| found.number("readers") == Some(readers))
+        .find_map(|found| found.row(row)?.metrics.get(name))
+}
+
+/// What is wrong with the answers.
+fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String> {
+    let rate = |readers: f64| figure(report, "forebay", readers, metric::IOPS).unwrap_or(f64::NAN);
+    let loads: Vec<f64> = report
+        .experiments
+        .iter()
+        .filter_map(|found| found.number("readers").filter(|_| found.name == "saturate"))
+        .collect();
+    let most = loads.iter().map(|load| rate(*load)).fold(0.0, f64::max);
+    let last = loads.iter().copied().fold(0.0, f64::max);
+    let mut wrong = Vec::new();
+    let mut check = |is_right: Option<bool>, what: &str, sentence: &str| {
+        if is_right != Some(true) {
+            wrong.push(format!("{what}: {sentence}"));
+        }
+    };
+    let [pattern, saturated, processor, ..] = answers;
+
+    // The bandwidth is that of the scan that the device did, both rates are those of the loads that are named.
+    let text = &pattern.sentence;
+    let (bandwidth, at) = (between(text, "gets ", " MB/s"), between(text, "(readers: ", ")"));
+    check(bandwidth.map(|found| near(found, 40.0)), "a bandwidth that no device gave", text);
+    let reach = between(text, "reach ", " MB/s").zip(at);
+    check(reach.map(|(found, at)| near(found * 1e6, rate(at) * BLOCK)), "MB/s of another cell", text);
+    let share = pattern.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " %"));
+    check(share.map(|found| near(found, most * BLOCK / 40e6 * 100.0)), "a share of other figures", text);
+
+    // Rate, cost and product are of one cell, which is the fastest that the device proves.
+    let text = &processor.sentence;
+    let (per_second, at) = (between(text, "the most, ", " reads"), between(text, "(readers: ", ")"));
+    let cost = between(text, "Each took ", " µs");
+    check(per_second.map(|found| near(found, most)), "not the most", text);
+    check(per_second.zip(at).map(|(found, at)| near(found, rate(at))), "a rate of another cell", text);
+    let own = at.and_then(|at| figure(report, "forebay", at, metric::CPU_US_PER_IO));
+    check(cost.zip(own).map(|(found, own)| near(found, own)), "a cost of another cell", text);
+    let product = own.map(|own| most * own / 1e6);
+    let told = processor.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " of "));
+    check(told.zip(product).map(|(found, product)| near(found, product)), "a product of two cells", text);
+
+    // What is said of more load was measured.
+    for text in [&saturated.sentence].into_iter().chain(gains) {
+        let unmeasured = between(text, "more than ", " was not measured");
+        let measured = between(text, "measured up to ", ")");
+        check(Some(unmeasured.is_some() != measured.is_some()), "both, or nothing, of more load", text);
+        check(Some(unmeasured.or(measured) == Some(last)), "not the last load", text);
+        if let Some(more) = between(text, "at most ", " % more") {
+            let at = between(text, "% more, at ", " (");
+            check(at.map(|at| near(rate(at), most)), "the most of another cell", text);
+            check(Some(more < 12.0), "much more, and still the knee", text);
+        }
+    }
+    // Rows that are not the device's work are not in these sentences.
+    for text in [&pattern.sentence, &saturated.sentence, &processor.sentence].into_iter().chain(gains) {
+        let has = ["`cached`", "`short`", "`buffered`", "`default`"].iter().any(|name| text.contains(name));
+        check(Some(!has), "a row that is not the device's work", text);
+    }
+    wrong
+}
+
+fn gains(report: &Report) -> Vec<String> {
+    let all = advice(report).into_iter();
+    all.filter(|advice| advice.what.contains("in flight")).map(|advice| advice.gain).collect()
+}
+
+/// Story: the report multiplied the cost of a read at depth 1 with the rate at depth 128 ("2.95 of 2 processors"), called
+/// a row of which the page cache served a fifth the device's, and said that more than the last load gives nothing.
+#[test]
+fn every_figure_is_of_the_cell_that_its_sentence_names() {
+    // One of three has limits, sorts and jitter enough; the verdicts above see them all.
+    let devices: Vec<Device> = devices().into_iter().filter(|device| !device.remembers).step_by(3).collect();
+    let mut all = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let report = report(&observe::reads(device, 1 + index as u64));
+        let wrong = wrong(&report, &answers(&report), &gains(&report));
+        all.extend(wrong.into_iter().map(|complaint| format!("{}: {complaint}", device.name)));
+    }
+    assert!(all.is_empty(), "{} sentences are wrong\n{}", all.len(), all.join("\n"));
+}
+
+/// The check itself must notice figures of other cells.
+#[test]
+fn figures_of_other_cells_are_noticed() {
+    let all = devices();
+    let device = all.iter().find(|device| device.name == "16 at a time").expect("it is in the table");
+    let report = report(&observe::reads(device, 1));
+    let right = answers(&report);
+    let gains = gains(&report);
+    assert_eq!(wrong(&report, &right, &gains), [""; 0]);
+    let with = |change: &dyn Fn(&mut [Answer; 5])| {
+        let mut answers = right.clone();
+        change(&mut answers);
+        wrong(&report, &answers, &gains).join("\n")
+    };
+    // The cost alone times the rate of all.
+    let most = figure(&report, "forebay", 16.0, metric::IOPS).expect("measured");
+    let product = format!("{:.2} of 2 processors", most * 3300.0 / 1e6);
+    assert!(with(&|answers| answers[2].figure = Some(product.clone())).contains("a product of two cells"));
+    let other = |answers: &mut [Answer; 5]| {
+        answers[2].sentence = answers[2].sentence.replace("readers: ", "readers: 1,");
+    };
+    assert!(with(&other).contains("of another cell"));
+    let none = |answers: &mut [Answer; 5]| {
+        answers[1].sentence = answers[1].sentence.replace("measured up to 256", "measured up to 512");
+    };
+    assert!(with(&none).contains("not the last load"));
+    let cached = |answers: &mut [Answer; 5]| {
+        answers[0].sentence = answers[0].sentence.replace("`forebay`", "`cached`");
+    };
+    assert!(with(&cached).contains("not the device's work"));
+}
