@@ -1,6 +1,6 @@
 //! `forebay diff`: what changed between two results, beyond noise.
 //!
-//! [`compare`] finds it; [`text`] tells it to people, and [`Comparison::to_json`] to programs.
+//! [`compare`] finds it, by the rule in [`noise`]; [`text`] is for people, and [`Comparison::to_json`] for programs.
 
 use serde::Serialize;
 
@@ -8,9 +8,12 @@ use super::select::{keys, label, same, unlike};
 use crate::exit::Failure;
 use crate::measure::kind;
 use crate::report::columns::Column;
-use crate::report::noise::{Difference, difference};
-use crate::result::{Experiment, Report, Row, SCHEMA, metric};
+use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
+use noise::{Outcome, Pair};
 
+mod noise;
+#[cfg(test)]
+mod simulated;
 mod text;
 
 /// All that two results have in common, and what they have not.
@@ -22,6 +25,13 @@ pub(super) struct Comparison {
     compared: usize,
     /// How many of them changed beyond noise.
     changed: usize,
+    /// How many did not: a change worth a word would have been seen.
+    alike: usize,
+    /// Of how many it cannot be said: they have too few repeats for how much they vary.
+    unclear: usize,
+    /// So many repeats of both would be enough for half of those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeats_needed: Option<usize>,
     /// Rows in which something changed.
     rows: Vec<Changed>,
     /// Experiments and rows, as an expression of `assert` names them.
@@ -102,7 +112,7 @@ pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Fai
             names.push(&experiment.name);
         }
     }
-    let mut matched = 0;
+    let mut matched: Vec<Matched> = Vec::new();
     for name in names {
         let keys = keys(&[&before.experiments, &after.experiments], name);
         let of = |report: &'_ Report| -> Vec<Experiment> {
@@ -112,16 +122,13 @@ pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Fai
         for old in olds {
             let place = news.iter().position(|new| keys.iter().all(|key| same(&old, new, key)));
             match place {
-                Some(place) => {
-                    matched += 1;
-                    all.compare(&label(&old, &keys), &old, &news.remove(place));
-                }
+                Some(place) => matched.push((label(&old, &keys), old, news.remove(place))),
                 None => all.only_in_first.push(label(&old, &keys)),
             }
         }
         all.only_in_second.extend(news.iter().map(|new| label(new, &keys)));
     }
-    if matched == 0 {
+    if matched.is_empty() {
         let names = |report: &Report| {
             let mut names: Vec<&str> = report.experiments.iter().map(|found| found.name.as_str()).collect();
             names.dedup();
@@ -134,7 +141,18 @@ pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Fai
             all.lonely().iter().map(|line| format!("\n  {line}")).collect::<String>()
         )));
     }
+    all.fill(&matched);
     Ok(all)
+}
+
+/// An experiment that is in both, with its label.
+type Matched = (String, Experiment, Experiment);
+
+/// The figures of two rows that are compared.
+fn figures<'a>(first: &'a Row, second: &'a Row) -> impl Iterator<Item = Pair<'a>> {
+    let names = first.metrics.0.keys().map(String::as_str);
+    let both = names.filter(|name| *name != metric::SECONDS && second.metrics.get(name).is_some());
+    both.map(move |metric| Pair { metric, first, second })
 }
 
 fn origin(report: &Report) -> Origin {
@@ -156,38 +174,66 @@ impl Comparison {
         Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
     }
 
-    fn compare(&mut self, label: &str, before: &Experiment, after: &Experiment) {
-        let unlike = unlike(before, after);
-        if !unlike.is_empty() {
-            self.unlike.push(Unlike { experiment: label.to_owned(), parameters: unlike });
-        }
-        for old in &before.rows {
-            match after.row(&old.name) {
-                Some(new) => self.rows(label, after, old, new),
-                None => self.only_in_first.push(format!("{label}.{}", old.name)),
+    fn fill(&mut self, matched: &[Matched]) {
+        let rows = |(_, before, after): &'_ Matched| -> Vec<(Row, Row)> {
+            let both =
+                before.rows.iter().filter_map(|old| Some((old.clone(), after.row(&old.name)?.clone())));
+            both.collect()
+        };
+        let rows: Vec<Vec<(Row, Row)>> = matched.iter().map(rows).collect();
+        let pairs: Vec<Pair<'_>> = rows.iter().flatten().flat_map(|(old, new)| figures(old, new)).collect();
+        let mut outcomes = noise::judge(&pairs).into_iter();
+        let mut needed = Vec::new();
+        for ((label, before, after), rows) in matched.iter().zip(&rows) {
+            let unlike = unlike(before, after);
+            if !unlike.is_empty() {
+                self.unlike.push(Unlike { experiment: label.clone(), parameters: unlike });
+            }
+            let missing = |row: &Row, from: &Experiment| {
+                from.row(&row.name).is_none().then(|| format!("{label}.{}", row.name))
+            };
+            self.only_in_first.extend(before.rows.iter().filter_map(|row| missing(row, after)));
+            self.only_in_second.extend(after.rows.iter().filter_map(|row| missing(row, before)));
+            for (old, new) in rows {
+                self.rows(label, after, old, new, &mut outcomes, &mut needed);
             }
         }
-        let is_new = |row: &&Row| before.row(&row.name).is_none();
-        let new = after.rows.iter().filter(is_new);
-        self.only_in_second.extend(new.map(|row| format!("{label}.{}", row.name)));
+        self.repeats_needed = median(needed).map(|repeats| repeats.ceil() as usize);
     }
 
-    fn rows(&mut self, label: &str, experiment: &Experiment, old: &Row, new: &Row) {
+    fn rows(
+        &mut self,
+        label: &str,
+        experiment: &Experiment,
+        old: &Row,
+        new: &Row,
+        outcomes: &mut impl Iterator<Item = Outcome>,
+        needed: &mut Vec<f64>,
+    ) {
         let mut changes = Vec::new();
-        for name in old.metrics.0.keys().filter(|name| name.as_str() != metric::SECONDS) {
-            let Some(difference) = difference(new, old, name) else { continue };
+        for (Pair { metric: name, .. }, outcome) in figures(old, new).zip(outcomes) {
             self.compared += 1;
-            let (change, times) = match difference {
-                Difference::Equal => continue,
-                Difference::More(times) => (Direction::More, times),
-                Difference::Less(times) => (Direction::Less, times),
+            let times = match outcome {
+                Outcome::Changed(times) => times,
+                Outcome::Alike => {
+                    self.alike += 1;
+                    continue;
+                }
+                Outcome::Unclear(repeats) => {
+                    self.unclear += 1;
+                    needed.extend(repeats.map(|repeats| repeats as f64));
+                    continue;
+                }
+            };
+            let (change, times) = match times > 1.0 {
+                true => (Direction::More, times),
+                false => (Direction::Less, 1.0 / times),
             };
             let (Some(first), Some(second)) = (figure(old, name), figure(new, name)) else { continue };
             self.changed += 1;
-            let heading =
-                Column::of(kind::of(experiment), name).map_or(name.as_str(), |column| column.heading);
+            let heading = Column::of(kind::of(experiment), name).map_or(name, |column| column.heading);
             changes.push(Change {
-                metric: name.clone(),
+                metric: name.to_owned(),
                 heading: heading.to_owned(),
                 first,
                 second,
@@ -247,14 +293,26 @@ mod tests {
 
     #[test]
     fn programs_are_told_the_same() {
-        let before =
-            report("random", &[(1, &[100.0, 101.0, 99.0]), (8, &[500.0, 505.0, 495.0]), (32, &[1.0])]);
-        let after = report("random", &[(1, &[103.0, 99.5, 104.0]), (8, &[1000.0, 1005.0, 995.0])]);
+        let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
+        let before = report(
+            "random",
+            &[(1, &[100.0, 101.0, 99.0, 100.5, 99.5]), (8, &steady), (16, &[100.0]), (32, &[1.0])],
+        );
+        let after = report(
+            "random",
+            &[
+                (1, &[103.0, 99.5, 104.0, 100.0, 101.0]),
+                (8, &steady.map(|value| 2.0 * value)),
+                (16, &[300.0]),
+            ],
+        );
         let text = compare(&before, &after).expect("the same experiment").to_json().expect("finite");
         let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!((&found["schema"], &found["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
         let diff = &found["diff"];
-        assert_eq!((&diff["compared"], &diff["changed"]), (&2.into(), &1.into()), "{diff}");
+        let counts = ["compared", "changed", "alike", "unclear"].map(|name| diff[name].as_u64());
+        assert_eq!(counts, [3, 1, 1, 1].map(Some), "{diff}");
+        assert!(diff["repeats_needed"].as_u64().is_some_and(|repeats| (2..=10).contains(&repeats)), "{diff}");
         assert_eq!(diff["only_in_first"], serde_json::json!(["random[depth=32]"]));
         let row = &diff["rows"][0];
         assert_eq!((&row["experiment"], &row["row"]), (&"random[depth=8]".into(), &"direct".into()));
@@ -262,7 +320,7 @@ mod tests {
         assert_eq!((&change["metric"], &change["change"]), (&"iops".into(), &"more".into()), "{change}");
         assert_eq!(
             (change["times"].as_f64(), change["second"]["largest"].as_f64()),
-            (Some(2.0), Some(1005.0))
+            (Some(2.0), Some(1010.0))
         );
         assert_eq!(diff["rows"].as_array().map(Vec::len), Some(1));
         let nothing = report("random", &[(1, &[0.0, 0.0, 0.0])]);
@@ -273,17 +331,31 @@ mod tests {
 
     #[test]
     fn only_what_changed_beyond_noise_is_told() {
-        let before =
-            report("random", &[(1, &[100.0, 101.0, 99.0]), (8, &[500.0, 505.0, 495.0]), (32, &[1.0])]);
-        let after = report("random", &[(1, &[103.0, 99.5, 104.0]), (8, &[1000.0, 1005.0, 995.0])]);
+        let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
+        let before = report(
+            "random",
+            &[(1, &[100.0, 101.0, 99.0, 100.5, 99.5]), (8, &steady), (16, &[100.0]), (32, &[1.0])],
+        );
+        let after = report(
+            "random",
+            &[
+                (1, &[103.0, 99.5, 104.0, 100.0, 101.0]),
+                (8, &steady.map(|value| 2.0 * value)),
+                (16, &[300.0]),
+            ],
+        );
         let text = render(&before, &after);
         assert!(
-            text.contains("random[depth=8].direct\n    iops (IOPS): 500 (495 to 505) -> 1,000 (995 to 1,005): 2 times more"),
+            text.contains("random[depth=8].direct\n    iops (IOPS): 500 (495 to 505) -> 1,000 (990 to 1,010): 2 times more"),
             "{text}"
         );
         assert!(!text.contains("depth=1]"), "{text}");
         assert!(text.contains("only in the first: random[depth=32]"), "{text}");
-        assert!(text.ends_with("2 figures compared: 1 changed beyond noise, 1 equal\n"), "{text}");
+        assert!(
+            text.contains("3 figures compared: 1 changed beyond noise, 1 alike, 1 cannot be told"),
+            "{text}"
+        );
+        assert!(text.contains("repeats of both are needed") && !text.contains("depth=16"), "{text}");
         let same = render(&before, &before);
         assert!(!same.contains("changed beyond noise\n ") && same.contains("0 changed"), "{same}");
     }

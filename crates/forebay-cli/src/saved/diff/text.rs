@@ -20,12 +20,21 @@ impl Comparison {
             text.push_str("\nchanged beyond noise\n");
             self.rows.iter().for_each(|row| row_text(&mut text, row));
         }
-        let equal = self.compared - self.changed;
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "\n{} figures compared: {} changed beyond noise, {equal} equal",
-            self.compared, self.changed
+            "\n{} figures compared: {} changed beyond noise, {} alike, {} cannot be told",
+            self.compared, self.changed, self.alike, self.unclear
         );
+        match (self.unclear, self.repeats_needed) {
+            (0, _) => text.push('\n'),
+            (_, Some(repeats)) => {
+                let _ = writeln!(
+                    text,
+                    ": {repeats} repeats of both are needed (--repeats {repeats}), for half of these"
+                );
+            }
+            (_, None) => text.push_str(": they vary too much from run to run\n"),
+        }
         text
     }
 
