@@ -4,7 +4,7 @@ mod gain;
 
 use gain::gain;
 
-use crate::report::{Call, File, Method, Report, Served, share};
+use crate::report::{Call, File, Method, NOT_TOLD, Report, Served, share};
 
 /// A wait below this share of the time is not what to work on.
 const LITTLE: f64 = 0.05;
@@ -53,6 +53,7 @@ pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
 fn verdict(report: &Report) -> String {
     let (full, some) = (report.full_wait_share, report.some_wait_share);
     if full < LITTLE {
+        let at_device = report.device.map_or(report.full_wait_ns, |device| device.full_wait_at_device_ns);
         let others = if some >= LITTLE {
             format!(", though in {} of it some thread did while others ran", percent(some))
         } else {
@@ -61,17 +62,32 @@ fn verdict(report: &Report) -> String {
         return format!(
             "it stood still for I/O in {} of its time{others}: faster storage would save no more than {}",
             percent(full),
-            time(report.full_wait_ns)
+            time(at_device)
         );
     }
-    let rest = report.wall_ns.saturating_sub(report.full_wait_ns).max(1);
-    format!(
-        "it stood still for I/O in {} of its time, {} of {}: with a device that answers at once it would be \
-         {} times as fast; what its calls cost the processor is not in that",
+    let without = |waits: u64| {
+        let rest = report.wall_ns.saturating_sub(waits).max(1);
+        factor(report.wall_ns as f64 / rest as f64)
+    };
+    let head = format!(
+        "it stood still for I/O in {} of its time, {} of {}",
         percent(full),
         time(report.full_wait_ns),
-        time(report.wall_ns),
-        factor(report.wall_ns as f64 / rest as f64)
+        time(report.wall_ns)
+    );
+    // A device can only shorten what waits for it.
+    let at_device = report.device.map_or(report.full_wait_ns, |device| device.full_wait_at_device_ns);
+    if share(at_device, report.wall_ns) < LITTLE {
+        return format!(
+            "{head}; nearly all of that was above the devices, so a faster one would not help: without any wait it would be \
+             {} times as fast",
+            without(report.full_wait_ns)
+        );
+    }
+    format!(
+        "{head}: with a device that answers at once it would be {} times as fast; what its calls cost the processor is not in \
+         that",
+        without(at_device)
     )
 }
 
@@ -96,10 +112,13 @@ fn row(file: Option<&File>, call: &Call, served: &[Served]) -> String {
                 "{part} of the wait is in no call on a file and no fault on one: memory that comes back from \
                  swap, or I/O beneath calls that are not about files"
             ),
+            NOT_TOLD => format!(
+                "{part} of the wait is in calls that there was no room to follow, or that were under way at the end"
+            ),
             name => format!("{part} of the wait is {name}, {} calls by name or on several files", call.count),
         };
     };
-    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+    let name = name(file);
     let mean = call.time_ns.checked_div(call.count).unwrap_or(0);
     match call.call.as_str() {
         "read" | "io_uring read" => format!("{part} of the wait is {}", reads(file, call, name, served)),
@@ -137,6 +156,11 @@ fn row(file: Option<&File>, call: &Call, served: &[Served]) -> String {
             format!("{part} of the wait is {other} on {name}, {} calls of {} each", call.count, time(mean))
         }
     }
+}
+
+/// The last name of its path; of `/`, which has none, the path.
+fn name(file: &File) -> &str {
+    file.path.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&file.path)
 }
 
 fn reads(file: &File, call: &Call, name: &str, served: &[Served]) -> String {
@@ -185,24 +209,29 @@ fn above(report: &Report) -> Option<String> {
     let part = share(device.full_wait_above_ns, report.full_wait_ns);
     (report.full_wait_share >= LITTLE && part >= 0.3).then(|| {
         format!(
-            "in {} of the standing still no request was at a block device: the time went above it, to \
-             throttling, locks, a journal, or a file system without one (FUSE, network); \
-             a faster device does not shorten that",
+            "in {} of the standing still no request was at a block device: that time went above it, to \
+             throttling, locks, a journal, or a file system without one (FUSE, network), and \
+             a faster device does not shorten it",
             percent(part)
         )
     })
 }
 
 fn amplified(file: &File) -> Option<String> {
-    let read = file.calls.iter().filter(|call| call.call == "read" && call.direct_share.unwrap_or(0.0) < 0.5);
-    let wanted: u64 = read.map(|call| call.bytes).sum();
+    // What the device read was read for all of these.
+    const READS: [&str; 3] = ["read", "io_uring read", "page fault"];
+    let reads = || file.calls.iter().filter(|call| READS.contains(&call.call.as_str()));
+    let wanted: u64 = reads().map(|call| call.bytes).sum();
+    if reads().all(|call| call.direct_share.unwrap_or(0.0) >= 0.5 && call.call != "page fault") {
+        return None;
+    }
     let factor_read = file.device_read_bytes as f64 / wanted.max(1) as f64;
     (file.wait_share >= MUCH && wanted > 0 && factor_read >= 2.0).then(|| {
         format!(
             "the device read {} times what was wanted of {} ({} for {}): random advice (posix_fadvise) or \
              direct I/O reads less",
             factor(factor_read),
-            file.path.rsplit('/').next().unwrap_or(&file.path),
+            name(file),
             bytes_text(file.device_read_bytes),
             bytes_text(wanted)
         )
@@ -242,7 +271,7 @@ fn bytes_text(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::object::Totals;
-    use crate::report::{Parts, SizeClass};
+    use crate::report::{DeviceTime, Parts, SizeClass};
 
     fn report(full_share: f64) -> Report {
         let mut report = Report::new(Parts::default(), Totals::default());
@@ -320,6 +349,66 @@ mod tests {
     #[test]
     fn the_gain_is_bounded_by_the_wait() {
         assert!(of(&report(0.5), &[])[0].contains("2.0 times as fast"));
+    }
+
+    /// Story: "with a device that answers at once it would be 93 times as fast" stood above "a faster device does not
+    /// shorten that".
+    #[test]
+    fn only_what_waits_for_the_device_is_its_to_shorten() {
+        let of = |at: u64, full: u64| {
+            let mut report = report(full as f64 / 1000.0);
+            report.device = Some(DeviceTime {
+                full_wait_at_device_ns: at * 1_000_000,
+                full_wait_above_ns: (full - at) * 1_000_000,
+                ..DeviceTime::default()
+            });
+            super::of(&report, &[])
+        };
+        let above = of(10, 989);
+        assert!(
+            !above[0].contains("answers at once") && above[0].contains("a faster one would not help"),
+            "{above:?}"
+        );
+        assert!(above[0].ends_with("without any wait it would be 91 times as fast"), "{above:?}");
+        let both = of(500, 989);
+        assert!(
+            both[0].contains("with a device that answers at once it would be 2.0 times as fast"),
+            "{both:?}"
+        );
+        assert!(
+            both.iter().any(|sentence| sentence.contains("in 49 % of the standing still no request")),
+            "{both:?}"
+        );
+        assert!(of(0, 40)[0].ends_with("faster storage would save no more than 0 ns"));
+    }
+
+    /// Story: "the device read 12 times what was wanted": it had read for page faults, which were not wanted, it seemed.
+    #[test]
+    fn page_faults_are_wanted_as_much_as_they_are_read() {
+        let told = |faults: u64| {
+            let mut fault = read(0.0, 4096);
+            (fault.call, fault.bytes) = ("page fault".to_owned(), faults);
+            let mut few = read(0.0, 4096);
+            few.bytes = 1 << 20;
+            let mut file = File { path: "/srv/index.db".to_owned(), wait_share: 0.72, ..File::default() };
+            file.device_read_bytes = 12 << 20;
+            file.calls = vec![fault, few];
+            amplified(&file)
+        };
+        assert_eq!(told(11 << 20), None);
+        assert!(
+            told(0).is_some_and(|sentence| sentence.starts_with("the device read 12 times what was wanted"))
+        );
+    }
+
+    /// Story: "72 % of the wait is list on , 10 calls": the last name of `/` is none.
+    #[test]
+    fn the_root_has_a_name() {
+        let of = |path: &str| {
+            let file = File { path: path.to_owned(), ..File::default() };
+            name(&file).to_owned()
+        };
+        assert_eq!(["/", "/srv/index.db", ".../data", ""].map(of), ["/", "index.db", "data", ""]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod build;
 
 use serde::Serialize;
 
-pub(crate) use build::{Parts, share};
+pub(crate) use build::{NOT_TOLD, Parts, share};
 
 /// How long a program stood still for I/O, and for what. All times are nanoseconds, all shares are between 0
 /// and 1.
