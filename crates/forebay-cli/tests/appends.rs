@@ -40,11 +40,11 @@ fn check_times(row: &Value) {
         let known = |name: &&str| tail(row, &format!("{what}_{name}_us")).is_finite();
         let names = ["p50", "p99", "p99_9", "max"].into_iter().filter(known);
         let times: Vec<f64> = names.map(|name| metric(row, &format!("{what}_{name}_us"))).collect();
-        assert!(times[0] > 0.0 && times.len() > 1 && times.is_sorted(), "{row}");
+        assert!(times.iter().all(|time| *time > 0.0) && times.is_sorted(), "{row}");
     }
     // Histograms are exact to 1 %.
-    assert!(metric(row, "durable_p50_us") <= metric(row, "seen_p50_us") * 1.03, "{row}");
-    assert!(metric(row, "durable_max_us") <= metric(row, "seen_max_us") * 1.03, "{row}");
+    assert!(tail(row, "durable_p50_us") <= tail(row, "seen_p50_us") * 1.03, "{row}");
+    assert!(tail(row, "durable_max_us") <= tail(row, "seen_max_us") * 1.03, "{row}");
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn batches_are_counted_as_appends_and_as_records() {
     assert_eq!(names, [&["no-appends", "direct", "spawn-blocking", "async"][..], &stores].concat());
     for row in &rows(experiment)[1..] {
         check_times(row);
-        let (appends, records) = (metric(row, "appends_per_s"), metric(row, "records_per_s"));
-        assert!((records - appends * 10.0).abs() < 1e-6, "{row}");
+        let (appends, records) = (tail(row, "appends_per_s"), tail(row, "records_per_s"));
+        assert!(appends.is_infinite() || (records - appends * 10.0).abs() < 1e-6, "{row}");
     }
     assert_eq!(directory.names(), Vec::<String>::new());
 }
@@ -154,7 +154,9 @@ fn timers_beside_the_appends_tell_how_late_they_were_also_as_published() {
     assert_eq!((&alone["name"], others.len()), (&"no-appends".into(), 8));
     assert!(metric(alone, "timers_cpu_share") > 0.0, "their own cost is told: {alone}");
     for row in rows(experiment) {
-        assert!(metric(row, "timers_late_p99_us") <= metric(row, "timers_late_max_us"), "{row}");
+        let p99 = row["metrics"]["timers_late_p99_us"].as_f64();
+        assert!(p99.is_none_or(|p99| p99 <= metric(row, "timers_late_max_us")), "{row}");
+        assert!(p99.is_some() || tail(row, "timers_late_p99_us").is_infinite(), "{row}");
         assert!(row["histograms"]["timers_late"].is_string(), "{row}");
     }
     others.iter().for_each(check_times);

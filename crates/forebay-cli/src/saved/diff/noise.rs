@@ -273,15 +273,16 @@ fn shown(pair: &Pair<'_>) -> Option<f64> {
 
 /// Of figures that are nothing in some repeat only nothing and something can be told apart.
 fn of_nothing(pair: &Pair<'_>) -> Outcome {
-    let of = |row: &Row, test: fn(f64) -> bool| {
-        let mut values = row.samples.iter().filter_map(|sample| sample.metrics.get(pair.metric));
-        row.samples.len() > 2 && values.all(test)
+    let of = |row: &Row, test: fn(&f64) -> bool| {
+        let values = row.samples.iter().filter_map(|sample| sample.metrics.get(pair.metric));
+        row.samples.len() > 2 && values.filter(test).count() == row.samples.len()
     };
-    let (nothing, some): (fn(f64) -> bool, fn(f64) -> bool) = (|value| value == 0.0, |value| value > 0.0);
+    let nothing = |row| of(row, |value| *value == 0.0);
+    let some = |row| of(row, |value| *value > 0.0);
     match (pair.first, pair.second) {
-        (first, second) if of(first, nothing) && of(second, nothing) => Outcome::Alike,
-        (first, second) if of(first, nothing) && of(second, some) => Outcome::Changed(f64::INFINITY),
-        (first, second) if of(first, some) && of(second, nothing) => Outcome::Changed(0.0),
+        (first, second) if nothing(first) && nothing(second) => Outcome::Alike,
+        (first, second) if nothing(first) && some(second) => Outcome::Changed(f64::INFINITY),
+        (first, second) if some(first) && nothing(second) => Outcome::Changed(0.0),
         _ => Outcome::Unclear(None),
     }
 }
