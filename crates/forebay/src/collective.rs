@@ -95,12 +95,12 @@ impl CollectiveBuilder {
         let shape = Shape::unkept(&self.file.alignment(), memory, self.request, self.depth);
         let shared = Arc::new(Shared::new(shape, self.participants, self.aggregators));
         let inboxes = &self.file.core().engine().inboxes;
-        let tasks = (0..self.aggregators).map(|index| {
-            let (shared, file) = (shared.clone(), self.file.clone());
+        for index in 0..self.aggregators {
             let inbox = &inboxes[(self.file.home_shard() + index) % inboxes.len()];
-            shard::spawn_on(inbox, class, move || Aggregate::new(shared, file, class, index).run())
-        });
-        shared.set_tasks(tasks.collect());
+            // Made here: a task that is refused ends the collective as well.
+            let aggregate = Aggregate::new(shared.clone(), self.file.clone(), class, index);
+            drop(shard::spawn_on(inbox, class, move || aggregate.run()));
+        }
         let handle = |rank| Collective { rank, file: self.file.clone(), shared: shared.clone(), given: None };
         (0..self.participants).map(handle).collect()
     }

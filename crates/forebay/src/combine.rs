@@ -24,7 +24,7 @@ mod slots;
 mod state;
 mod sweep;
 
-use shared::{Handles, Shared, Waiting};
+use shared::{Handles, Shared};
 use state::Holes;
 use sweep::Sweep;
 
@@ -94,8 +94,9 @@ impl CombineBuilder {
         let shared = Arc::new(Shared::new(shape));
         let (state, file) = (shared.clone(), self.file.clone());
         let home = &self.file.core().engine().inboxes[self.file.home_shard()];
-        let task = shard::spawn_on(home, class, move || Sweep::new(state, file, class).run());
-        shared.set_task(task);
+        // Made here: a task that is refused ends the combine as well.
+        let sweep = Sweep::new(state, file, class);
+        drop(shard::spawn_on(home, class, move || sweep.run()));
         Combine { class, handles: Arc::new(Handles { shared, file: self.file }) }
     }
 }
@@ -164,11 +165,10 @@ impl Combine {
                 return Err(file.core().describe(Error::invalid("combine", note)));
             }
             let lacks = shared.enter(file)?.lacks;
-            let mut waiting = Waiting::new(shared, lacks);
             let mut taken = 0;
             while taken < bytes.len() {
                 let (at, left) = (offset + taken as u64, &bytes[taken..]);
-                match poll_fn(|context| waiting.poll_take(context, file, at, left)).await? {
+                match poll_fn(|context| shared.poll_take(context, file, lacks, at, left)).await? {
                     Some(more) => taken += more,
                     None => shared.add_slab(file)?,
                 }
@@ -271,9 +271,8 @@ impl Combine {
                 let mut state = shared.enter(file)?;
                 (state.seal(durability), state.lacks)
             };
-            let mut waiting = Waiting::new(shared, lacks);
             match sealed {
-                Some(epoch) => poll_fn(|context| waiting.poll_settled(context, file, epoch)).await,
+                Some(epoch) => poll_fn(|context| shared.poll_settled(context, file, lacks, epoch)).await,
                 None => Ok(()),
             }
         })

@@ -287,8 +287,7 @@ impl Engine {
     /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future need not
     /// be `Send`; `make` is called on the shard.
     ///
-    /// When the shard's inbox is full the task begins once the handle is awaited, and not at all if the handle is
-    /// dropped before.
+    /// It never waits: the task begins also where the shard's inbox is full, and when the handle is dropped.
     ///
     /// A shard number that does not exist counts from the start again. The task is in `class`; see
     /// [`shard`](crate::shard) for what it may call.

@@ -12,8 +12,8 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// The answer of a call that opens, renames, looks up or otherwise does not move a file's bytes.
 ///
-/// The work begins when the call is made, on a thread of the engine's pool; when the pool's queue is full it begins
-/// once there is room, while the `Pending` is awaited. Await it in a task of any executor, or call
+/// The work begins when the call is made, on a thread of the engine's pool. When the pool's queue is full, the first poll
+/// puts the call into a line, and the pool's threads take it from there: it needs no further poll to begin. Await it in a task of any executor, or call
 /// [`wait`](Pending::wait) on a plain thread.
 ///
 /// **Dropping a `Pending` does not undo the call**: it may have happened, it may still happen, or (when the queue was

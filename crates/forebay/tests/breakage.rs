@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay::sim::{Fault, Profile, Rule, World};
 use forebay::testing::breakage::{self, Breakage};
-use forebay::testing::sequence;
+use forebay::testing::{Env, sequence, suite};
 use forebay::{Block, Error, Open, Step, Walk};
 use tree::{Sum, Tree};
 
@@ -123,6 +123,30 @@ fn an_abandoned_read_whose_memory_is_freed_is_caught() {
     println!("seed {seed}: {what}");
     for seed in 0..100 {
         walk_in_a_crowd(seed).unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
+    }
+}
+
+/// The case of the conformance suite whose futures wait for room and are not polled again, in a world.
+fn frozen_in_a_world(seed: u64) -> Result<(), String> {
+    let cases = suite::cases();
+    let case =
+        cases.iter().find(|case| case.name() == "freezes::senders_that_wait_for_room").expect("a case");
+    let run = World::new(seed).disk(Profile::nand()).run(async |_| {
+        let config = forebay::Config::default().shards(2);
+        let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
+        suite::run(case, &env).await.map(drop).map_err(|failure| failure.to_string())
+    });
+    run.unwrap_or_else(|failure| Err(failure.to_string()))
+}
+
+/// Where the first sender that waits for room is a future that is not polled any more, its wake-up is lost to all others.
+#[test]
+fn a_wake_up_that_a_frozen_future_swallows_is_caught() {
+    for seed in 0..5 {
+        let broken = breakage::with(Breakage::OneSenderWoken, || frozen_in_a_world(seed));
+        let what = broken.expect_err("each seed catches it");
+        println!("seed {seed}: {what}");
+        frozen_in_a_world(seed).unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
     }
 }
 

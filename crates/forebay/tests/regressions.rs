@@ -4,13 +4,13 @@ mod common;
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::{config, dir, write_file};
-use forebay::{Class, Engine, ErrorKind, File, Open, shard};
+use forebay::{Class, Config, Engine, ErrorKind, File, Open, shard};
 
 /// An engine with one shard that stands still inside a task until it is let go: what is sent meanwhile stays in its
 /// inbox.
@@ -23,7 +23,11 @@ struct Standing {
 }
 
 fn standing() -> Standing {
-    let (engine, dir) = (Engine::start(config().shards(1)).unwrap(), dir());
+    standing_with(config().shards(1))
+}
+
+fn standing_with(config: Config) -> Standing {
+    let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("file");
     write_file(&path, 1 << 20);
     let file = engine.open(&path, Open::read()).wait().unwrap();
@@ -165,5 +169,80 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
         }
         assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::ShardLost);
         drop((busy, bad));
+    }
+}
+
+/// The story: a call that found the pool's queue full waited in a line, and each call that a thread began woke the first of
+/// it. A `Pending` that was kept in a `select!` and not polled again swallowed its wake-up. With as many of them in the line
+/// as the queue is long, the queue ran empty and every live caller behind them waited for ever.
+#[test]
+fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
+    /// Holds the thread that wakes it until `release` is dropped.
+    struct Holds(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>);
+    impl Wake for Holds {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(());
+            let _ = self.1.lock().unwrap().recv();
+        }
+    }
+    let (engine, dir) = (Engine::start(config().shards(1)).unwrap(), dir());
+    let call = || engine.metadata(dir.path());
+    let (held, is_held) = mpsc::channel();
+    let mut releases = Vec::new();
+    // All threads of the pool, which are four, stand in a waker of the program's.
+    while releases.len() < 4 {
+        let (release, released) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Holds(held.clone(), Mutex::new(released))));
+        let mut pending = call();
+        if Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)).is_pending() {
+            is_held.recv().unwrap();
+            releases.push(release);
+        }
+    }
+    // Far more than the queue takes: the first are in it, the others in the line.
+    let mut frozen: Vec<_> = (0..3000).map(|_| call()).collect();
+    for pending in &mut frozen {
+        assert!(poll_once(pending).is_pending());
+    }
+    let (engine, path) = (engine.clone(), dir.path().to_path_buf());
+    let (ended, has_ended) = mpsc::channel();
+    let mut live = engine.metadata(&path);
+    assert!(poll_once(&mut live).is_pending());
+    let thread = std::thread::spawn(move || ended.send(live.wait().map(|metadata| metadata.is_dir())));
+    drop(releases);
+    let answer = has_ended.recv_timeout(Duration::from_secs(60)).expect("the live call comes to its end");
+    assert!(answer.unwrap());
+    thread.join().unwrap().unwrap();
+    for pending in frozen {
+        assert!(pending.wait().unwrap().is_dir());
+    }
+}
+
+/// The story: a task that found the inbox full lay in its handle until that was polled. A combine that was started then held
+/// the handle, which held the task, which held the combine: dropped without having waited it was never freed, and its file
+/// never closed. A store's tasks, whose handles are dropped, never began at all.
+#[test]
+fn a_task_begins_though_the_inbox_was_full_and_its_handle_is_not_polled() {
+    let Standing { engine, file, release, task, _dir } = standing_with(config().shards(1).inbox_depth(1));
+    let mut fills = file.read(0..4096).into_future();
+    assert!(poll_once(&mut fills).is_pending());
+    let (began, has_begun) = mpsc::channel();
+    let dropped = began.clone();
+    drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move { dropped.send("dropped").unwrap() }));
+    let kept = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { began.send("kept").unwrap() });
+    let writes = engine.open(_dir.path().join("new"), Open::create()).wait().unwrap();
+    let combine = writes.combine().memory(64 << 10).start();
+    assert!(matches!(poll_once(&mut Box::pin(combine.write(0, &[7; 100]))), Poll::Ready(Ok(()))));
+    drop((combine, writes));
+    release.send(()).unwrap();
+    let next = || has_begun.recv_timeout(Duration::from_secs(60)).expect("the task begins");
+    assert_eq!([next(), next()], ["dropped", "kept"], "in the order of their starts");
+    task.wait().unwrap();
+    kept.wait().unwrap();
+    drop(fills);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while engine.memory().held_bytes > 0 || engine.stats().wait().unwrap().shards[0].tasks > 0 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", engine.memory());
+        std::thread::yield_now();
     }
 }

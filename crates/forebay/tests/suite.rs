@@ -124,7 +124,8 @@ macro_rules! groups {
 }
 
 groups!(
-    reads, writes, many, walk, append, space, names, files, memory, tasks, engine, drops, ending, threads
+    reads, writes, many, walk, append, space, names, files, memory, tasks, engine, drops, freezes, ending,
+    threads
 );
 
 #[test]

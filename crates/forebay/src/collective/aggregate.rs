@@ -32,7 +32,6 @@ impl Aggregate {
     }
 
     pub(super) async fn run(mut self) {
-        self.shared.began();
         if let Err(error) = self.work().await {
             self.shared.fail(error);
         }

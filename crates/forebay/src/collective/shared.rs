@@ -1,6 +1,5 @@
 //! What the participants of a collective and its aggregators share.
 
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -11,7 +10,6 @@ use crate::error::{Error, ErrorKind, Failure, Result};
 use crate::file::File;
 use crate::gather::{GatherStats, Shape, Tail, stronger};
 use crate::op::Durability;
-use crate::shard::JoinHandle;
 use crate::sync::{Mutex, MutexGuard};
 
 pub(super) struct Shared {
@@ -21,8 +19,6 @@ pub(super) struct Shared {
     /// Tasks that write them.
     pub(super) aggregators: usize,
     state: Mutex<State>,
-    /// Not under the state's lock: what polling them drops may need that.
-    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Everything behind the lock.
@@ -40,8 +36,7 @@ pub(super) struct State {
     tail: Tail,
     failure: Option<Failure>,
     error: Option<Error>,
-    /// Aggregators whose task has begun, and handles that were dropped.
-    begun: usize,
+    /// Handles that were dropped.
     gone: usize,
     /// Participants who wait for the end of a write, and aggregators who wait for their turn.
     waiters: Vec<Waker>,
@@ -82,18 +77,12 @@ impl Shared {
             tail: Tail::default(),
             failure: None,
             error: None,
-            begun: 0,
             gone: 0,
             waiters: Vec::new(),
             idle: Vec::new(),
             stats: GatherStats::default(),
         };
-        let (state, tasks) = (Mutex::new(state), Mutex::new(Vec::new()));
-        Shared { shape, participants, aggregators, state, tasks }
-    }
-
-    pub(super) fn set_tasks(&self, tasks: Vec<JoinHandle<()>>) {
-        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        Shared { shape, participants, aggregators, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,11 +98,6 @@ impl Shared {
         }
         state.check(file)?;
         add(&mut state.waiters, context.waker());
-        let begun = state.begun == self.aggregators;
-        drop(state);
-        if !begun {
-            self.poll_tasks(context);
-        }
         Poll::Pending
     }
 
@@ -171,11 +155,6 @@ impl Shared {
         }
         add(&mut state.idle, context.waker());
         Poll::Pending
-    }
-
-    /// An aggregator's task runs.
-    pub(super) fn began(&self) {
-        self.lock().begun += 1;
     }
 
     pub(super) fn measured(&self, length: u64) {
@@ -243,24 +222,6 @@ impl Shared {
             std::mem::take(&mut state.idle)
         };
         wake(idle);
-    }
-
-    /// The tasks' own end, which matters only where one never began.
-    fn poll_tasks(&self, context: &mut Context<'_>) {
-        let mut ended = None;
-        {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-            tasks.retain_mut(|task| match Pin::new(task).poll(context) {
-                Poll::Pending => true,
-                Poll::Ready(result) => {
-                    ended = result.err();
-                    false
-                }
-            });
-        }
-        if let Some(error) = ended {
-            self.fail(error);
-        }
     }
 }
 

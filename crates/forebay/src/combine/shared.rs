@@ -1,7 +1,5 @@
 //! What the handles of a combine and its task share.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
 
@@ -10,32 +8,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
 use crate::gather::{Shape, empty, is_lack};
 use crate::op::Durability;
-use crate::shard::JoinHandle;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The state, its lock, and the task.
+/// The state and its lock.
 pub(super) struct Shared {
     pub(super) shape: Shape,
     state: Mutex<State>,
-    /// Not under the state's lock: what polling it drops may need that.
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A call that waits, for one who has begun it.
-pub(super) struct Waiting<'s> {
-    shared: &'s Shared,
-    /// Times without memory before it began.
-    lacks: u64,
-    pending: bool,
 }
 
 impl Shared {
     pub(super) fn new(shape: Shape) -> Shared {
-        Shared { shape, state: Mutex::new(State::new(shape)), task: Mutex::new(None) }
-    }
-
-    pub(super) fn set_task(&self, task: JoinHandle<()>) {
-        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        Shared { shape, state: Mutex::new(State::new(shape)) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -134,51 +117,25 @@ impl Shared {
         }
     }
 
-    /// The task's own end, which matters only where it never began.
-    fn poll_task(&self, context: &mut Context<'_>) {
-        let ended = {
-            let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(handle) = task.as_mut() else { return };
-            match Pin::new(handle).poll(context) {
-                Poll::Pending => return,
-                Poll::Ready(ended) => {
-                    *task = None;
-                    ended
-                }
-            }
-        };
-        if let Err(error) = ended {
-            self.fail(error);
-        }
-    }
-}
-
-impl<'s> Waiting<'s> {
-    /// `lacks` is what the state said before the call could be told of one.
-    pub(super) fn new(shared: &'s Shared, lacks: u64) -> Waiting<'s> {
-        Waiting { shared, lacks, pending: false }
-    }
-
-    /// Takes at least one byte; `None` when a slab must be added.
+    /// Takes at least one byte; `None` when a slab must be added. `lacks` is what the state said when the call began.
     pub(super) fn poll_take(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         file: &File,
+        lacks: u64,
         offset: u64,
         bytes: &[u8],
     ) -> Poll<Result<Option<usize>>> {
-        let mut state = self.shared.enter(file)?;
+        let mut state = self.enter(file)?;
         let taken = match state.take(offset, bytes) {
             Taken::Bytes(taken) => Some(taken),
             Taken::WantsSlab => None,
             Taken::NoRoom => {
-                return match self.lacked(&mut state, file) {
-                    Some(error) => Poll::Ready(Err(error)),
-                    None => {
-                        state.writers.add(context.waker());
-                        self.wait(context, state)
-                    }
-                };
+                if let Some(error) = lacked(&state, lacks, file) {
+                    return Poll::Ready(Err(error));
+                }
+                state.writers.add(context.waker());
+                return wait(state);
             }
         };
         let sweeper = if state.is_tight() { state.sweeper.take() } else { None };
@@ -186,63 +143,46 @@ impl<'s> Waiting<'s> {
         if let Some(waker) = sweeper {
             waker.wake();
         }
-        self.pending = false;
         Poll::Ready(Ok(taken))
     }
 
     /// Waits until the epoch of that number is settled.
     pub(super) fn poll_settled(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         file: &File,
+        lacks: u64,
         number: u64,
     ) -> Poll<Result<()>> {
-        let mut state = self.shared.enter(file)?;
+        let mut state = self.enter(file)?;
         if state.oldest > number {
-            self.pending = false;
             return Poll::Ready(Ok(()));
         }
-        match self.lacked(&mut state, file) {
-            Some(error) => Poll::Ready(Err(error)),
-            None => {
-                state.flushers.add(context.waker());
-                self.wait(context, state)
-            }
+        if let Some(error) = lacked(&state, lacks, file) {
+            return Poll::Ready(Err(error));
         }
-    }
-
-    fn lacked(&mut self, state: &mut State, file: &File) -> Option<Error> {
-        if state.lacks == self.lacks {
-            return None;
-        }
-        self.pending = false;
-        let held = state.held_bytes();
-        let error = Error::new(ErrorKind::ArenaExhausted { held }, "combine");
-        Some(file.core().describe(error))
-    }
-
-    fn wait<T>(&mut self, context: &mut Context<'_>, mut state: MutexGuard<'_, State>) -> Poll<T> {
-        let (sweeper, begun) = (state.sweeper.take(), state.begun);
-        drop(state);
-        self.pending = !begun;
-        if let Some(waker) = sweeper {
-            waker.wake();
-        }
-        if !begun {
-            self.shared.poll_task(context);
-        }
-        Poll::Pending
+        state.flushers.add(context.waker());
+        wait(state)
     }
 }
 
-/// Another caller goes on with starting the task, should that have been waited for here.
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if self.pending {
-            let waiters = self.shared.lock().take_waiters();
-            waiters.wake();
-        }
+/// The error of a call since whose beginning there was no memory to go on with.
+fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
+    if state.lacks == lacks {
+        return None;
     }
+    let error = Error::new(ErrorKind::ArenaExhausted { held: state.held_bytes() }, "combine");
+    Some(file.core().describe(error))
+}
+
+/// Has the task look, and waits for it.
+fn wait<T>(mut state: MutexGuard<'_, State>) -> Poll<T> {
+    let sweeper = state.sweeper.take();
+    drop(state);
+    if let Some(waker) = sweeper {
+        waker.wake();
+    }
+    Poll::Pending
 }
 
 /// The last handle that is dropped ends the task.

@@ -45,7 +45,6 @@ pub(super) struct State {
     pub(super) flushers: Waiters,
     /// The sweep, while it has nothing to do.
     pub(super) sweeper: Option<Waker>,
-    pub(super) begun: bool,
     /// No handle is left.
     pub(super) closed: bool,
     pub(super) stats: GatherStats,
@@ -100,7 +99,6 @@ impl State {
             writers: Waiters::default(),
             flushers: Waiters::default(),
             sweeper: None,
-            begun: false,
             closed: false,
             stats: GatherStats::default(),
         }

@@ -93,7 +93,6 @@ impl Sweep {
                 polled => polled?,
             }
             let mut state = shared.lock();
-            state.begun = true;
             state.stats.add_requests(&self.runs.take_stats());
             if state.closed {
                 return Poll::Ready(Ok(Step::End));

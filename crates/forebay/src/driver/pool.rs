@@ -1,20 +1,18 @@
 //! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite where there is
 //! no ring.
 
-mod room;
+mod line;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::fork::Origin;
 use crate::pending::{Pending, Sender, channel};
 use crate::priority::Before;
-use room::Room;
+use line::Line;
 
 /// How long a thread without work stays before it ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -33,7 +31,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Why a job was not taken.
 pub(crate) enum Refused {
-    /// As many jobs wait as may; here is the job, to try again when another has started.
+    /// As many jobs wait as may; here is the job, to join the [line](Line) with.
     Full(Job),
     /// The pool was closed; here is the job.
     Closed(Job),
@@ -60,9 +58,10 @@ struct State {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Callers that wait for room, by ticket: whoever came first is woken first. Each belongs to a `Pending` that the
-    /// program holds, so this grows with the program's calls, never with the jobs behind them.
-    room: BTreeMap<u64, Waker>,
+    /// Jobs that found the queue full, by ticket; the threads themselves move the oldest one up. No caller is woken to do
+    /// so: one that is not polled any more would keep the place that it was woken for from all callers behind it. Each
+    /// belongs to a `Pending` that the program holds, so this grows with the program's calls. Empty unless the queue is full.
+    line: BTreeMap<u64, Job>,
     next_ticket: u64,
     ended: Vec<Sender<()>>,
 }
@@ -104,11 +103,12 @@ impl Pool {
             Ok(()) => pending,
             Err(Refused::Full(job)) => {
                 // Not a clone of the pool: a caller that waits for room must not keep a pool open.
-                let mut room = Room::new(self.handle.shared.clone(), job);
+                let shared = self.handle.shared.clone();
                 Pending::from_future(
                     operation,
                     Box::pin(async move {
-                        poll_fn(|context| room.poll(operation, context)).await?;
+                        let _in_line =
+                            Line::join(shared, job).map_err(|cause| no_thread(operation, cause))?;
                         pending.await
                     }),
                 )
@@ -159,7 +159,10 @@ impl Shared {
     }
 
     fn submit(this: &Arc<Shared>, job: Job) -> Result<(), Refused> {
-        let mut state = this.lock();
+        Shared::submit_locked(this, &mut this.lock(), job)
+    }
+
+    fn submit_locked(this: &Arc<Shared>, state: &mut State, job: Job) -> Result<(), Refused> {
         if state.closed {
             return Err(Refused::Closed(job));
         }
@@ -182,7 +185,6 @@ impl Shared {
             }
         }
         state.queue.push_back(job);
-        drop(state);
         this.work.notify_one();
         Ok(())
     }
@@ -192,10 +194,10 @@ impl Shared {
         let mut state = self.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {
-                let waiter = state.room.pop_first();
+                if let Some((_, next)) = state.line.pop_first() {
+                    state.queue.push_back(next);
+                }
                 drop(state);
-                // A waker is foreign code as much as a job is.
-                let _ = catch_unwind(move || waiter.map(|(_, waker)| waker.wake()));
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
                 continue;
@@ -221,11 +223,13 @@ impl Shared {
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let waiters = std::mem::take(&mut state.room);
+        let refused = std::mem::take(&mut state.line);
         drop(state);
         self.work.notify_all();
-        // They ask again, and hear that the pool is closed.
-        waiters.into_values().for_each(Waker::wake);
+        for job in refused.into_values() {
+            // Its sender answers and wakes, which is foreign code.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(job)));
+        }
     }
 }
 
@@ -239,7 +243,7 @@ mod tests {
     use crate::error::ErrorKind;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc;
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     /// A job that says when it has begun and ends when told.
     fn blocker() -> (Job, mpsc::Receiver<()>, mpsc::Sender<()>) {
@@ -325,7 +329,7 @@ mod tests {
         let answers = threads.into_iter().filter_map(|thread| thread.join().unwrap()).count();
         assert_eq!(answers, 80);
         assert!(count.load(SeqCst) >= 80);
-        assert!(pool.handle.shared.lock().room.is_empty());
+        assert!(pool.handle.shared.lock().line.is_empty());
     }
 
     #[test]

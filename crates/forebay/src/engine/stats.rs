@@ -8,8 +8,6 @@ use crate::class::Class;
 use crate::error::Result;
 use crate::pending;
 use crate::scheduler::{Counts, DeviceScheduler};
-use crate::shard;
-use crate::shard::inbox::Message;
 use crate::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, Stall, Stats};
 
 /// Asks each shard with one message and adds up what they answer.
@@ -18,8 +16,7 @@ pub(super) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
     for inbox in shared.inboxes.iter() {
         let (answer, report) = pending::channel("stats");
-        let message = Message::Call(Box::new(move |shard| shard.tell_stats(answer)));
-        shard::send(inbox.clone(), message).await;
+        inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
         let report = report.await?;
         stats.shards.push(report.stats);
         stats.walks.merge(&report.walks);
@@ -58,7 +55,7 @@ pub(super) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileSt
     let mut sum = FileSum::default();
     for inbox in shared.inboxes.iter() {
         let (answer, report) = pending::channel("stats");
-        shard::send(inbox.clone(), Message::Call(Box::new(move |shard| shard.tell_files(answer)))).await;
+        inbox.call(Box::new(move |shard| shard.tell_files(answer)));
         for file in report.await? {
             sum.add(file, |device| shared.lock_devices().name(device));
         }

@@ -101,6 +101,13 @@ impl Shard {
                 None => break,
             }
         }
+        // Behind the messages, which are older.
+        for _ in 0..MESSAGES_PER_TURN {
+            match self.inbox.pop_call() {
+                Some(call) => call(self),
+                None => break,
+            }
+        }
         self.inbox.tell_room();
         for _ in 0..MESSAGES_PER_TURN {
             match self.inbox.pop_runnable() {

@@ -17,6 +17,8 @@ use crate::shard::optable::SLOTS_MAX;
 use crate::shard::remote::RemotePtr;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{ArrayQueue, Mutex, SegQueue};
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
 use crate::walk::{self, WALKS_MAX};
 
 /// Something for the shard to begin.
@@ -25,8 +27,11 @@ pub(crate) enum Message {
     Batch(Arc<Batch>),
     Walks(Arc<walk::Batch>),
     /// Rare things: start a task, tell the statistics, begin to close.
-    Call(Box<dyn FnOnce(&Shard) + Send>),
+    Call(Call),
 }
+
+/// What a shard is to do on its thread.
+pub(crate) type Call = Box<dyn FnOnce(&Shard) + Send>;
 
 /// The part of a shard that is `Sync`: the inbox and the ways to leave word without waiting.
 pub(crate) struct Inbox {
@@ -36,6 +41,8 @@ pub(crate) struct Inbox {
     pub(crate) index: usize,
     /// Submissions: bounded; senders wait for room.
     messages: ArrayQueue<Message>,
+    /// Calls that found that queue full. No limit: what a call starts costs more memory than the call does.
+    calls: SegQueue<Call>,
     /// Cancels, adoptions, closes: never full.
     pub(crate) foreign: ForeignList,
     /// Tasks woken by other threads; at most one entry a task.
@@ -70,6 +77,7 @@ impl Inbox {
             uid: NEXT.fetch_add(1, Ordering::Relaxed),
             index,
             messages: ArrayQueue::new(depth.max(1)),
+            calls: SegQueue::new(),
             foreign: ForeignList::new(),
             runnables: SegQueue::new(),
             gate: Gate::default(),
@@ -121,6 +129,21 @@ impl Inbox {
         }
     }
 
+    /// Sends a call, and never waits: one that waited for room would begin only if its sender were polled again. Calls of one
+    /// thread stay in order. After the shard's end it is dropped, and what it captured answers.
+    pub(crate) fn call(&self, call: Call) {
+        {
+            let _alone = self.gate.enter();
+            if !self.calls.is_empty() {
+                self.calls.push(call);
+            } else if let Err(Message::Call(call)) = self.messages.push(Message::Call(call)) {
+                self.calls.push(call);
+            }
+        }
+        // It always is.
+        let _ = self.sent();
+    }
+
     fn sent(&self) -> Result<(), Message> {
         // SeqCst on both sides: either the shard's last drain sees the message, or this sees that it is closed.
         fence(Ordering::SeqCst);
@@ -151,12 +174,30 @@ impl Inbox {
         self.messages.pop()
     }
 
+    /// Takes the next call that found no room; for the shard, after the messages before it.
+    #[inline]
+    pub(crate) fn pop_call(&self) -> Option<Call> {
+        // As in `pop`.
+        if self.calls.is_empty() {
+            return None;
+        }
+        let _alone = self.gate.enter();
+        self.calls.pop()
+    }
+
     /// Wakes the senders that found the inbox full; for the shard, after it took messages.
     #[inline]
     pub(crate) fn tell_room(&self) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
             let waiting = {
                 let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+                #[cfg(feature = "_breakage")]
+                if Breakage::OneSenderWoken.is_on() && !room.is_empty() {
+                    self.room_waiters.store(room.len() - 1, Ordering::SeqCst);
+                    let first = room.remove(0);
+                    drop(room);
+                    return first.wake();
+                }
                 self.room_waiters.store(0, Ordering::SeqCst);
                 std::mem::take(&mut *room)
             };
@@ -189,7 +230,11 @@ impl Inbox {
     /// Is there anything a shard would do before it sleeps?
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.messages.is_empty() && self.runnables.is_empty() && self.foreign.is_empty() && !self.is_ending()
+        self.messages.is_empty()
+            && self.runnables.is_empty()
+            && self.foreign.is_empty()
+            && self.calls.is_empty()
+            && !self.is_ending()
     }
 
     /// For the shard, before it sleeps: from now on senders kick. It must look at everything once more after this.
@@ -257,7 +302,7 @@ impl Inbox {
 
     fn refuse_all(&self) {
         let failure = self.failure().unwrap_or(OpFailure::EngineClosed);
-        while let Some(message) = self.pop_any() {
+        while let Some(message) = self.pop_any().or_else(|| self.pop_call().map(Message::Call)) {
             let refuse = || match message {
                 Message::Op(cell) => {
                     // SAFETY: the cell was popped from the inbox here, so this holds it as a message.

@@ -60,7 +60,7 @@ pub(crate) use start::{new_shard, shard_over};
 pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
 };
-pub(crate) use task::{send, spawn_on, wait_for_a_turn};
+pub(crate) use task::{spawn_on, wait_for_a_turn};
 
 /// Everything that belongs to one shard's thread. Reached through `&Shard` only, since tasks call back into it.
 pub(crate) struct Shard {

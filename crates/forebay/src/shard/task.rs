@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pending::{self, Pending};
 use crate::shard::clock::Ticks;
 use crate::shard::executor::Abort;
-use crate::shard::inbox::{Inbox, Message};
+use crate::shard::inbox::Inbox;
 use crate::shard::with_current;
 
 /// The number of the shard whose thread this is; `None` elsewhere.
@@ -74,7 +74,7 @@ where
     let (answer, pending) = pending::channel("task");
     let abort = Arc::<Abort>::default();
     let heeded = abort.clone();
-    let message = Message::Call(Box::new(move |shard| {
+    inbox.call(Box::new(move |shard| {
         if heeded.is_asked() {
             // What the task would have owned goes before its handle answers, as with a task that had begun.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(make)));
@@ -86,46 +86,7 @@ where
             Err(panic) => answer.send(Err(Error::panicked("task", panic.as_ref()))),
         }
     }));
-    match inbox.send(message, None) {
-        Ok(()) => JoinHandle { pending, abort },
-        // No room: the message travels once the handle is awaited.
-        Err(message) => {
-            let inbox = inbox.clone();
-            let pending = Pending::from_future(
-                "task",
-                Box::pin(async move {
-                    send(inbox, message).await;
-                    pending.await
-                }),
-            );
-            JoinHandle { pending, abort }
-        }
-    }
-}
-
-/// Sends a message as soon as the inbox has room.
-pub(crate) fn send(inbox: Arc<Inbox>, message: Message) -> Sending {
-    Sending { inbox, message: Some(message) }
-}
-
-/// The future of [`send`].
-pub(crate) struct Sending {
-    inbox: Arc<Inbox>,
-    message: Option<Message>,
-}
-
-impl Future for Sending {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(message) = self.message.take()
-            && let Err(message) = self.inbox.send(message, Some(context.waker()))
-        {
-            self.message = Some(message);
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
+    JoinHandle { pending, abort }
 }
 
 /// A task on a shard: await it, or [`wait`](JoinHandle::wait) for it, to get what it returned.

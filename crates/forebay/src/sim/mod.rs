@@ -103,8 +103,8 @@ pub use fault::{Dirty, Fault, Rule};
 pub use machine::Counts;
 pub use profile::{Lost, MetadataOrder, Profile};
 pub use program::{
-    Sleep, Task, clear_faults, dropped_after, inject, is_inside, note, now, power_cut, random, sleep, spawn,
-    spawn_local,
+    Sleep, Task, clear_faults, dropped_after, frozen_after, inject, is_inside, note, now, power_cut, random,
+    sleep, spawn, spawn_local,
 };
 pub use shrink::{Schedule, Shrunk, shrink};
 pub use world::World;

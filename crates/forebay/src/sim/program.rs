@@ -221,3 +221,49 @@ pub async fn dropped_after<F: IntoFuture>(polls: usize, future: F) -> Option<F::
     })
     .await
 }
+
+/// Polls `future` at most `polls` times and then keeps it where it stands: `Ok` has its output, `Err` the future itself, to be
+/// held for ever, polled later on another task or thread, or dropped.
+///
+/// This is what a program does that leaves a future in a `select!` or a `buffer_unordered` whose body waits for something
+/// else. Others must go on meanwhile, and what the kept future may cost them is the memory that it holds. Works on any
+/// executor.
+///
+/// ```
+/// use forebay::sim::{self, World};
+/// use forebay::Open;
+///
+/// let mut world = World::new(1);
+/// let outcome = world.run(async |engine| {
+///     let file = engine.open("/f", Open::create()).await?;
+///     file.write(0, vec![7; 8192]).await?;
+///     // Begun, and never polled again until the others are through.
+///     let kept = sim::frozen_after(1, file.read(0..4096)).await;
+///     file.read(4096..8192).await?;
+///     if let Err(read) = kept {
+///         assert_eq!(read.await?[..], [7; 4096]);
+///     }
+///     forebay::Result::Ok(())
+/// });
+/// outcome.unwrap().unwrap();
+/// ```
+pub async fn frozen_after<F: IntoFuture>(
+    polls: usize,
+    future: F,
+) -> std::result::Result<F::Output, Pin<Box<F::IntoFuture>>> {
+    let mut kept = Box::pin(future.into_future());
+    let mut polled = 0;
+    let output = std::future::poll_fn(|context| {
+        if polled == polls {
+            return Poll::Ready(None);
+        }
+        polled += 1;
+        match kept.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polled == polls => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await;
+    output.ok_or(kept)
+}

@@ -25,6 +25,8 @@ pub enum Breakage {
     EdgeNotRead,
     /// Where pieces of a collective write overlap the lowest rank is seen.
     LowestRankWins,
+    /// A full inbox that has room again wakes one sender a turn, and expects that one to send.
+    OneSenderWoken,
 }
 
 thread_local! {

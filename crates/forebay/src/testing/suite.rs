@@ -2,8 +2,8 @@
 //!
 //! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its own. A case
 //! passes, is skipped with the reason (it [needs](Need) what is not there), or fails with a text that says what was
-//! expected and what came. It never panics, no clock decides its outcome, and after each the runner looks whether all
-//! memory and all slots of the engine came back.
+//! expected and what came. It never panics, and after each the runner looks whether all memory and all slots of the engine
+//! came back. No clock decides its outcome, but that the cases about frozen futures fail after a minute instead of hanging.
 //!
 //! To try a configuration, a kernel or a file system:
 //!
@@ -46,6 +46,7 @@ mod drops;
 mod ending;
 mod engine;
 mod files;
+mod freezes;
 mod hike;
 mod many;
 mod memory;
@@ -129,6 +130,7 @@ pub fn cases() -> Vec<Case> {
         tasks::cases(),
         engine::cases(),
         drops::cases(),
+        freezes::cases(),
         ending::cases(),
         threads::cases(),
     ];

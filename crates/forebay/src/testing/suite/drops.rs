@@ -21,7 +21,7 @@ super::group! { "drops":
 }
 
 /// More polls than any of the operations needs.
-const POLLS: u64 = 9;
+pub(super) const POLLS: u64 = 9;
 
 /// The operation's own outcome, when it came to its end.
 fn ended((name, outcome): (&'static str, Option<Outcome>)) -> Outcome {
@@ -29,7 +29,7 @@ fn ended((name, outcome): (&'static str, Option<Outcome>)) -> Outcome {
 }
 
 /// After operations were given up: all came back, and the file is as it was.
-async fn settled(env: &Env, engine: &Engine) -> Outcome {
+pub(super) async fn settled(env: &Env, engine: &Engine) -> Outcome {
     at_rest(env, engine).await?;
     for number in 0..modes(env, Open::read()).len() {
         let path = env.path(&number.to_string());
@@ -128,7 +128,7 @@ async fn all_at_once_with_an_inbox_of_one(env: &Env) -> Outcome {
 }
 
 /// Polls each once; those that are not over yet.
-fn begin(operations: Vec<Operation>) -> Outcome<Vec<Operation>> {
+pub(super) fn begin(operations: Vec<Operation>) -> Outcome<Vec<Operation>> {
     let mut begun = Vec::new();
     for (name, mut future) in operations {
         match poll_now(&mut future) {
@@ -140,7 +140,7 @@ fn begin(operations: Vec<Operation>) -> Outcome<Vec<Operation>> {
 }
 
 /// Awaits each to its end.
-async fn finish(begun: Vec<Operation>) -> Outcome {
+pub(super) async fn finish(begun: Vec<Operation>) -> Outcome {
     for (name, future) in begun {
         future.await.map_err(|stop| stop.of(name))?;
     }

@@ -1,10 +1,13 @@
 //! One operation of each kind, for cases about what becomes of their futures.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use super::check::{Outcome, holds, same, same_bytes};
 use super::hike::Hike;
-use super::tools::{Moving, bytes_of, fresh_on, modes, put};
+use super::tools::{Moving, all, bytes_of, fresh_on, modes, put};
 use crate::testing::Env;
-use crate::{Advice, Class, Durability, Engine, File, Lock, Open, shard};
+use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, shard};
 
 /// Bytes of each file.
 pub(super) const LEN: u64 = (100 << 10) + 13;
@@ -34,11 +37,11 @@ pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
 
 /// One operation of each kind, with its answer checked, on each file.
 pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Operation> {
-    let mut all: Vec<Operation> = Vec::new();
+    let mut list: Vec<Operation> = Vec::new();
     macro_rules! operation {
         ($name:literal, $($held:ident),+ => $body:block) => {{
             $(let $held = $held.clone();)+
-            all.push(($name, Box::pin(async move { $body Ok(()) })));
+            list.push(($name, Box::pin(async move { $body Ok(()) })));
         }};
     }
     for (number, (file, other)) in scene.files.iter().zip(&scene.others).enumerate() {
@@ -127,13 +130,61 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         });
         same("its answer", task.await?, 3)?;
     });
+    operation!("timers", engine => {
+        let task = engine.spawn_on_shard(1, Class::DEFAULT, || async {
+            shard::timeout(Duration::from_secs(60), shard::sleep(Duration::from_micros(20))).await??;
+            Ok::<_, Error>(())
+        });
+        task.await??;
+    });
     if env.is_namespace() {
-        return all;
+        return list;
     }
     let dir = env.dir().to_path_buf();
+    operation!("combine", engine, dir => {
+        let combine = engine.temp_file(dir, Open::create()).await?.combine().memory(64 << 10).start();
+        // More than its memory, so that the last ones wait for room.
+        for n in 0..25u64 {
+            combine.write(n * 5_000, &bytes_of(n * 5_000..n * 5_000 + 4_000)).await?;
+        }
+        combine.barrier()?;
+        same_bytes("combine", &combine.read(60_000..64_000).await?, &bytes_of(60_000..64_000))?;
+        combine.flush(Durability::None).await?;
+        same("length", combine.file().len().await?, 124_000)?;
+    });
+    operation!("collective", engine, dir => {
+        let file = engine.temp_file(dir, Open::create()).await?;
+        let parts = file.collective(2).start().into_iter().map(|mut part| async move {
+            let rank = part.rank() as u64;
+            let pieces = (0..20).map(|n| (2 * n + rank) * 700).map(|at| (at, bytes_of(at..at + 700).into()));
+            part.write(pieces.collect(), Durability::None).await
+        });
+        for result in all(parts).await {
+            result?;
+        }
+        same_bytes("collective", &file.read(0..28_000).await?, &bytes_of(0..28_000))?;
+    });
     operation!("temp_file", engine, dir => {
         let file = engine.temp_file(dir, Open::create()).await?;
         file.truncate(100).await?;
+        file.close().await?;
+    });
+    operation!("changes of names", engine, dir => {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let own = dir.join(format!("own-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        engine.create_dir(&own).await?;
+        engine.open(own.join("a"), Open::create()).await?.close().await?;
+        engine.hard_link(own.join("a"), own.join("b")).await?;
+        engine.rename(own.join("b"), own.join("c")).await?;
+        engine.remove_file(own.join("a")).await?;
+        engine.remove_file(own.join("c")).await?;
+        engine.remove_dir(&own).await?;
+    });
+    operation!("space", engine, dir => {
+        let file = engine.temp_file(dir, Open::create()).await?;
+        file.truncate(100_000).await?;
+        // Not every file system can.
+        let _ = (file.allocate(0..8192).await, file.punch_hole(0..4096).await);
         file.close().await?;
     });
     operation!("names", engine, dir => {
@@ -142,5 +193,5 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         holds("names", engine.read_dir(&dir).await?.len() >= 5)?;
         holds("a directory", engine.metadata(&dir).await?.is_dir())?;
     });
-    all
+    list
 }

@@ -5,7 +5,9 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::check::{Outcome, fail, same_bytes};
 use crate::testing::Env;
@@ -146,6 +148,48 @@ pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
                 }
                 Poll::Pending => pending = true,
             }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+/// As [`all`], but a future is polled only when it was woken itself: one whose wake-up is lost stays where it is.
+pub(super) async fn each<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    struct Woken {
+        is_woken: AtomicBool,
+        outer: Mutex<Option<Waker>>,
+    }
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.is_woken.store(true, Ordering::SeqCst);
+            let outer = self.outer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(waker) = outer {
+                waker.wake();
+            }
+        }
+    }
+    let begin = |future| {
+        let woken = Arc::new(Woken { is_woken: AtomicBool::new(true), outer: Mutex::new(None) });
+        (Box::pin(future), woken)
+    };
+    let mut waiting: Vec<_> = futures.into_iter().map(|future| Some(begin(future))).collect();
+    let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut pending = false;
+        for (slot, output) in waiting.iter_mut().zip(&mut outputs) {
+            let Some((future, woken)) = slot else { continue };
+            *woken.outer.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+            if woken.is_woken.swap(false, Ordering::SeqCst)
+                && let Poll::Ready(value) =
+                    future.as_mut().poll(&mut Context::from_waker(&woken.clone().into()))
+            {
+                *output = Some(value);
+                *slot = None;
+                continue;
+            }
+            pending = true;
         }
         if pending { Poll::Pending } else { Poll::Ready(()) }
     })

@@ -1,0 +1,367 @@
+//! Shows: a future of the log that is not polled any more costs what it holds, and every other call goes on.
+//! How: each kind of call is kept unpolled at each of its awaits, one of each kind and many of one kind, while one of each
+//! kind goes to its end beside them; then the kept ones are polled again on another thread, or dropped. On a real
+//! engine, whose round must end within a minute, and in worlds whose seed decides who is kept.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use forebay::sim::{self, Profile, World};
+use forebay::{Config, Engine};
+use forebay_wal::inspect::{inspect, records, repair};
+use forebay_wal::{ErrorKind, Lsn, Options, Wal};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+
+mod common;
+
+/// A call with its answer checked.
+type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type Named = (&'static str, Call);
+
+/// More polls than any of the calls needs.
+const POLLS: usize = 6;
+/// After this long something hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Three of them are as much as may wait.
+const RECORD: usize = 1000;
+
+/// A log with room for three records, and what was acknowledged.
+#[derive(Clone)]
+struct Scene {
+    engine: Engine,
+    dir: PathBuf,
+    wal: Wal,
+    /// A log whose records may go.
+    scrap: Wal,
+    next: Arc<AtomicU64>,
+    acknowledged: Arc<Mutex<Vec<(u64, Vec<u8>)>>>,
+}
+
+fn options() -> Options {
+    let options = Options::new().segment_bytes(64 << 10).mark_after(Duration::from_micros(200));
+    options.group_bytes_max(4096).pending_bytes_max(3 * (RECORD + 100))
+}
+
+fn text(error: impl std::fmt::Debug) -> String {
+    format!("{error:?}")
+}
+
+impl Scene {
+    async fn new(engine: Engine, dir: PathBuf) -> Result<Scene, String> {
+        for name in ["log", "scrap", "idle"] {
+            engine.create_dir_all(dir.join(name)).await.map_err(text)?;
+        }
+        let (wal, _) = Wal::open(&engine, dir.join("log"), options()).await.map_err(text)?;
+        let (scrap, _) = Wal::open(&engine, dir.join("scrap"), options()).await.map_err(text)?;
+        let (idle, _) = Wal::open(&engine, dir.join("idle"), options()).await.map_err(text)?;
+        for number in 0..20 {
+            idle.append(&common::record(number)).await.map_err(text)?;
+            wal.append(b"before").await.map_err(text)?;
+        }
+        idle.close().await.map_err(text)?;
+        Ok(Scene { engine, dir, wal, scrap, next: Arc::default(), acknowledged: Arc::default() })
+    }
+
+    /// A record that no other is like.
+    fn record(&self) -> Vec<u8> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut record = number.to_le_bytes().to_vec();
+        record.resize(RECORD, number as u8);
+        record
+    }
+
+    fn acknowledge(&self, lsn: Lsn, record: Vec<u8>) {
+        self.acknowledged.lock().unwrap().push((lsn.0, record));
+    }
+
+    /// A directory of its own.
+    fn fresh(&self) -> PathBuf {
+        self.dir.join(format!("fresh-{}", self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// One call of each kind.
+    fn calls(&self) -> Vec<Named> {
+        let mut calls: Vec<Named> = Vec::new();
+        macro_rules! call {
+            ($name:literal, $scene:ident => $body:block) => {{
+                let $scene = self.clone();
+                calls.push(($name, Box::pin(async move { $body Ok(()) })));
+            }};
+        }
+        call!("append", scene => {
+            let record = scene.record();
+            scene.acknowledge(scene.wal.append(&record).await.map_err(text)?, record);
+        });
+        call!("append_batch", scene => {
+            let records = [scene.record(), scene.record()];
+            let slices: Vec<&[u8]> = records.iter().map(|record| &record[..]).collect();
+            let lsns = scene.wal.append_batch(&slices).await.map_err(text)?;
+            for (lsn, record) in (lsns.start.0..lsns.end.0).zip(records) {
+                scene.acknowledge(Lsn(lsn), record);
+            }
+        });
+        call!("append_unsynced", scene => {
+            let record = scene.record();
+            let lsn = scene.wal.append_unsynced(&record).await.map_err(text)?;
+            scene.wal.sync().await.map_err(text)?;
+            scene.acknowledge(lsn, record);
+        });
+        call!("append of a long record", scene => {
+            let record = vec![7; 20_000];
+            scene.acknowledge(scene.wal.append(&record).await.map_err(text)?, record);
+        });
+        call!("sync", scene => { scene.wal.sync().await.map_err(text)?; });
+        call!("try_append and room", scene => {
+            let record = scene.record();
+            let appended = loop {
+                match scene.wal.try_append(&record).map_err(text)? {
+                    Some(appended) => break appended,
+                    None => scene.wal.room(record.len()).await.map_err(text)?,
+                }
+            };
+            scene.acknowledge(appended.await.map_err(text)?, record);
+        });
+        call!("reader", scene => {
+            let mut reader = scene.wal.read_from(Lsn(20));
+            for _ in 0..6 {
+                reader.next().await.transpose().map_err(text)?;
+            }
+        });
+        call!("truncate_before", scene => {
+            scene.wal.truncate_before(Lsn(10)).await.map_err(text)?;
+        });
+        call!("truncate_after", scene => {
+            let record = scene.record();
+            let lsn = scene.scrap.append(&record).await.map_err(text)?;
+            match scene.scrap.truncate_after(lsn).await {
+                Ok(()) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::OutOfRange { .. }) => {}
+                Err(error) => return Err(text(error)),
+            }
+        });
+        call!("reset_to", scene => {
+            scene.scrap.append(b"scrap").await.map_err(text)?;
+            scene.scrap.reset_to(Lsn(1000)).await.map_err(text)?;
+        });
+        call!("open and close", scene => {
+            let dir = scene.fresh();
+            scene.engine.create_dir_all(&dir).await.map_err(text)?;
+            let (wal, _) = Wal::open(&scene.engine, &dir, options()).await.map_err(text)?;
+            wal.append(b"one").await.map_err(text)?;
+            wal.close().await.map_err(text)?;
+        });
+        call!("inspect", scene => {
+            let report = inspect(&scene.engine, scene.dir.join("idle")).await.map_err(text)?;
+            if !report.is_whole() {
+                return Err(text(report));
+            }
+        });
+        call!("records", scene => {
+            let mut records = records(&scene.engine, scene.dir.join("idle")).await.map_err(text)?;
+            let mut count = 0;
+            while records.next().await.transpose().map_err(text)?.is_some() {
+                count += 1;
+            }
+            if count != 20 {
+                return Err(format!("{count} records"));
+            }
+        });
+        call!("repair", scene => {
+            repair(&scene.engine, scene.dir.join("idle"), scene.fresh()).await.map_err(text)?;
+        });
+        calls
+    }
+
+    /// Kinds of calls, by number.
+    fn kinds(&self) -> usize {
+        self.calls().len()
+    }
+
+    /// Many of one kind.
+    fn many(&self, kind: usize) -> Vec<Named> {
+        (0..8).map(|_| self.calls().swap_remove(kind)).collect()
+    }
+
+    /// What was acknowledged is there.
+    async fn check(&self) -> Result<(), String> {
+        self.wal.sync().await.map_err(text)?;
+        let mut acknowledged = self.acknowledged.lock().unwrap().clone();
+        acknowledged.sort();
+        let mut reader = self.wal.read_from(self.wal.first_lsn());
+        let mut expected = acknowledged.iter().peekable();
+        while let Some(record) = reader.next().await.transpose().map_err(text)? {
+            if let Some((_, bytes)) = expected.next_if(|(lsn, _)| *lsn == record.lsn().0)
+                && bytes[..] != record[..]
+            {
+                return Err(format!("{:?} is another record", record.lsn()));
+            }
+        }
+        expected.next().map_or(Ok(()), |(lsn, _)| Err(format!("the acknowledged record {lsn} is not there")))
+    }
+}
+
+/// Polls each once, so that none of them has been woken yet; those that are not over.
+fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
+    let mut kept = Vec::new();
+    for (name, mut call) in calls {
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
+            Poll::Pending => kept.push((name, call)),
+        }
+    }
+    Ok(kept)
+}
+
+/// Polls each so often and keeps those that are not over.
+async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
+    let mut kept = Vec::new();
+    for (name, call) in calls {
+        match sim::frozen_after(polls, call).await {
+            Ok(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
+            Err(call) => kept.push((name, *Pin::into_inner(call))),
+        }
+    }
+    Ok(kept)
+}
+
+/// All beside each other, each polled only when it was woken itself.
+async fn go_on(calls: Vec<Named>) -> Result<(), String> {
+    let named =
+        calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
+    let mut going: FuturesUnordered<_> = named.collect();
+    while let Some(answer) = going.next().await {
+        answer?;
+    }
+    Ok(())
+}
+
+/// One of each kind is kept while one of each kind goes on.
+async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
+    let kept = freeze(scene.calls(), polls).await?;
+    go_on(scene.calls()).await?;
+    Ok(kept)
+}
+
+/// As many of one kind as fill the log's queue are kept while one of each kind goes on.
+async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
+    let kept = match polls {
+        0 => begin(scene.many(kind))?,
+        _ => freeze(scene.many(kind), polls).await?,
+    };
+    go_on(scene.calls()).await?;
+    Ok(kept)
+}
+
+/// Runs `body` on a thread of its own, which must end in time.
+fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) {
+    let (ended, has_ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || ended.send(body()));
+    let answer = has_ended.recv_timeout(LIMIT).unwrap_or_else(|_| Err("it hangs".to_string()));
+    answer.unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
+    thread.join().unwrap().unwrap();
+}
+
+/// A round on a real engine; what was kept goes to its end on another thread, or is dropped.
+fn round(
+    scene: &Scene,
+    what: String,
+    is_dropped: bool,
+    freeze: impl AsyncFnOnce(Scene) -> Result<Vec<Named>, String> + Send + 'static,
+) {
+    let here = scene.clone();
+    in_time(&what, move || {
+        let kept = futures::executor::block_on(freeze(here.clone()))?;
+        if !is_dropped {
+            let thread = std::thread::spawn(move || futures::executor::block_on(go_on(kept)));
+            thread.join().map_err(|_| "a panic".to_string())??;
+        }
+        futures::executor::block_on(here.check())
+    });
+}
+
+/// The story: an append that had waited for room and was then kept in a `select!` held the first place in the line, and
+/// every later append waited behind it for ever, with nothing pending.
+#[test]
+fn no_call_waits_for_one_that_is_not_polled() {
+    let dir = common::dir();
+    let engine = Engine::start(Config::default().shards(1).inbox_depth(1).queue_depth(2)).unwrap();
+    let scene = futures::executor::block_on(Scene::new(engine, dir.path().to_path_buf())).unwrap();
+    for polls in 1..POLLS {
+        let what = format!("one of each kind, kept after {polls} polls");
+        round(&scene, what, polls % 2 == 0, async move |scene| one_of_each(&scene, polls).await);
+    }
+    for kind in 0..scene.kinds() {
+        for polls in [0, 1, 2] {
+            let what = format!("{} many times, kept after {polls} polls", scene.calls()[kind].0);
+            round(&scene, what, polls == 2, async move |scene| many_of_one(&scene, kind, polls).await);
+        }
+    }
+}
+
+/// Tasks that make calls in some order, and leave some of them where they stand; each may take up what others left.
+async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
+    let mut calls = scene.calls();
+    while !calls.is_empty() {
+        let (name, call) = calls.swap_remove(sim::random(calls.len() as u64) as usize);
+        if sim::random(3) == 0 {
+            let polls = sim::random(POLLS as u64) as usize;
+            let kept = freeze(vec![(name, call)], polls).await?;
+            left.lock().unwrap().extend(kept);
+        } else {
+            go_on(vec![(name, call)]).await?;
+        }
+        if sim::random(5) == 0 {
+            let taken = {
+                let mut left = left.lock().unwrap();
+                let count = left.len() as u64;
+                (count > 0).then(|| left.swap_remove(sim::random(count) as usize))
+            };
+            if sim::random(2) == 0 {
+                go_on(taken.into_iter().collect()).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn in_a_world(engine: Engine) -> Result<(), String> {
+    let scene = Scene::new(engine, PathBuf::from("/")).await?;
+    let kept = match sim::random(2) {
+        0 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
+        _ => many_of_one(&scene, sim::random(scene.kinds() as u64) as usize, sim::random(3) as usize).await?,
+    };
+    let left = Arc::new(Mutex::new(kept));
+    let tasks: Vec<_> = (0..4).map(|_| sim::spawn(among_others(scene.clone(), left.clone()))).collect();
+    for task in tasks {
+        task.await.map_err(text)??;
+    }
+    let left = std::mem::take(&mut *left.lock().unwrap());
+    sim::spawn(go_on(left)).await.map_err(text)??;
+    scene.check().await
+}
+
+/// A round in a world; what hangs is told as an error, after a minute of the world's time.
+fn simulate(seed: u64) -> Result<(), String> {
+    let config = Config::default().shards(2).inbox_depth(1 + (seed % 3) as usize).queue_depth(2);
+    let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
+        let limit = std::pin::pin!(sim::sleep(LIMIT));
+        match futures::future::select(std::pin::pin!(in_a_world(engine)), limit).await {
+            futures::future::Either::Left((answer, _)) => answer,
+            futures::future::Either::Right(_) => Err("it hangs".to_string()),
+        }
+    });
+    run.unwrap_or_else(|failure| Err(failure.to_string()))
+}
+
+#[test]
+fn no_call_waits_for_one_that_is_not_polled_in_any_world() {
+    for seed in 0..60 {
+        simulate(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
