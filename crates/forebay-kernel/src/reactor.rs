@@ -113,7 +113,7 @@ impl From<forebay::Error> for Error {
         match (error.kind(), error.raw_os_error()) {
             (ErrorKind::UnexpectedEof { got }, _) => Error::UnexpectedEof { offset, got },
             (ErrorKind::TooManyHops { limit }, _) => Error::TooManyHops { limit },
-            (ErrorKind::Io, Some(number)) => Error::Io {
+            (kind, Some(number)) if kind.is_system() => Error::Io {
                 offset,
                 hop: error.hop().unwrap_or(0),
                 source: io::Error::from_raw_os_error(number),

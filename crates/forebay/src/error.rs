@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 mod failure;
 mod text;
@@ -15,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of an operation: what was asked, of which file, where, and why it failed.
 ///
-/// One pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands.
+/// One pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands; a clone costs a count.
 /// [`Error::kind`] is for programs; the `Display` text is for people and names the remedy where there is one.
 ///
 /// ```
@@ -23,13 +24,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # fn main() -> forebay::Result<()> {
 /// let engine = Engine::start(Config::default())?;
 /// let error = engine.open("no/such/file", Open::read()).wait().unwrap_err();
-/// assert_eq!(error.kind(), ErrorKind::Io);
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(error.raw_os_error(), Some(2)); // ENOENT
 /// assert!(error.to_string().contains("no/such/file"));
 /// # Ok(()) }
 /// ```
-pub struct Error(Box<Inner>);
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     operation: &'static str,
@@ -38,15 +41,31 @@ struct Inner {
     hop: Option<u32>,
     device: Option<String>,
     note: Option<String>,
-    cause: Option<io::Error>,
+    cause: Option<Arc<io::Error>>,
 }
 
 /// What kind of failure an [`Error`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused; [`Error::raw_os_error`] has the number.
+    /// The operating system refused for a reason without a kind of its own; [`Error::raw_os_error`] has the number.
     Io,
+    /// A file, a directory, or one above it does not exist.
+    NotFound,
+    /// The process may not do this (`EACCES`, `EPERM`).
+    PermissionDenied,
+    /// What was to be made exists already.
+    AlreadyExists,
+    /// The device, the file system or the quota is full (`ENOSPC`, `EDQUOT`).
+    NoSpace,
+    /// The file system is mounted read-only.
+    ReadOnlyFilesystem,
+    /// The path names a directory where a file is needed.
+    IsADirectory,
+    /// The path, or a part of it, names something else where a directory is needed.
+    NotADirectory,
+    /// A directory that was to be removed or replaced has entries.
+    DirectoryNotEmpty,
     /// The file ends inside the range that was asked for exactly.
     UnexpectedEof {
         /// Bytes of the range that the file does have.
@@ -104,6 +123,39 @@ pub enum ErrorKind {
     Locked,
 }
 
+impl ErrorKind {
+    /// Returns whether the operating system refused: [`Io`](ErrorKind::Io) and the kinds that are split off from it.
+    pub fn is_system(self) -> bool {
+        use ErrorKind as Kind;
+        matches!(
+            self,
+            Kind::Io
+                | Kind::NotFound
+                | Kind::PermissionDenied
+                | Kind::AlreadyExists
+                | Kind::NoSpace
+                | Kind::ReadOnlyFilesystem
+                | Kind::IsADirectory
+                | Kind::NotADirectory
+                | Kind::DirectoryNotEmpty
+        )
+    }
+
+    fn of_io(kind: io::ErrorKind) -> ErrorKind {
+        match kind {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnlyFilesystem,
+            io::ErrorKind::IsADirectory => ErrorKind::IsADirectory,
+            io::ErrorKind::NotADirectory => ErrorKind::NotADirectory,
+            io::ErrorKind::DirectoryNotEmpty => ErrorKind::DirectoryNotEmpty,
+            _ => ErrorKind::Io,
+        }
+    }
+}
+
 impl Error {
     /// The kind of failure, for programs to match on.
     pub fn kind(&self) -> ErrorKind {
@@ -112,7 +164,7 @@ impl Error {
 
     /// The operating system's error number, when the system is the cause.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.0.cause.as_ref().and_then(io::Error::raw_os_error)
+        self.0.cause.as_deref().and_then(io::Error::raw_os_error)
     }
 
     /// The process, or the whole system, may open no more files: open(2).
@@ -141,7 +193,7 @@ impl Error {
     }
 
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Error {
-        Error(Box::new(Inner {
+        Error(Arc::new(Inner {
             kind,
             operation,
             path: None,
@@ -162,11 +214,16 @@ impl Error {
         let kind = match cause.raw_os_error() {
             Some(libc::ECANCELED) => ErrorKind::Cancelled,
             Some(libc::EOPNOTSUPP) | Some(libc::ENOSYS) => ErrorKind::Unsupported,
-            _ => ErrorKind::Io,
+            Some(libc::EDQUOT) => ErrorKind::NoSpace,
+            _ => ErrorKind::of_io(cause.kind()),
         };
-        let mut error = Error::new(kind, operation);
-        error.0.cause = Some(cause);
-        error
+        Error::new(kind, operation).edit(|inner| inner.cause = Some(Arc::new(cause)))
+    }
+
+    /// Changes the one place that all clones share into one of its own.
+    fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Error {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// A caught panic, with its own words.
@@ -179,35 +236,29 @@ impl Error {
         Error::new(ErrorKind::InvalidInput, operation).with_note(note)
     }
 
-    pub(crate) fn with_path(mut self, path: impl Into<PathBuf>) -> Error {
-        self.0.path = Some(path.into());
-        self
+    pub(crate) fn with_path(self, path: impl Into<PathBuf>) -> Error {
+        self.edit(|inner| inner.path = Some(path.into()))
     }
 
-    pub(crate) fn with_range(mut self, offset: u64, len: u64) -> Error {
-        self.0.range = Some((offset, len));
-        self
+    pub(crate) fn with_range(self, offset: u64, len: u64) -> Error {
+        self.edit(|inner| inner.range = Some((offset, len)))
     }
 
-    pub(crate) fn with_hop(mut self, hop: u32) -> Error {
-        self.0.hop = Some(hop);
-        self
+    pub(crate) fn with_hop(self, hop: u32) -> Error {
+        self.edit(|inner| inner.hop = Some(hop))
     }
 
     /// The same of another operation.
-    pub(crate) fn of(mut self, operation: &'static str) -> Error {
-        self.0.operation = operation;
-        self
+    pub(crate) fn of(self, operation: &'static str) -> Error {
+        self.edit(|inner| inner.operation = operation)
     }
 
-    pub(crate) fn with_device(mut self, device: impl Into<String>) -> Error {
-        self.0.device = Some(device.into());
-        self
+    pub(crate) fn with_device(self, device: impl Into<String>) -> Error {
+        self.edit(|inner| inner.device = Some(device.into()))
     }
 
-    pub(crate) fn with_note(mut self, note: impl Into<String>) -> Error {
-        self.0.note = Some(note.into());
-        self
+    pub(crate) fn with_note(self, note: impl Into<String>) -> Error {
+        self.edit(|inner| inner.note = Some(note.into()))
     }
 }
 
@@ -219,7 +270,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.cause.as_ref().map(|cause| cause as _)
+        self.0.cause.as_deref().map(|cause| cause as _)
     }
 }
 
@@ -239,7 +290,7 @@ impl From<Error> for io::Error {
             ErrorKind::Cancelled | ErrorKind::TaskCancelled => io::ErrorKind::Interrupted,
             ErrorKind::Unsupported => io::ErrorKind::Unsupported,
             ErrorKind::Locked => io::ErrorKind::WouldBlock,
-            _ => error.0.cause.as_ref().map_or(io::ErrorKind::Other, io::Error::kind),
+            _ => error.0.cause.as_deref().map_or(io::ErrorKind::Other, io::Error::kind),
         };
         io::Error::new(kind, error)
     }

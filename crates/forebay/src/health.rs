@@ -36,11 +36,7 @@ impl std::fmt::Display for Degradation {
 /// use forebay::{Config, Engine};
 /// # fn main() -> forebay::Result<()> {
 /// let engine = Engine::start(Config::default())?;
-/// let health = engine.health();
-/// println!("{} shards on {}, priority {}", health.shards, health.driver, health.priority);
-/// for degradation in &health.degraded {
-///     println!("{degradation}");
-/// }
+/// println!("{}", engine.health()); // one line, and one for each degradation with its remedy
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -54,4 +50,16 @@ pub struct Health {
     pub priority: Priority,
     /// Every degradation, in the order in which it was noticed; empty means that all works as designed.
     pub degraded: Vec<Degradation>,
+}
+
+/// The first line is how the engine runs; then comes a line for each degradation, with its remedy.
+impl std::fmt::Display for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = if self.shards == 1 { "" } else { "s" };
+        write!(f, "{} shard{plural} on {}, priority {}", self.shards, self.driver, self.priority)?;
+        if self.degraded.is_empty() {
+            return f.write_str(", nothing degraded");
+        }
+        self.degraded.iter().try_for_each(|degradation| write!(f, "\n{degradation}"))
+    }
 }

@@ -37,7 +37,7 @@ pub enum Mode {
 /// # fn main() -> forebay::Result<()> {
 /// # let dir = tempfile::tempdir().unwrap();
 /// let engine = Engine::start(Config::default())?;
-/// let log = engine.open(dir.path().join("log"), Open::create().mode(0o600)).wait()?;
+/// let log = engine.open(dir.path().join("log"), Open::create().permissions(0o600)).wait()?;
 /// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
 /// # Ok(()) }
 /// ```
@@ -114,8 +114,8 @@ impl Open {
         self
     }
 
-    /// Permissions of a file that is made, before the process's umask. Default: `0o666`.
-    pub fn mode(mut self, mode: u32) -> Open {
+    /// Sets the permissions of a file that is made, as in chmod(2), before the process's umask. Default: `0o666`.
+    pub fn permissions(mut self, mode: u32) -> Open {
         self.how.mode = mode;
         self
     }

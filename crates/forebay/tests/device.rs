@@ -91,7 +91,7 @@ fn a_device_file_is_its_own_device() {
 #[test]
 fn a_missing_path_is_a_clear_error() {
     let error = Device::of_path("no/such/file").unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Io, Some(2)));
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NotFound, Some(2)));
     assert!(error.to_string().contains("no/such/file"), "{error}");
 }
 

@@ -75,7 +75,7 @@ fn directories_are_made_listed_and_removed() {
     engine.remove_dir(&deep).wait().unwrap();
     assert!(!deep.exists());
     let error = engine.read_dir(&deep).wait().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("a/b/c"), "{error}");
 }
 

@@ -20,7 +20,7 @@ fn files_that_cannot_be_opened_say_why() {
     let error = engine.open(&missing, Open::read()).wait().unwrap_err();
     assert_eq!(
         (error.kind(), error.raw_os_error(), error.operation()),
-        (ErrorKind::Io, Some(libc::ENOENT), "open")
+        (ErrorKind::NotFound, Some(libc::ENOENT), "open")
     );
     assert_eq!(error.path(), Some(missing.as_path()));
     text_has(&error, &["open", missing.to_str().unwrap(), "No such file", "check the path"]);
@@ -197,4 +197,51 @@ fn settings_that_cannot_work_are_refused_with_a_reason() {
     let classes: Vec<_> = (0..13).map(|n| engine.class(&format!("c{n}"), 10).unwrap()).collect();
     assert_eq!(engine.class("c3", 70).unwrap(), classes[3]);
     text_has(&engine.class("one more", 10).unwrap_err(), &["16 classes"]);
+}
+
+/// Everything that the system refused was `ErrorKind::Io`, so a program had to know errno numbers to tell a missing file from
+/// a full disk, and an error could not be kept and returned twice.
+#[test]
+fn what_the_system_refuses_has_kinds_that_io_errors_keep() {
+    use std::io::ErrorKind as Std;
+    let (engine, dir) = (engine(), dir());
+    let (path, inner) = (dir.path().join("a"), dir.path().join("dir"));
+    std::fs::write(&path, b"a").unwrap();
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::write(inner.join("b"), b"b").unwrap();
+    let errors = [
+        (
+            engine.open(dir.path().join("none"), Open::read()).wait().unwrap_err(),
+            ErrorKind::NotFound,
+            Std::NotFound,
+        ),
+        (
+            engine.open(&path, Open::create_new()).wait().unwrap_err(),
+            ErrorKind::AlreadyExists,
+            Std::AlreadyExists,
+        ),
+        (engine.create_dir(&inner).wait().unwrap_err(), ErrorKind::AlreadyExists, Std::AlreadyExists),
+        (engine.rename(&path, &inner).wait().unwrap_err(), ErrorKind::IsADirectory, Std::IsADirectory),
+        (engine.read_dir(&path).wait().unwrap_err(), ErrorKind::NotADirectory, Std::NotADirectory),
+        (engine.remove_dir(&inner).wait().unwrap_err(), ErrorKind::DirectoryNotEmpty, Std::DirectoryNotEmpty),
+    ];
+    for (error, kind, std) in errors {
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(kind.is_system() && error.raw_os_error().is_some(), "{error}");
+        let kept = error.clone();
+        assert_eq!(std::io::Error::from(error).kind(), std);
+        assert_eq!((kept.kind(), kept.path().is_some()), (kind, true), "a clone keeps what it says");
+        assert!(kept.to_string().contains('('), "no remedy: {kept}");
+    }
+    assert!(!ErrorKind::EngineClosed.is_system());
+}
+
+#[test]
+fn health_prints_one_line_for_each_degradation() {
+    let health = engine().health();
+    let text = health.to_string();
+    assert_eq!(text.lines().count(), 1 + health.degraded.len(), "{text}");
+    for (line, degradation) in text.lines().skip(1).zip(&health.degraded) {
+        assert!(line.contains(&degradation.what) && line.contains(&degradation.remedy), "{line}");
+    }
 }

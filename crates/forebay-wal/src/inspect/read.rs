@@ -135,7 +135,7 @@ async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Rang
                 each(&block);
                 at += block.len() as u64;
             }
-            Err(error) if error.kind() != forebay::ErrorKind::Io => return Err(error.into()),
+            Err(error) if !error.kind().is_system() => return Err(error.into()),
             // The same stretch again in small steps: as little as possible is given up.
             Err(_) if step > u64::from(GRAIN) => {
                 careful_to = length.min(at + step);

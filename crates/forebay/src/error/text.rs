@@ -51,6 +51,10 @@ impl Error {
                 }
                 libc::EACCES | libc::EPERM => "check the permissions of the file and its directories",
                 libc::ENOENT => "check the path",
+                libc::EEXIST => "remove it, choose another name, or open what is there",
+                libc::EISDIR => "give the path of a file",
+                libc::ENOTDIR => "check the path: a part of it is no directory",
+                libc::ENOTEMPTY => "remove what is in the directory first",
                 libc::EROFS => "the file system is mounted read-only",
                 libc::EIO => "the device failed; what was written before the last good sync is what counts",
                 _ => return None,
@@ -76,7 +80,7 @@ impl fmt::Display for Error {
         }
         f.write_str(": ")?;
         match self.0.kind {
-            ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::TaskPanicked => {}
+            ErrorKind::Unsupported | ErrorKind::InvalidInput | ErrorKind::TaskPanicked => {}
             ErrorKind::UnexpectedEof { got } => write!(f, "the file ends after {got} of these bytes")?,
             ErrorKind::Misaligned { needed } => {
                 let what = if self.0.operation == "read" { "read into a given block" } else { "write" };
@@ -103,11 +107,21 @@ impl fmt::Display for Error {
             ErrorKind::Elapsed => f.write_str("the time given has passed")?,
             ErrorKind::TooManyHops { limit } => write!(f, "the walk did not end within {limit} hops")?,
             ErrorKind::Locked => f.write_str("another holder has the lock")?,
+            // What the system said is the text.
+            ErrorKind::Io
+            | ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::AlreadyExists
+            | ErrorKind::NoSpace
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory
+            | ErrorKind::DirectoryNotEmpty => {}
         }
         match (&self.0.note, &self.0.cause) {
             (Some(note), Some(cause)) => write!(f, "{note}: {cause}")?,
             (Some(note), None) => f.write_str(note)?,
-            (None, Some(cause)) if matches!(self.0.kind, ErrorKind::Io | ErrorKind::Unsupported) => {
+            (None, Some(cause)) if self.0.kind.is_system() || self.0.kind == ErrorKind::Unsupported => {
                 write!(f, "{cause}")?;
             }
             (None, None) if self.0.kind == ErrorKind::Unsupported => f.write_str("not supported here")?,

@@ -70,7 +70,7 @@ fn with_disk(name: &str, body: impl FnOnce(&Path)) {
 /// The disk is full, and the error names the file, the cause and the remedy.
 #[track_caller]
 fn is_full(error: &Error, operation: &str, path: &Path) {
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Io, Some(libc::ENOSPC)), "{error}");
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{error}");
     assert_eq!((error.operation(), error.path()), (operation, Some(path)));
     names(error, &[operation, path.to_str().unwrap(), "No space left", "free space"]);
 }

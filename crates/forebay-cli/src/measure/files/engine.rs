@@ -32,7 +32,7 @@ pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant)
             Call::Create => {
                 course.fill(number, &mut memory);
                 tally.resume();
-                let file = engine.open(path, Open::create_new().mode(0o600)).await?;
+                let file = engine.open(path, Open::create_new().permissions(0o600)).await?;
                 tally.made(Part::Open);
                 file.write(0, &memory).await?;
                 tally.made(Part::Write);

@@ -105,7 +105,7 @@ impl Files {
 
     async fn with_forebay(&self, engine: &Engine) -> forebay::Result<Instant> {
         let path = self.path();
-        let file = engine.open(&path, Open::create_new().buffered().mode(0o600)).await?;
+        let file = engine.open(&path, Open::create_new().buffered().permissions(0o600)).await?;
         file.write(0, &self.record[..]).await?;
         file.sync(Durability::Data).await?;
         let durable = Instant::now();

@@ -117,7 +117,7 @@ pub(super) async fn forebay(
         let (root, key) = (lane.root(), lane.key());
         let lookup = async {
             let path = files.path();
-            let file = engine.open(&path, Open::create_new().shard(shard).mode(0o600)).await?;
+            let file = engine.open(&path, Open::create_new().shard(shard).permissions(0o600)).await?;
             file.write(0, files.nodes.bytes()).await?;
             let value = match work.row {
                 WalkRow::ForebayTask => read_by_read(&file, node_bytes, root, key).await?,

@@ -300,7 +300,7 @@ impl Session {
                 return Err(self.mismatch(format!("{refused:?}"), "success".to_owned()));
             }
             (Err(error), Some(Refused::Misaligned)) if is_misaligned(&error) => false,
-            (Err(error), Some(Refused::ReadOnly)) if error.kind() == ErrorKind::Io => false,
+            (Err(error), Some(Refused::ReadOnly)) if error.kind().is_system() => false,
             (Err(error), _) => {
                 self.fault_or("success", &error)?;
                 false

@@ -11,7 +11,7 @@ use super::step::{HANDLES, NAMES, Op, Place, Step, pattern_bytes};
 use super::text::letter;
 use crate::block::{Block, BlockMut};
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::file::File;
 
 /// Blocks whose bytes are looked at again after every step.
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Whether operations may fail as the operating system lets them fail (`ErrorKind::Io`). Default: no.
+    /// Whether operations may fail as the operating system lets them fail (`ErrorKind::is_system`). Default: no.
     pub fn faults(&mut self, may_come: bool) {
         self.faults = may_come;
     }
@@ -209,7 +209,7 @@ impl Session {
 
     /// Is this the failure that a faulty device explains? Counted then.
     pub(super) fn is_fault(&mut self, error: &Error) -> bool {
-        let fault = self.faults && error.kind() == ErrorKind::Io;
+        let fault = self.faults && error.kind().is_system();
         self.report.faults += u64::from(fault);
         fault
     }
@@ -224,7 +224,7 @@ impl Session {
         match result {
             Ok(_) if refused => Err(self.mismatch("an error", "success".to_owned())),
             Ok(value) => Ok(Some(value)),
-            Err(error) if refused && error.kind() == ErrorKind::Io => Ok(None),
+            Err(error) if refused && error.kind().is_system() => Ok(None),
             Err(error) if self.is_fault(&error) => Ok(None),
             Err(error) => Err(self.unexpected(expected, &error)),
         }

@@ -27,7 +27,7 @@ async fn files_are_opened_as_asked(env: &Env) -> Outcome {
     let engine = env.engine();
     for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
-        let file = engine.open(&path, open.mode(0o600)).await?;
+        let file = engine.open(&path, open.permissions(0o600)).await?;
         same("the permissions", file.metadata().await?.mode() & 0o777, 0o600)?;
         same("the path", file.path(), path.as_path())?;
         holds("offsets are aligned to a power of two", file.alignment().offset.is_power_of_two())?;
@@ -225,7 +225,7 @@ async fn an_open_directory_stays_the_same_wherever_it_is_moved(env: &Env) -> Out
     engine.rename(env.path("good"), &data).await?;
 
     for open in modes(env, Open::create_new()) {
-        let file = dir.open("new", open.mode(0o600)).await?;
+        let file = dir.open("new", open.permissions(0o600)).await?;
         same("the permissions", file.metadata().await?.mode() & 0o777, 0o600)?;
         same("the path of a file", file.path(), data.join("new").as_path())?;
         file.write(0, bytes_of(0..4096)).await?;
