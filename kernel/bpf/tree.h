@@ -29,21 +29,24 @@ static __always_inline u64 leads_to(const u8 *page, u32 record)
 	return word_at(page, FBW_TREE_RECORDS_AT + record * FBW_TREE_RECORD_BYTES + 8);
 }
 
-/* How many records the node has, or 0 if it is not the node that belongs to `at`. */
-static __always_inline u32 records_of(const u8 *page, u64 at, u32 page_bytes)
+static __always_inline u32 level_of(const u8 *page)
+{
+	return *(const u16 *)(page + FBW_TREE_LEVEL_AT);
+}
+
+/* How many records the node has, or 0 if it is not the node that belongs to `at` and is of that level: what an inner node leads to is
+ * no value, whatever a damaged level says. */
+static __always_inline u32 records_of(const u8 *page, u64 at, u64 level, u32 page_bytes)
 {
 	u32 count = *(const u16 *)(page + FBW_TREE_COUNT_AT);
 
 	if (*(const u32 *)(page + FBW_TREE_MAGIC_AT) != FBW_TREE_MAGIC || word_at(page, FBW_TREE_POSITION_AT) != at)
 		return 0;
+	if (level_of(page) != level)
+		return 0;
 	if (count > RECORDS_MAX || FBW_TREE_RECORDS_AT + count * FBW_TREE_RECORD_BYTES > page_bytes)
 		return 0;
 	return count;
-}
-
-static __always_inline u32 level_of(const u8 *page)
-{
-	return *(const u16 *)(page + FBW_TREE_LEVEL_AT);
 }
 
 /* 1 if `a` is not above `b`, else 0, without a branch: a branch would double the verifier's work with every halving. */

@@ -5,8 +5,8 @@
 static __always_inline u32 tree_count(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count, u32 page_bytes)
 {
 	u64 low = *(u64 *)(scratch + FBW_COUNT_LOW), high = *(u64 *)(scratch + FBW_COUNT_HIGH);
-	u64 *coming = (u64 *)(scratch + FBW_COUNT_COMING);
-	u32 records = records_of(page, at, page_bytes), first, last, i;
+	u64 *coming = (u64 *)(scratch + FBW_COUNT_COMING), *level = (u64 *)(scratch + FBW_COUNT_LEVEL);
+	u32 records = records_of(page, at, *level, page_bytes), first, last, i;
 
 	if (!records) {
 		*count = FBW_TREE_DAMAGED;
@@ -14,6 +14,7 @@ static __always_inline u32 tree_count(const u8 *page, u64 at, u8 *scratch, u64 *
 	}
 	if (level_of(page) > 1) {
 		first = record_for(page, records, *(u64 *)(scratch + FBW_COUNT_KEY));
+		*level -= 1;
 		next[0] = leads_to(page, first);
 		*count = 1;
 		return FBW_READ;
@@ -32,6 +33,7 @@ static __always_inline u32 tree_count(const u8 *page, u64 at, u8 *scratch, u64 *
 			*(u64 *)(scratch + FBW_COUNT_FOUND) = 0;
 			return FBW_OVER;
 		}
+		*level = 0;
 		*coming = i;
 		*count = i;
 		return FBW_READ;

@@ -4,8 +4,8 @@
 
 static __always_inline u32 tree_lookup(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count, u32 page_bytes)
 {
-	u32 records = records_of(page, at, page_bytes), record;
-	u64 word;
+	u64 *level = (u64 *)(scratch + FBW_LOOKUP_LEVEL), word;
+	u32 records = records_of(page, at, *level, page_bytes), record;
 
 	if (!records) {
 		*count = FBW_TREE_DAMAGED;
@@ -17,6 +17,7 @@ static __always_inline u32 tree_lookup(const u8 *page, u64 at, u8 *scratch, u64 
 		*(u64 *)(scratch + FBW_LOOKUP_VALUE) = word;
 		return FBW_OVER;
 	}
+	*level -= 1;
 	next[0] = word;
 	*count = 1;
 	return FBW_READ;

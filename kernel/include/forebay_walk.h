@@ -126,6 +126,7 @@
 /* The scratch of the tree's lookup. */
 #define FBW_LOOKUP_KEY 0	/* what is looked up */
 #define FBW_LOOKUP_VALUE 8	/* what it leads to */
+#define FBW_LOOKUP_LEVEL 16	/* that of the node to come */
 
 /* The scratch of the tree's count: how many separators of the leaves lie in a range. The way down to level 1 is that of
  * the lookup of a key; there up to 16 children whose part of the words meets the range are read at once. */
@@ -135,6 +136,7 @@
 #define FBW_COUNT_FOUND 24	/* how many there were */
 #define FBW_COUNT_LEAVES 32	/* leaves that were looked at */
 #define FBW_COUNT_COMING 40	/* leaves still to come */
+#define FBW_COUNT_LEVEL 48	/* that of the node to come */
 
 /* The nodes of forebay-kv's tables (docs/kv-format.md): a header, slots, the keys' common prefix, records. */
 #define FBW_TABLE_UNIT 4096	/* nodes stand at multiples of it */

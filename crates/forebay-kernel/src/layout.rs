@@ -180,6 +180,8 @@ pub(crate) const TREE_DAMAGED: usize = 1;
 pub(crate) const LOOKUP_KEY: usize = 0;
 /// What it leads to.
 pub(crate) const LOOKUP_VALUE: usize = 8;
+/// That of the node to come.
+pub(crate) const LOOKUP_LEVEL: usize = 16;
 /// Names the way down.
 pub(crate) const COUNT_KEY: usize = 0;
 /// The least separator that counts.
@@ -192,6 +194,8 @@ pub(crate) const COUNT_FOUND: usize = 24;
 pub(crate) const COUNT_LEAVES: usize = 32;
 /// Leaves still to come.
 pub(crate) const COUNT_COMING: usize = 40;
+/// That of the node to come.
+pub(crate) const COUNT_LEVEL: usize = 48;
 /// Nodes stand at multiples of it.
 pub(crate) const TABLE_UNIT: usize = 4096;
 /// The table's number, four bytes.

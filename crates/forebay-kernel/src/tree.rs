@@ -19,6 +19,8 @@ pub struct TreeLookup {
 pub struct Lookup {
     /// The position of the node where it begins, bytes.
     pub root: u64,
+    /// The level of that node; leaves are of level 0. Each node on the way must be one level below the one before it.
+    pub level: u16,
     /// What is looked up.
     pub key: u64,
 }
@@ -45,13 +47,16 @@ impl Program for TreeLookup {
 
     fn begin(&self, lookup: &Lookup, scratch: &mut Scratch) -> u64 {
         scratch.set_u64(at::LOOKUP_KEY, lookup.key);
+        scratch.set_u64(at::LOOKUP_LEVEL, lookup.level.into());
         lookup.root
     }
 
     fn step(&self, page: &[u8], position: u64, scratch: &mut Scratch) -> Next {
-        let Some(node) = Node::of(page, position) else { return Next::Fail(TREE_DAMAGED) };
+        let level = scratch.u64(at::LOOKUP_LEVEL);
+        let Some(node) = Node::of(page, position, level) else { return Next::Fail(TREE_DAMAGED) };
         let word = node.leads_to(node.record_for(scratch.u64(at::LOOKUP_KEY)));
-        if node.level > 0 {
+        if let Some(below) = level.checked_sub(1) {
+            scratch.set_u64(at::LOOKUP_LEVEL, below);
             return Next::read(word);
         }
         scratch.set_u64(at::LOOKUP_VALUE, word);
@@ -75,6 +80,8 @@ pub struct TreeCount {
 pub struct Count {
     /// The position of the node where it begins, bytes: of level 1 or above, or the one leaf to look at.
     pub root: u64,
+    /// The level of that node. Each node on the way must be one level below the one before it.
+    pub level: u16,
     /// Names the way down to level 1.
     pub key: u64,
     /// The least separator that counts.
@@ -119,14 +126,17 @@ impl Program for TreeCount {
 
     fn begin(&self, count: &Count, scratch: &mut Scratch) -> u64 {
         scratch.set_u64(at::COUNT_KEY, count.key);
+        scratch.set_u64(at::COUNT_LEVEL, count.level.into());
         scratch.set_u64(at::COUNT_LOW, count.low);
         scratch.set_u64(at::COUNT_HIGH, count.high);
         count.root
     }
 
     fn step(&self, page: &[u8], position: u64, scratch: &mut Scratch) -> Next {
-        let Some(node) = Node::of(page, position) else { return Next::Fail(TREE_DAMAGED) };
+        let level = scratch.u64(at::COUNT_LEVEL);
+        let Some(node) = Node::of(page, position, level) else { return Next::Fail(TREE_DAMAGED) };
         let (low, high) = (scratch.u64(at::COUNT_LOW), scratch.u64(at::COUNT_HIGH));
+        scratch.set_u64(at::COUNT_LEVEL, level.saturating_sub(1));
         if node.level > 1 {
             return Next::read(node.leads_to(node.record_for(scratch.u64(at::COUNT_KEY))));
         }
@@ -166,14 +176,16 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// `None`: it is not the node that belongs to `position`.
-    fn of(bytes: &[u8], position: u64) -> Option<Node<'_>> {
+    /// `None`: it is not the node that belongs to `position`, or not of that level. What an inner node leads to is no value,
+    /// whatever a damaged level says.
+    fn of(bytes: &[u8], position: u64, level: u64) -> Option<Node<'_>> {
         let short = |place: usize| bytes.get(place..)?.first_chunk().map(|word| u16::from_le_bytes(*word));
         let magic = bytes.get(at::TREE_MAGIC_AT..)?.first_chunk().map(|word| u32::from_le_bytes(*word))?;
         let count = usize::from(short(at::TREE_COUNT_AT)?);
         let node = Node { bytes, level: short(at::TREE_LEVEL_AT)?, count };
         let right = magic as usize == at::TREE_MAGIC
             && node.word(at::TREE_POSITION_AT) == position
+            && u64::from(node.level) == level
             && (1..=254).contains(&count)
             && at::TREE_RECORDS_AT + count * at::TREE_RECORD_BYTES <= bytes.len();
         right.then_some(node)

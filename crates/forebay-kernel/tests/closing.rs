@@ -24,7 +24,7 @@ fn many_threads_share_a_session() {
                 let (walk, tree) = (&walk, &tree);
                 scope.spawn(move || {
                     for key in (0..200).map(|key| key * 8 + thread) {
-                        let lookup = Lookup { root: tree.root(5, key), key };
+                        let lookup = Lookup { root: tree.root(5, key), level: 4, key };
                         assert_eq!(
                             walk.walk(&lookup).wait().ok(),
                             Some(tree.lookup(lookup.root, key)),
@@ -48,7 +48,7 @@ fn walks_that_were_dropped_leave_room_for_others() {
     options.depth = 2;
     for (kind, walk) in engines(&engine, &file, PROGRAM, options) {
         for key in 0..300 {
-            let lookup = Lookup { root: tree.root(5, key), key };
+            let lookup = Lookup { root: tree.root(5, key), level: 4, key };
             drop(walk.walk(&lookup));
             if key % 50 == 0 {
                 assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)), "{kind}");
@@ -66,7 +66,7 @@ fn a_session_ends_with_walks_in_it() {
     for round in 0..20 {
         for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
             let lookups: Vec<Lookup> =
-                (0..100 + round).map(|key| Lookup { root: tree.root(6, key), key }).collect();
+                (0..100 + round).map(|key| Lookup { root: tree.root(6, key), level: 5, key }).collect();
             let walks = walk.walk_many(&lookups);
             drop(walk);
             for (lookup, found) in lookups.iter().zip(walks.wait().expect("not on a shard")) {
@@ -87,7 +87,7 @@ fn a_shard_awaits_walks_and_must_not_wait_for_them() {
     let tree = Tree::new(4096, 60, 4, 40);
     let file = tree.plant(&engine, &dir.path().join("tree"));
     for (kind, walk) in engines(&engine, &file, PROGRAM, Options::default()) {
-        let lookup = Lookup { root: tree.root(4, 9), key: 9 };
+        let lookup = Lookup { root: tree.root(4, 9), level: 3, key: 9 };
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let refused = walk.walk(&lookup).wait();
             assert!(matches!(refused, Err(Error::WaitOnShard)), "{kind}");
@@ -112,7 +112,7 @@ fn the_choice_is_told_whatever_the_driver() {
         EngineKind::Reactor => assert!(walk.why().contains("not possible: "), "{}", walk.why()),
         kind => assert!(walk.why().starts_with(&kind.to_string()), "{}", walk.why()),
     }
-    let lookup = Lookup { root: tree.root(2, 9), key: 9 };
+    let lookup = Lookup { root: tree.root(2, 9), level: 1, key: 9 };
     assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, 9)));
 }
 

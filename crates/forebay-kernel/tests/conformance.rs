@@ -22,15 +22,16 @@ fn lookups_of_every_depth_find_what_a_search_in_memory_finds() {
         }
         for (kind, walk) in engines(&engine, &file, program, Options::default()) {
             for depth in 1..=6 {
-                let lookups: Vec<Lookup> =
-                    (0..300).map(|key| Lookup { root: tree.root(depth, key), key }).collect();
+                let lookups: Vec<Lookup> = (0..300)
+                    .map(|key| Lookup { root: tree.root(depth, key), level: (depth - 1) as u16, key })
+                    .collect();
                 let found = walk.walk_many(&lookups).wait().expect("not on a shard");
                 for (lookup, found) in lookups.iter().zip(found) {
                     let expected = tree.lookup(lookup.root, lookup.key);
                     assert_eq!(found.ok(), Some(expected), "{kind}, depth {depth}, {lookup:?}");
                 }
             }
-            let one = Lookup { root: tree.root(6, 5), key: 5 };
+            let one = Lookup { root: tree.root(6, 5), level: 5, key: 5 };
             assert_eq!(walk.walk(&one).wait().ok(), Some(tree.lookup(one.root, 5)));
             assert_eq!((walk.stats().walks, walk.stats().fell_back), (6 * 300 + 1, 0));
         }
@@ -50,12 +51,13 @@ fn ranges_are_counted_over_up_to_sixteen_leaves_at_once() {
             let width = [u64::MAX, u64::MAX / 5, u64::MAX / 60, 10][key as usize / 4 % 4];
             let low = one.min(other);
             let high = low.saturating_add(width);
-            let count = Count { root: tree.root(key % 4 + 1, key), key, low, high };
+            let level = (key % 4) as u16;
+            let count = Count { root: tree.root(key % 4 + 1, key), level, key, low, high };
             let found = walk.walk(&count).wait().map(counted);
             assert_eq!(found.ok(), Some(tree.count(&count)), "{kind}, {count:?}");
             most = most.max(tree.count(&count).1);
         }
-        let empty = Count { root: tree.root(2, 1), key: 1, low: 9, high: 8 };
+        let empty = Count { root: tree.root(2, 1), level: 1, key: 1, low: 9, high: 8 };
         assert_eq!(walk.walk(&empty).wait().map(counted).ok(), Some(tree.count(&empty)), "{kind}");
     }
     assert_eq!(most, 16);
@@ -104,7 +106,7 @@ fn failures_are_the_same_everywhere() {
     let path = dir.path().join("tree");
     let file = tree.plant(&engine, &path);
     for (case, root) in cases {
-        let lookup = Lookup { root, key: 1 };
+        let lookup = Lookup { root, level: 2, key: 1 };
         let program = || TreeLookup { node_bytes: 4096 };
         let answers: Vec<(String, String)> = engines(&engine, &file, program, Options::default())
             .into_iter()
@@ -129,7 +131,9 @@ fn the_hops_are_limited_as_was_asked() {
         options.hops_max = hops_max;
         for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, options) {
             for depth in 1..=6 {
-                let answer = walk.walk(&Lookup { root: tree.root(depth, 3), key: 3 }).wait();
+                let answer = walk
+                    .walk(&Lookup { root: tree.root(depth, 3), level: (depth - 1) as u16, key: 3 })
+                    .wait();
                 match answer {
                     Ok(_) => assert!(depth <= u64::from(hops_max), "{kind}"),
                     Err(Error::TooManyHops { limit, .. }) => {
@@ -155,7 +159,7 @@ fn a_buffered_file_and_a_second_session_answer_the_same() {
     let one = engines(&engine, &buffered, program, Options::default());
     let other = engines(&engine, &buffered, program, Options::default());
     for key in 0..200 {
-        let lookup = Lookup { root: tree.root(4, key), key };
+        let lookup = Lookup { root: tree.root(4, key), level: 3, key };
         for (kind, walk) in one.iter().chain(&other) {
             assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)), "{kind}");
         }
@@ -170,7 +174,8 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
     let tree = Tree::new(4096, 50, 3, 60);
     let path = dir.path().join("tree");
     let file = tree.plant(&engine, &path);
-    let lookups: Vec<Lookup> = (0..500).map(|key| Lookup { root: tree.root(3, key), key }).collect();
+    let lookups: Vec<Lookup> =
+        (0..500).map(|key| Lookup { root: tree.root(3, key), level: 2, key }).collect();
     let writer = std::fs::OpenOptions::new().write(true).open(&path).expect("the same file");
     // The module keeps writers away instead: tests/module.rs.
     let all = engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()).into_iter();
@@ -200,5 +205,44 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
     for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
         let lookup = &lookups[3];
         assert_eq!(walk.walk(lookup).wait().ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
+    }
+}
+
+/// An inner node whose level a flipped bit had made 0 was taken for a leaf: the lookup's result was the position of its
+/// child, in every engine. Each node must be one level below the one before it.
+#[test]
+fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let whole = Tree::new(4096, 20, 4, 16);
+    for (level, said) in (0..4_u64).flat_map(|level| (0..5_u64).map(move |said| (level, said))) {
+        if level == said {
+            continue;
+        }
+        let mut tree = Tree::new(4096, 20, 4, 16);
+        for node in 0..tree.nodes {
+            let at = tree.position(level, node) as usize;
+            let head = tree.word(at) & !(0xffff << 32) | said << 32;
+            tree.put(at, head);
+        }
+        let file = tree.plant(&engine, &dir.path().join(format!("tree {level} {said}")));
+        let damaged = |answer: Result<(), Error>| match answer {
+            Err(Error::Failed { code, offset, .. }) => {
+                code == forebay_kernel::TREE_DAMAGED && offset / 4096 % 4 == level
+            }
+            _ => false,
+        };
+        for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
+            for key in 0..20 {
+                let lookup = Lookup { root: whole.root(4, key), level: 3, key };
+                let answer = walk.walk(&lookup).wait().map(drop);
+                assert!(damaged(answer), "{kind}: level {level} says {said}, key {key}");
+            }
+        }
+        for (kind, walk) in engines(&engine, &file, || TreeCount { node_bytes: 4096 }, Options::default()) {
+            let count = Count { root: whole.root(4, 3), level: 3, key: 3, low: 0, high: u64::MAX };
+            let answer = walk.walk(&count).wait().map(drop);
+            assert!(damaged(answer), "{kind}: a count where level {level} says {said}");
+        }
     }
 }

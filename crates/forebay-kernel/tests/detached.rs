@@ -147,12 +147,13 @@ fn walks_of_a_thread_of_its_own_end() {
         options.polled = polled;
         let mut walk = LocalWalk::open_with(&file, PROGRAM, options).expect("it is possible here");
         for key in 0..32 {
-            walk.begin(&Lookup { root: tree.root(6, key), key }).expect("there is room");
+            walk.begin(&Lookup { root: tree.root(6, key), level: 5, key }).expect("there is room");
         }
         walk.run(1, |finished| assert!(finished.result.is_ok(), "{kind}")).expect("the session works");
         // Some that the kernel has not seen, in the places of those that are over.
         for key in walk.under_way()..32 {
-            walk.begin(&Lookup { root: tree.root(6, key.into()), key: key.into() }).expect("there is room");
+            walk.begin(&Lookup { root: tree.root(6, key.into()), level: 5, key: key.into() })
+                .expect("there is room");
         }
         let left = walk.under_way();
         detach_all_but(&attached);

@@ -12,7 +12,7 @@ const PROGRAM: TreeLookup = TreeLookup { node_bytes: 512 };
 
 fn look_up(walk: &mut LocalWalk<TreeLookup>, tree: &Tree, key: u64) -> Result<u64, Error> {
     let root = tree.root(3, key);
-    walk.begin(&Lookup { root, key }).expect("there is room");
+    walk.begin(&Lookup { root, level: 2, key }).expect("there is room");
     let mut result = None;
     walk.run(1, |finished| result = Some(finished.result)).expect("the loop runs");
     result.expect("the walk is over")
@@ -59,7 +59,7 @@ fn a_session_goes_from_file_to_file_and_keeps_none_open() {
         let root = other.root(3, key);
         assert_eq!(look_up(&mut walk, &other, key).expect("a leaf"), other.lookup(root, key));
     }
-    walk.begin(&Lookup { root: other.root(3, 1), key: 1 }).expect("there is room");
+    walk.begin(&Lookup { root: other.root(3, 1), level: 2, key: 1 }).expect("there is room");
     assert!(matches!(walk.turn_to(&again), Err(Error::Unavailable(_))), "a walk is under way");
     assert!(matches!(walk.let_go(), Err(Error::Unavailable(_))), "a walk is under way");
     walk.run(1, |finished| assert!(finished.result.is_ok())).expect("the loop runs");

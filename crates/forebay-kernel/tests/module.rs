@@ -55,7 +55,8 @@ impl Bound {
     /// All walks find what they should, in the module.
     fn check(&self) {
         let fell_back = self.walk.stats().fell_back;
-        let lookups: Vec<Lookup> = (0..200).map(|key| Lookup { root: self.tree.root(4, key), key }).collect();
+        let lookups: Vec<Lookup> =
+            (0..200).map(|key| Lookup { root: self.tree.root(4, key), level: 3, key }).collect();
         for (lookup, found) in lookups.iter().zip(self.walk.walk_many(&lookups).wait().expect("no shard")) {
             assert_eq!(found.ok(), Some(self.tree.lookup(lookup.root, lookup.key)));
         }
@@ -172,7 +173,7 @@ fn a_bound_file_may_grow() {
     options.only = Some(EngineKind::Reactor);
     let reactor = KernelWalk::open_with(&bound.engine, &file, PROGRAM, options).expect("the reactor");
     for root in [end, end + 4096, end + 8192] {
-        let lookup = Lookup { root, key: 1 };
+        let lookup = Lookup { root, level: 0, key: 1 };
         let expected = told(reactor.walk(&lookup).wait());
         assert_eq!(told(bound.walk.walk(&lookup).wait()), expected, "at {root}");
     }
@@ -185,7 +186,7 @@ fn two_sessions_pin_one_file() {
     let Some(bound) = Bound::new() else { return };
     let file = bound.engine.open(&bound.path, Open::read()).wait().expect("the same file");
     let second = KernelWalk::open_with(&bound.engine, &file, PROGRAM, module_only()).expect("a second one");
-    let lookup = Lookup { root: bound.tree.root(4, 1), key: 1 };
+    let lookup = Lookup { root: bound.tree.root(4, 1), level: 3, key: 1 };
     assert_eq!(second.walk(&lookup).wait().ok(), Some(bound.tree.lookup(lookup.root, 1)));
     second.close();
     bound.refuses(libc::ETXTBSY, |_, writer| writer.write_all_at(&[1; 100], 5000));
@@ -209,7 +210,7 @@ fn a_session_that_ends_with_walks_in_it_frees_its_file() {
             options.polled = polled;
             let mut walk = LocalWalk::open_with(&file, PROGRAM, options).expect("the module takes it");
             for key in 0..32 {
-                walk.begin(&Lookup { root: tree.root(6, key), key }).expect("there is room");
+                walk.begin(&Lookup { root: tree.root(6, key), level: 5, key }).expect("there is room");
             }
             if round % 2 == 0 {
                 walk.run(1, |_| {}).expect("the session works");
@@ -259,7 +260,7 @@ fn walks_until_it_is_killed() {
     let file = engine.open(path, Open::read()).wait().expect("the file of the other test");
     let walk = KernelWalk::open_with(&engine, &file, PROGRAM, module_only()).expect("the module takes it");
     for round in 0_u64.. {
-        let lookups: Vec<Lookup> = (0..200).map(|key| Lookup { root: 3 * 4096, key }).collect();
+        let lookups: Vec<Lookup> = (0..200).map(|key| Lookup { root: 3 * 4096, level: 3, key }).collect();
         let walks = walk.walk_many(&lookups);
         if round == 3 {
             println!("walking");

@@ -222,7 +222,8 @@ fn the_module_is_not_removed_under_load() {
         (options.only, options.polled) = (Some(EngineKind::Module), round % 2 == 1);
         let walk = KernelWalk::open_with(&engine, &file, TreeLookup { node_bytes: 4096 }, options)
             .expect("the module takes it");
-        let lookups: Vec<Lookup> = (0..1_000).map(|key| Lookup { root: tree.root(5, key), key }).collect();
+        let lookups: Vec<Lookup> =
+            (0..1_000).map(|key| Lookup { root: tree.root(5, key), level: 4, key }).collect();
         let walks = walk.walk_many(&lookups);
         for _ in 0..50 {
             let refused = remove_module().expect_err("it is in use").raw_os_error();

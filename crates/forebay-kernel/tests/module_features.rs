@@ -112,7 +112,8 @@ fn devices_on_top_of_others_are_walked() {
         let walks = engines_but(&engine, &file, program, Options::default(), refused);
         assert!(refused.is_none() || walks.iter().all(|(kind, _)| *kind != EngineKind::BpfLoop));
         for (kind, walk) in walks {
-            let lookups: Vec<Lookup> = (0..200).map(|key| Lookup { root: tree.root(5, key), key }).collect();
+            let lookups: Vec<Lookup> =
+                (0..200).map(|key| Lookup { root: tree.root(5, key), level: 4, key }).collect();
             let found = walk.walk_many(&lookups).wait().expect("not on a shard");
             for (lookup, found) in lookups.iter().zip(found) {
                 let expected = tree.lookup(lookup.root, lookup.key);
@@ -145,7 +146,8 @@ fn no_thread_is_made_inside_of_the_loop() {
         if kind != EngineKind::BpfLoop {
             continue;
         }
-        let lookups: Vec<Lookup> = (0..2000).map(|key| Lookup { root: tree.root(5, key), key }).collect();
+        let lookups: Vec<Lookup> =
+            (0..2000).map(|key| Lookup { root: tree.root(5, key), level: 4, key }).collect();
         let mut most = 0;
         for _ in 0..5 {
             let found = walk.walk_many(&lookups).wait().expect("not on a shard");

@@ -244,7 +244,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
         child.wait().expect("and is gone");
     }
     for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
-        assert!(walk.walk(&Lookup { root: 0, key: 1 }).wait().is_ok(), "{kind}");
+        assert!(walk.walk(&Lookup { root: 0, level: 0, key: 1 }).wait().is_ok(), "{kind}");
     }
 }
 

@@ -26,7 +26,8 @@ impl Keys {
     pub(crate) fn next(&mut self) -> Lookup {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let key = mix(self.0);
-        Lookup { root: position(LEVELS - 1, scaled(mix(key ^ SEED), NODES)), key }
+        let root = position(LEVELS - 1, scaled(mix(key ^ SEED), NODES));
+        Lookup { root, level: LEVELS as u16 - 1, key }
     }
 
     pub(crate) fn verify(&self, lookup: &Lookup, value: u64) -> Answer<()> {

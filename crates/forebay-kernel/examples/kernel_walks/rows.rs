@@ -154,7 +154,7 @@ pub(crate) fn local(path: &Path, options: Options, time: Duration, start: &mut S
     let (mut walk, depth) = (LocalWalk::open_with(&file, PROGRAM, options)?, options.depth);
     let begun = start.wait();
     let mut keys = Keys::new(0);
-    let mut lookups = vec![Lookup { root: 0, key: 0 }; 64];
+    let mut lookups = vec![Lookup { root: 0, level: 0, key: 0 }; 64];
     for _ in 0..depth {
         let lookup = keys.next();
         let number = walk.begin(&lookup).ok_or("there is room")?;
