@@ -290,7 +290,7 @@ impl Scene {
         }
         self.engine.sync_dir(&self.dir).await?;
         let (wal, recovery) = Wal::open(&self.engine, &log, self.log_options(&budget, is_begun)).await?;
-        let judged = rules::check_log(&log, &state, &recovery);
+        let judged = rules::check_log(&self.dir, &state, &recovery);
         let taken = match &judged {
             Ok(()) if is_begun => Ok(()),
             Ok(()) => manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await,

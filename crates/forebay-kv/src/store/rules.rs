@@ -100,37 +100,41 @@ pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Resul
     }
 }
 
-/// Checks that a log holds what the manifest says of it. `log` is its directory.
-pub(crate) fn check_log(log: &Path, state: &State, found: &Recovery) -> Result<()> {
+/// Checks that the log of the store in `dir` holds what the manifest says of it.
+pub(crate) fn check_log(dir: &Path, state: &State, found: &Recovery) -> Result<()> {
     let (first, last, start) = (found.first.0, found.last.0, state.log_start);
     let end = state.log_end.unwrap_or_default();
-    let text = if !state.has_log() && last > 0 {
-        format!(
+    let (path, text) = if !state.has_log() && last > 0 {
+        let text = format!(
             "the log has records up to {last}, and the manifest ends before the store had a log: the end of the \
              manifest's log is lost"
-        )
+        );
+        (dir.join(MANIFEST), text)
     } else if last < end.lsn.0 {
-        format!(
+        let text = format!(
             "the log ends with record {last}, and records up to {} were durable, as the manifest says: records {} to \
              {} are lost",
             end.lsn,
             last + 1,
             end.lsn
-        )
+        );
+        (dir.join(LOG), text)
     } else if found.epoch < end.epoch {
-        format!(
+        let text = format!(
             "the log is of epoch {}, and one of epoch {} was durable, as the manifest says: its end is lost",
             found.epoch, end.epoch
-        )
+        );
+        (dir.join(LOG), text)
     } else if first > start || start > last + 1 {
-        format!(
+        let text = format!(
             "the log has records {first} to {last}, and the manifest wants those from {start} on: one of them is \
              not what it was"
-        )
+        );
+        (dir.to_path_buf(), text)
     } else {
         return Ok(());
     };
     let remedy = "Restore the store from a checkpoint or a backup, or open it with Options::salvage to go on with what \
                   is left";
-    Err(Error::at(ErrorKind::Corruption, log, format!("{text}. {remedy}")))
+    Err(Error::at(ErrorKind::Corruption, &path, format!("{text}. {remedy}")))
 }

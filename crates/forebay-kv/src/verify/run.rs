@@ -54,14 +54,16 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
         let state = replay.into_state();
         if let Err(error) = rules::check_begun(dir, &state, &entries) {
-            self.judge(error)?;
-        } else if state.is_empty() {
+            self.found.kept = entries.table_files.into_iter().map(|(_, path)| path).collect();
+            return self.judge(error).map(|()| self.found);
+        }
+        if state.is_empty() {
             let text = "the manifest names nothing: there is no store yet, or it was lost";
             return Err(Error::at(ErrorKind::NotFound, dir, text));
         }
         self.tables(dir, &state).await?;
         self.levels(dir, &state);
-        if let Err(error) = self.log(&dir.join(LOG), &state, &entries).await {
+        if let Err(error) = self.log(dir, &state, &entries).await {
             return Err(in_use(&self.engine, error, dir).await);
         }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
@@ -249,12 +251,13 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         if !state.has_log() && !entries.log {
             return Ok(());
         }
-        let mut records = match self.records(dir).await {
+        let log = &dir.join(LOG);
+        let mut records = match self.records(log).await {
             Ok(Some(records)) => records,
             Ok(None) => return Ok(()),
             // A crash while the store was made.
             Err(error) if *error.kind() == ErrorKind::NotFound && !state.has_log() => return Ok(()),
-            Err(error) if *error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(dir)),
+            Err(error) if *error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(log)),
             Err(error) => return Err(error),
         };
         let start = state.log_start;
@@ -271,7 +274,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             self.found.records += 1;
             if let Err(error) = parses(&bytes, state) {
                 let text = format!("record {lsn}: {error}");
-                self.judge(Error::at(error.kind().clone(), dir, text))?;
+                self.judge(Error::at(error.kind().clone(), log, text))?;
             }
             self.pause().await?;
         }
