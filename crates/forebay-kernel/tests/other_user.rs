@@ -81,7 +81,7 @@ fn a_session_opens_after_the_engines_first_read() {
         only.only = Some(EngineKind::BpfLoop);
         let walk = KernelWalk::open_with(&engine, &file, PROGRAM, only);
         let walk = walk.unwrap_or_else(|error| panic!("{error}; {:?}", engine.health().degraded));
-        assert!(walk.walk(&Lookup { root: 0, key: 1 }).wait().is_ok());
+        assert!(walk.walk(&Lookup { root: 0, level: 0, key: 1 }).wait().is_ok());
     });
 }
 
@@ -110,6 +110,6 @@ fn without_rights_the_error_names_the_capabilities() {
         let told = health.degraded.iter().find(|known| known.what == "kernel walks");
         let told = told.unwrap_or_else(|| panic!("nothing is said about it: {:?}", health.degraded));
         assert_eq!(told.why, walk.why());
-        assert!(walk.walk(&Lookup { root: 0, key: 1 }).wait().is_ok());
+        assert!(walk.walk(&Lookup { root: 0, level: 0, key: 1 }).wait().is_ok());
     });
 }
