@@ -32,8 +32,10 @@
 //! thread what was freed there, which was more than what was used. Of larger budgets long values have buffers of
 //! several megabytes, powers of two that lie in one piece; between blocks that come and go there is none free.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay::{Engine, MemoryReservation};
 
 use crate::admission::Pool;
 use crate::error::{Error, ErrorKind, Result};
@@ -65,6 +67,8 @@ pub(crate) struct Budget {
     pub(crate) cache: u64,
     /// Buffers of flushes and compactions that are under way.
     pub(crate) tables_used: Arc<HeldBytes>,
+    /// The engine's promise of memory.
+    reserved: Mutex<Option<MemoryReservation>>,
     /// The longest value of a table, which compaction reads into one buffer.
     pub(crate) value: usize,
     /// The longest record of the log.
@@ -86,7 +90,7 @@ const MEMTABLE_MIN: u64 = 16 << 10;
 
 impl Budget {
     pub(crate) fn new(options: &Options) -> Result<Budget> {
-        let (total, least) = (options.memory, Options::MEMORY_MIN);
+        let (total, least) = (options.memory.unwrap_or(Options::MEMORY_DEFAULT), Options::MEMORY_MIN);
         if total < least {
             let text = format!("a budget of {total} bytes of memory; the smallest that works is {least}");
             return Err(Error::new(ErrorKind::InvalidInput, text));
@@ -126,11 +130,39 @@ impl Budget {
             cache,
             value: value as usize,
             record: record as usize,
+            reserved: Mutex::default(),
             tables_used: Arc::default(),
             snapshots: Arc::default(),
             gets_under_way: Pool::new(gets / 4 * 3, gets / 4),
             long_under_way: Pool::new(held / 2, held / 4),
         })
+    }
+
+    /// The budget of a store of this engine, whose memory is reserved, and set in the options where none was chosen.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with both figures, when the engine has less.
+    pub(crate) fn of(engine: &Engine, options: &mut Options) -> Result<Budget> {
+        let left = engine.memory_unreserved();
+        let half = (left / 2).clamp(Options::MEMORY_MIN, Options::MEMORY_DEFAULT);
+        options.memory.get_or_insert(half);
+        let budget = Budget::new(options)?;
+        let total = budget.total;
+        let reserved = engine.reserve_memory(total).map_err(|_| {
+            let left = engine.memory_unreserved();
+            let text = format!(
+                "a budget of {total} bytes of memory, and the engine has {left} bytes of I/O memory left beside what other \
+                 stores may use: raise Config::arena_bytes_max by {} bytes or more, or choose a smaller Options::memory",
+                total.saturating_sub(left)
+            );
+            Error::new(ErrorKind::InvalidInput, text)
+        })?;
+        Ok(Budget { reserved: Mutex::new(Some(reserved)), ..budget })
+    }
+
+    /// The store has ended: others may have its memory.
+    pub(crate) fn release(&self) {
+        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Where memtables are counted that only snapshots need.

@@ -10,10 +10,13 @@ use forebay::Block;
 use quick_cache::sync::{Cache as Blocks, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::error::Error;
 use crate::value::HeldBytes;
 
 /// Memory of the cache's own for each block, in bytes, about.
 const OVERHEAD_BYTES: u64 = 160;
+/// The least that it evicts when the engine has no I/O memory left, in bytes.
+const GIVEN_BYTES: u64 = 1 << 20;
 /// Bytes for which the cache gets a part of its own, with its own lock.
 const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
@@ -150,6 +153,32 @@ impl Cache {
             }
             None => false,
         }
+    }
+
+    /// Evicts all blocks that come and go.
+    pub(crate) fn clear(&self) {
+        self.blocks.clear();
+    }
+
+    /// Evicts an eighth of the blocks that come and go if `error` says that the engine has no I/O memory left. Returns
+    /// whether it is worth another attempt.
+    pub(crate) fn gives_way(&self, error: &Error) -> bool {
+        let is_exhausted =
+            error.core().is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::ArenaExhausted { .. }));
+        if !is_exhausted {
+            return false;
+        }
+        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let weight = self.blocks.weight();
+        match weight {
+            0 => return false,
+            _ if weight < GIVEN_BYTES => self.blocks.clear(),
+            _ => {
+                self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
+                self.blocks.set_capacity(self.bytes_max.saturating_sub(pinned.sum()));
+            }
+        }
+        true
     }
 
     /// What the program holds of what tables and memtables gave out.

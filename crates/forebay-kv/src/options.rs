@@ -6,7 +6,7 @@ use forebay::Class;
 #[derive(Clone, Debug)]
 #[must_use = "give it to Store::open"]
 pub struct Options {
-    pub(crate) memory: u64,
+    pub(crate) memory: Option<u64>,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) log_segment_bytes: Option<u64>,
     pub(crate) leaf_bytes: u32,
@@ -28,7 +28,7 @@ impl Options {
     /// The default settings.
     pub fn new() -> Options {
         Options {
-            memory: 256 << 20,
+            memory: None,
             memtable_bytes: None,
             log_segment_bytes: None,
             leaf_bytes: 4096,
@@ -48,14 +48,20 @@ impl Options {
     }
 
     /// The most bytes of memory that the store holds at any time, everything included; at least
-    /// [`Options::MEMORY_MIN`]. How it is divided: [`Stats::memory`](crate::Stats). Default: 256 MiB.
+    /// [`Options::MEMORY_MIN`]. How it is divided: [`Stats::memory`](crate::Stats). Most of it is I/O memory, so it is at
+    /// most what the engine has left of [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max) beside other open
+    /// stores. Default: 256 MiB, or half of what the engine has left, if that is less.
     pub fn memory(mut self, bytes: u64) -> Options {
-        self.memory = bytes;
+        self.memory = Some(bytes);
         self
     }
 
     /// The smallest budget that a store works with: 16 MiB.
     pub const MEMORY_MIN: u64 = 16 << 20;
+
+    /// The budget of a store that is opened without [`memory`](Options::memory), where the engine has twice as much left:
+    /// 256 MiB.
+    pub const MEMORY_DEFAULT: u64 = 256 << 20;
 
     /// The most bytes of the cache for what stays there: inner levels of tables and filters. What is known of open
     /// tables stays in any case. With less there is more for blocks that come and go, which is better where few

@@ -65,6 +65,8 @@ pub(crate) struct TableSpec {
     pub(crate) buffer_bytes: usize,
     /// Writes in flight at most.
     pub(crate) depth: usize,
+    /// What gives way when the engine has no memory left for a buffer.
+    pub(crate) cache: Option<Arc<Cache>>,
 }
 
 impl TableSpec {
@@ -78,6 +80,7 @@ impl TableSpec {
             shard: None,
             buffer_bytes: 256 << 10,
             depth: 3,
+            cache: None,
         }
     }
 }
@@ -207,7 +210,13 @@ impl Table {
 
     async fn read(&self, range: std::ops::Range<u64>, class: Class) -> Result<Block> {
         let offset = range.start;
-        self.file.read(range).class(class).await.map_err(|error| self.read_error(error, offset))
+        loop {
+            let read = self.file.read(range.clone()).class(class).await;
+            match read.map_err(|error| self.read_error(error, offset)) {
+                Err(error) if self.cache.gives_way(&error) => {}
+                read => return read,
+            }
+        }
     }
 
     /// Where a level's nodes are, in units.

@@ -28,6 +28,7 @@ use crate::watch::Watch;
 mod classes;
 mod closing;
 mod devices;
+mod reservation;
 mod serving;
 mod shared;
 mod stats;
@@ -37,6 +38,7 @@ pub use closing::CloseReport;
 use closing::Guard;
 pub(crate) use closing::WeakEngine;
 use devices::Devices;
+pub use reservation::MemoryReservation;
 pub(crate) use serving::Told;
 pub(crate) use shared::EngineShared;
 
@@ -155,6 +157,7 @@ impl Engine {
                 .collect(),
             granted: Granted::new(count),
             arena,
+            reserved: AtomicU64::new(0),
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
             spin_idle: spin.0,
@@ -240,6 +243,24 @@ impl Engine {
     /// As [`Engine::block`].
     pub fn block_from(&self, data: &[u8]) -> Result<BlockMut> {
         self.shared.block_from("block", data)
+    }
+
+    /// Promises `bytes` of the engine's I/O memory to a part of the program that will come to use so much of it, such as a
+    /// cache, until the answer is dropped.
+    ///
+    /// A promise sets nothing aside: it keeps others, who ask as well, from counting on the same memory. All promises
+    /// together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when fewer bytes are left to promise;
+    /// [`memory_unreserved`](Engine::memory_unreserved) says how many are.
+    pub fn reserve_memory(&self, bytes: u64) -> Result<MemoryReservation> {
+        MemoryReservation::new(&self.shared, bytes)
+    }
+
+    /// Bytes of I/O memory that are not promised: the most that [`reserve_memory`](Engine::reserve_memory) promises now.
+    pub fn memory_unreserved(&self) -> u64 {
+        MemoryReservation::left(&self.shared)
     }
 
     /// Number of shards.

@@ -87,7 +87,7 @@ pub use config::{Config, DriverChoice, Polling};
 pub use device::Alignment;
 pub use dir::{Dir, DirEntry, FileKind, Metadata};
 pub use driver::meta::{Advice, Lock};
-pub use engine::{CloseReport, Engine};
+pub use engine::{CloseReport, Engine, MemoryReservation};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use gather::GatherStats;

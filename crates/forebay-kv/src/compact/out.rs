@@ -40,6 +40,7 @@ impl Output {
             shard: Some(shared.background_shard()),
             buffer_bytes,
             depth: depth as usize,
+            cache: Some(shared.cache.clone()),
             ..TableSpec::new(0, keyspace)
         };
         Output {

@@ -156,6 +156,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
         // Little at a time: the log's flushes wait for what is on its way to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
+        cache: Some(shared.cache.clone()),
         ..TableSpec::new(shared.next_table(), keyspace)
     };
     // The buffer that is filled too, and entries on their way.

@@ -156,7 +156,10 @@ impl Shared {
                     // From here on the permit is the read's, however long nobody polls this.
                     let table = lookup.table().clone();
                     lookup.admit(permit, is_again);
-                    lookup.walk(forebay::shard::class()).await?.take(&table)
+                    match lookup.walk(forebay::shard::class()).await {
+                        Err(error) if self.cache.gives_way(&error) => None,
+                        walked => walked?.take(&table),
+                    }
                 }
             };
             is_again = found.is_none();
@@ -164,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// What memory knows of a key after the answer of a candidate's table, or after that was evicted.
+    /// What memory knows of a key after the answer of a candidate's table, or after that was evicted or found no memory.
     fn go_on(
         &self,
         found: Option<Option<Found>>,
@@ -190,10 +193,13 @@ impl Shared {
             let permit = self.budget.long_under_way.begin(bytes).await;
             let held = Held::new(Some(self.cache.held()), bytes);
             self.check_held()?;
-            if let Some(value) = far.read(class, permit, held, is_again).await? {
-                return Ok(value);
+            match far.read(class, permit, held, is_again).await {
+                Err(error) if self.cache.gives_way(&error) => {}
+                read => match read? {
+                    Some(value) => return Ok(value),
+                    None => is_again = true,
+                },
             }
-            is_again = true;
         }
     }
 

@@ -40,8 +40,8 @@ pub struct Opening {
 }
 
 impl Opening {
-    pub(crate) fn new(engine: &Engine, dir: &Path, options: Options) -> Opening {
-        let budget = match Budget::new(&options).and_then(|budget| check(engine, &options).map(|()| budget)) {
+    pub(crate) fn new(engine: &Engine, dir: &Path, mut options: Options) -> Opening {
+        let budget = match check(engine, &options).and_then(|()| Budget::of(engine, &mut options)) {
             Ok(budget) => budget,
             Err(error) => return Opening { task: Err(Some(error)) },
         };

@@ -122,8 +122,11 @@ pub(crate) async fn walk_all<T>(
             };
             let Batch { table, names, .. } = batches.swap_remove(at);
             for (name, answer) in names.into_iter().zip(ended?) {
-                let walked = answer.map_err(|error| table.walk_error(error))?;
-                answers.push((name, walked.take(&table)));
+                let found = match answer.map_err(|error| table.walk_error(error)) {
+                    Err(error) if table.cache.gives_way(&error) => None,
+                    walked => walked?.take(&table),
+                };
+                answers.push((name, found));
             }
         }
         if batches.is_empty() { Poll::Ready(Ok::<(), Error>(())) } else { Poll::Pending }

@@ -30,6 +30,8 @@ use crate::watch::Watch;
 pub(crate) struct EngineShared {
     pub(crate) inboxes: Arc<[Arc<Inbox>]>,
     pub(crate) arena: Arena,
+    /// Bytes of the arena that [`MemoryReservation`](crate::MemoryReservation)s promise.
+    pub(crate) reserved: AtomicU64,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
     /// The priority of each shard's thread.

@@ -51,6 +51,9 @@ impl Shared {
     }
 
     pub(in crate::store) fn set_ended(&self) {
+        // Handles may outlive the store, and another one may be opened in its place.
+        self.cache.clear();
+        self.budget.release();
         self.ended.store(true, Ordering::Release);
         self.closing.store(true, Ordering::Release);
         self.tell_all();

@@ -1,8 +1,11 @@
 //! The table's bytes on their way to the file: nodes are built where the device takes them from.
 
+use std::sync::Arc;
+
 use forebay::{Append, BlockMut, Durability, Engine, File};
 
 use super::blob_at;
+use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::{BlobAt, NODE_UNITS_MAX, UNIT};
 use crate::table::TableSpec;
@@ -18,13 +21,15 @@ pub(super) struct Out {
     buffer: BlockMut,
     filled: usize,
     buffer_bytes: usize,
+    cache: Option<Arc<Cache>>,
 }
 
 impl Out {
     pub(super) fn new(engine: &Engine, file: &File, spec: &TableSpec) -> Out {
         let buffer_bytes = spec.buffer_bytes.max(BUFFER_BYTES_MIN).next_multiple_of(UNIT);
         let append = file.append().buffer(buffer_bytes).depth(spec.depth).class(spec.class).start();
-        Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes }
+        let cache = spec.cache.clone();
+        Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes, cache }
     }
 
     /// Where the next byte goes in the file.
@@ -85,7 +90,12 @@ impl Out {
 
     async fn turn(&mut self) -> Result<()> {
         self.flush().await?;
-        self.buffer = self.engine.block(self.buffer_bytes)?;
+        self.buffer = loop {
+            match self.engine.block(self.buffer_bytes).map_err(Error::from) {
+                Err(error) if self.cache.as_ref().is_some_and(|cache| cache.gives_way(&error)) => {}
+                block => break block?,
+            }
+        };
         Ok(())
     }
 
