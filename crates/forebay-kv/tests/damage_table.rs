@@ -148,7 +148,8 @@ fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> Vec<Error
     let scanned: Result<Values, Error> = engine
         .block_on(async {
             let (mut range, mut found) = (keys.iter(), Values::new());
-            while let Some((name, value)) = range.next().await? {
+            while let Some(entry) = range.next().await {
+                let (name, value) = entry?;
                 found.insert(name, value.to_vec());
             }
             Ok(found)

@@ -120,11 +120,11 @@ fn a_range_judges_all_its_entries_at_one_moment() {
     let mut range = keyspace.iter();
     RANGE_NOW_S.store(1010, Ordering::Relaxed);
     let mut count = 0;
-    while engine.block_on(range.next()).unwrap().unwrap().is_some() {
+    while engine.block_on(range.next()).unwrap().transpose().unwrap().is_some() {
         count += 1;
     }
     assert_eq!(count, 100);
-    assert!(engine.block_on(keyspace.iter().next()).unwrap().unwrap().is_none());
+    assert!(engine.block_on(keyspace.iter().next()).unwrap().transpose().unwrap().is_none());
     drop(range);
     store.close().wait().unwrap();
 }

@@ -128,7 +128,7 @@ async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     }
     let mut range = keyspace.prefix("key 0001");
     let mut count = 0;
-    while range.next().await.expect("a range").is_some() {
+    while range.next().await.transpose().expect("a range").is_some() {
         count += 1;
     }
     assert_eq!(count, 100);
@@ -227,7 +227,7 @@ fn changes<'a>(store: &'a Store, keyspace: &'a Keyspace, round: usize) -> Vec<Fr
     changes.push(Box::pin(async { drop(store.verify().await) }));
     changes.push(Box::pin(async {
         let mut range = keyspace.iter();
-        while range.next().await.is_ok_and(|entry| entry.is_some()) {}
+        while range.next().await.transpose().is_ok_and(|entry| entry.is_some()) {}
     }));
     changes
 }
