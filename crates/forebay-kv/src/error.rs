@@ -32,7 +32,8 @@ enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system refused; [`Error::core`] has the operation, the file and the errno.
+    /// The system refused; [`Error::core`] has the operation, the file, the errno, and in its kind what to match on
+    /// ([`NoSpace`](forebay::ErrorKind::NoSpace), [`PermissionDenied`](forebay::ErrorKind::PermissionDenied) ...).
     Io,
     /// What was read is not what was written: [`Error::path`] and [`Error::offset`] say where. Nothing was
     /// changed on disk.

@@ -26,7 +26,8 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system refused; [`Error::cause`] has the operation, the file and the errno.
+    /// The system refused; [`Error::cause`] has the operation, the file, the errno, and in its kind what to match on
+    /// ([`NoSpace`](forebay::ErrorKind::NoSpace), [`PermissionDenied`](forebay::ErrorKind::PermissionDenied) ...).
     Io,
     /// Records that had been acknowledged are damaged or gone, and nothing was changed on disk.
     /// [`Options::salvage`](crate::Options::salvage) opens with what is left.

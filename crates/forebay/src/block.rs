@@ -216,9 +216,37 @@ impl PartialEq for Block {
 
 impl Eq for Block {}
 
-impl PartialEq<[u8]> for Block {
-    fn eq(&self, other: &[u8]) -> bool {
-        **self == *other
+/// Comparisons with what has bytes, in both directions.
+macro_rules! compared {
+    ($block:ty, [$($generics:tt)*] $other:ty) => {
+        impl<$($generics)*> PartialEq<$other> for $block {
+            fn eq(&self, other: &$other) -> bool {
+                **self == other[..]
+            }
+        }
+
+        impl<$($generics)*> PartialEq<$block> for $other {
+            fn eq(&self, other: &$block) -> bool {
+                self[..] == **other
+            }
+        }
+    };
+    ($block:ty) => {
+        compared!($block, [] [u8]);
+        compared!($block, [] &[u8]);
+        compared!($block, [] Vec<u8>);
+        compared!($block, [const N: usize] [u8; N]);
+        compared!($block, [const N: usize] &[u8; N]);
+    };
+}
+
+compared!(Block);
+compared!(BlockMut);
+
+/// Copies the bytes; [`bytes::Bytes`] shares them.
+impl From<Block> for Vec<u8> {
+    fn from(block: Block) -> Vec<u8> {
+        block.to_vec()
     }
 }
 

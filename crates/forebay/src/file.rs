@@ -56,6 +56,9 @@ impl File {
     /// Direct reads fetch the aligned range around it, and the block is the slice that was asked for. Costs one request
     /// to the device; on a shard no allocation.
     ///
+    /// The range has both ends, because memory is taken before the file's length is known: for "to the end" use
+    /// [`read_up_to`](File::read_up_to) with the most that you want, or a [scan](File::scan) of `4096..`.
+    ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends inside the range; [`ErrorKind::InvalidInput`] for a range that
     /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`]; [`ErrorKind::ArenaExhausted`]; the device's errors.
@@ -98,8 +101,9 @@ impl File {
     /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device
     /// as it is; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
     ///
-    /// On a direct file offset and length must be multiples of [`Alignment::offset`]. Dropping the future may or may not
-    /// stop the write.
+    /// On a direct file offset and length must be multiples of [`Alignment::offset`]: the rest of a unit would have to be
+    /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
+    /// at any offsets. Dropping the future may or may not stop the write.
     ///
     /// # Errors
     /// [`ErrorKind::Misaligned`]; [`ErrorKind::ArenaExhausted`] when there is no memory for a copy; the device's and the

@@ -323,3 +323,71 @@ fn dropping_operations_at_any_point_leaves_file_and_engine_right() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
     assert_eq!(std::fs::read(&path).unwrap(), bytes_of(0..1 << 20));
 }
+
+/// `assert_eq!(block, *b"abc")` and `let bytes: Vec<u8> = block.into()` did not compile, nor did `write!` into a block.
+#[test]
+fn blocks_compare_with_bytes_become_vecs_and_are_written_to() {
+    use std::io::Write as _;
+    let engine = engine();
+    let mut block = engine.block(4096).unwrap();
+    block.truncate(0);
+    write!(block, "{}-{}", 12, "ab").unwrap();
+    assert_eq!(block, *b"12-ab");
+    assert_eq!(b"12-ab", block);
+    let room = block.capacity() - block.len();
+    assert_eq!(block.write(&vec![7; room + 10]).unwrap(), room, "as much as fits");
+    assert_eq!(block.write_all(b"x").unwrap_err().kind(), std::io::ErrorKind::WriteZero);
+    block.truncate(5);
+    let block = block.freeze();
+    assert_eq!(block, b"12-ab"[..]);
+    assert_eq!(block, &b"12-ab"[..]);
+    assert_eq!(block, b"12-ab".to_vec());
+    assert_eq!(b"12-ab".to_vec(), block);
+    assert_ne!(*b"12-ac", block);
+    assert_eq!(Vec::from(block.clone()), b"12-ab");
+    let bytes: Vec<u8> = block.into();
+    assert_eq!(bytes, b"12-ab");
+}
+
+/// An unaligned direct write was refused with a remedy that named only one of the two ways to make it.
+#[test]
+fn an_unaligned_direct_write_names_append_and_combine_which_do_it() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 10_000);
+    let file = engine.open(&path, Open::write()).wait().unwrap();
+    if file.alignment().offset > 1 {
+        let error = file.write(5_001, b"five.").wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("File::append") && text.contains("File::combine"), "{text}");
+    }
+    let combine = file.combine().start();
+    combine.write(5_001, b"five.").wait().unwrap();
+    combine.flush(Durability::Data).wait().unwrap();
+    drop(combine);
+    let mut expected = bytes_of(0..10_000);
+    expected[5_001..5_006].copy_from_slice(b"five.");
+    assert_eq!(std::fs::read(&path).unwrap(), expected);
+}
+
+/// A scan took closed ranges only, although it knows the file's end.
+#[test]
+fn scans_take_open_ends() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 100_000);
+    let file = engine.open(&path, Open::read()).wait().unwrap();
+    let bytes = |scan: forebay::ScanBuilder| {
+        let mut scan = scan.start();
+        let mut bytes = Vec::new();
+        while let Some(block) = scan.next().wait() {
+            bytes.extend_from_slice(&block.unwrap());
+        }
+        bytes
+    };
+    assert_eq!(bytes(file.scan().range(99_000..)), bytes_of(99_000..100_000));
+    assert_eq!(bytes(file.scan().range(..1_000)), bytes_of(0..1_000));
+    assert_eq!(bytes(file.scan().range(5..=9)), bytes_of(5..10));
+    assert_eq!(bytes(file.scan().range(..)), bytes_of(0..100_000));
+}

@@ -1,6 +1,7 @@
 //! [`BlockMut`]: aligned memory to fill and write.
 
 use std::fmt;
+use std::io;
 use std::ops::{Deref, DerefMut};
 
 use super::Block;
@@ -151,6 +152,21 @@ impl BlockMut {
             Some(buffer) => unsafe { buffer.into_block(0, len) },
             None => Block::new(),
         }
+    }
+}
+
+/// Appends, as [`extend_from_slice`](BlockMut::extend_from_slice), as much as fits within the
+/// [capacity](BlockMut::capacity): a full block takes 0 bytes, and `write_all` fails with `WriteZero`. Begin with
+/// `truncate(0)`: a new block is as long as was asked for, and zero.
+impl io::Write for BlockMut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.capacity() - self.len);
+        self.extend_from_slice(&bytes[..taken])?;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

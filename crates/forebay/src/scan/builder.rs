@@ -1,7 +1,7 @@
 //! What a scan is to read, and how.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Bound, Range, RangeBounds};
 
 use super::{ADAPTIVE_BUFFER, ADAPTIVE_DEPTH, Pace, RAMP_BUFFER, RAMP_DEPTH, Scan};
 use crate::class::Class;
@@ -28,9 +28,20 @@ impl ScanBuilder {
         ScanBuilder { file, range: 0..u64::MAX, buffer: None, depth: None, class: None }
     }
 
-    /// The part of the file to read. Default: all of it. It may begin anywhere; the end is cut to the file's.
-    pub fn range(mut self, range: Range<u64>) -> ScanBuilder {
-        self.range = range;
+    /// Sets the part of the file to read. Default: all of it. It may begin anywhere; the end is cut to the file's, which
+    /// is also where an open one lies (`4096..`). A scan asks for the length once anyway, so an open end costs nothing.
+    pub fn range(mut self, range: impl RangeBounds<u64>) -> ScanBuilder {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.range = start..end;
         self
     }
 
