@@ -5,10 +5,12 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+mod end;
 pub(crate) mod header;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use end::{EndRecord, SLOT_BYTES, SLOTS, Slot};
 pub(crate) use header::{Epochs, Flags, Header, Kind, Position};
 
 /// The first bytes of every group.
@@ -78,8 +80,8 @@ pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
 }
 
 /// Judges the bytes at `offset` of the segment `generation`; `bytes` reach from there to the segment's end,
-/// and what lies behind its end counts as zeros. Costs one pass over the group where the magic number stands,
-/// else nothing.
+/// and what lies behind its end counts as zeros; so does padding. Costs one pass over the group where the magic
+/// number stands, two where it is damaged, else nothing.
 pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Parsed::Nothing;
@@ -100,8 +102,10 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
         return Parsed::Torn { why: "the group reaches past the end of its segment" };
     }
     let have = bytes.len().min(total);
-    let crc = checksum(&bytes[..have], total - have);
-    if crc != header.crc {
+    // Padding says nothing: what it was is known, so bytes that changed there take no record.
+    let used = (HEADER_BYTES + payload).min(have);
+    let is_whole = |used: usize| checksum(&bytes[..used], total - used) == header.crc;
+    if !is_whole(have) && !is_whole(used) {
         return Parsed::Torn { why: "the group's checksum is wrong" };
     }
     // The checksum covers the version, so this is a version that somebody wrote and not a flipped bit.

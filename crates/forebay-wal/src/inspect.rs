@@ -194,14 +194,14 @@ pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
 fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
     let needed =
         || found.segments.iter().filter(|segment| segment.needed).map(|segment| segment.scan.clone());
-    let strict = recover(needed().collect(), false);
+    let strict = recover(needed().collect(), &found.end, false);
     let (verdict, outcome) = match strict {
         Ok(None) => (Verdict::NoLog, None),
         Ok(Some(outcome)) => (Verdict::Opens, Some(outcome)),
         Err(error) => match error.kind() {
             // Without anything left salvage fails as well, with the same words.
             ErrorKind::Corruption(_) => {
-                (Verdict::Damaged(error), recover(needed().collect(), true).unwrap_or(None))
+                (Verdict::Damaged(error), recover(needed().collect(), &found.end, true).unwrap_or(None))
             }
             ErrorKind::Version { .. } | ErrorKind::Foreign => (Verdict::Refused(error), None),
             _ => return Err(error),

@@ -10,6 +10,7 @@ mod appended;
 #[cfg(feature = "_breakage")]
 #[doc(hidden)]
 pub mod breakage;
+mod end;
 mod error;
 mod format;
 pub mod inspect;

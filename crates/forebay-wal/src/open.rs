@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use forebay::shard::JoinHandle;
 use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
 
+use crate::end::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
@@ -130,6 +131,8 @@ struct Scene {
     maker: Maker,
     /// The generations of all segments in the directory, ascending.
     generations: Vec<u64>,
+    /// What is recorded of its end outside of the segments.
+    end: FoundEnd,
 }
 
 /// Runs on the log's shard.
@@ -151,7 +154,8 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         shard: options.shard,
         bytes: options.segment_bytes,
     };
-    let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new() };
+    let end = FoundEnd::none(dir.path());
+    let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };
     let opened = scene.open().await;
     if opened.is_err() {
         let _ = lock.unlock().await;
@@ -163,8 +167,9 @@ impl Scene {
     /// Recovers what is there, or begins.
     async fn open(mut self) -> Result<(Wal, Recovery)> {
         let strangers = self.list().await?;
+        self.end = end::find(&self.dir, false).await?;
         let scans = self.read().await?;
-        let (wal, mut recovery) = match recover(scans, self.options.salvage)? {
+        let (wal, mut recovery) = match recover(scans, &self.end, self.options.salvage)? {
             Some(outcome) => {
                 if self.options.salvage {
                     self.keep_copies(&outcome).await?;
@@ -189,8 +194,7 @@ impl Scene {
             let generation = name.and_then(segment_generation).filter(|_| entry.kind() == FileKind::File);
             match (generation, name) {
                 (Some(generation), _) => self.generations.push(generation),
-                (None, Some(name)) if name == LOCK_NAME || name == NEW_NAME || name.starts_with(SALVAGED) => {
-                }
+                (None, Some(name)) if is_ours(name) => {}
                 _ => strangers.push(self.dir.path().join(entry.name())),
             }
         }
@@ -215,6 +219,13 @@ impl Scene {
         Ok(scans)
     }
 
+    /// The file of the log's end, to go on with.
+    fn end_file(&self, log_id: u128) -> EndFile {
+        let found = self.end.record.filter(|record| record.log_id == log_id);
+        let none = FoundEnd::none(self.dir.path());
+        EndFile::new(&self.dir, if found.is_some() { &self.end } else { &none }, self.options.shard)
+    }
+
     /// What places and lengths of writes to this file are multiples of.
     fn unit(&self, file: &File) -> Result<u32> {
         let unit = file.alignment().offset.max(GRAIN);
@@ -227,6 +238,11 @@ impl Scene {
             )),
         }
     }
+}
+
+/// Whether a file beside the segments is the log's.
+pub(crate) fn is_ours(name: &str) -> bool {
+    [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME].contains(&name) || name.starts_with(SALVAGED)
 }
 
 /// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.

@@ -210,20 +210,16 @@ impl Reader {
         for _ in 0..2 {
             if self.chunk.len() < wanted {
                 let end = place.limit.min(place.offset + CHUNK_BYTES.max(wanted as u64));
-                if end < place.offset + wanted as u64 {
+                if end <= place.offset {
                     return Ok(None);
                 }
                 self.chunk = place.segment.file.read_up_to(place.offset..end).await?;
-                if self.chunk.len() < wanted {
-                    return Ok(None);
-                }
             }
             wanted = total_len(&self.chunk);
         }
-        if self.chunk.len() < wanted {
-            return Ok(None);
-        }
-        let parsed = parse(&self.chunk[..wanted], place.segment.generation, place.offset);
+        // A segment may end within a group's padding, as recovery allows.
+        let group = &self.chunk[..wanted.min(self.chunk.len())];
+        let parsed = parse(group, place.segment.generation, place.offset);
         Ok(match parsed {
             Parsed::Valid(header) if header.log_id == place.log_id => Some(header),
             _ => None,

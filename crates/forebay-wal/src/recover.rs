@@ -110,6 +110,8 @@ pub(crate) struct Outcome {
     pub(crate) last_crc: u32,
     /// The REOPEN group's `cut`: where the kept groups end.
     pub(crate) proven_end: Position,
+    /// The REOPEN group's `watermark`: `proven_end`, or behind it the end that is lost.
+    pub(crate) watermark: Position,
     /// The REOPEN group's `previous`: the checksum of the last kept group, 0 if none is kept.
     pub(crate) proven_crc: u32,
     /// The REOPEN group's `first_lsn`: the next LSN behind the kept groups.

@@ -194,6 +194,17 @@ impl Wal {
         Lsn(self.shared().durable_lsn())
     }
 
+    /// Records in the file `wal.end` where the log ends, once everything queued before is durable. An open compares: a
+    /// log that lost its end since is refused with [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), even where
+    /// nothing in its segments says that there was more. [`close`](Wal::close), [`truncate_after`](Wal::truncate_after)
+    /// and [`reset_to`](Wal::reset_to) do it by themselves. Costs a flush of the segment and one of that file.
+    ///
+    /// # Errors
+    /// As [`append`](Wal::append).
+    pub fn record_end(&self) -> Settled<'_> {
+        Settled::new(self.shared(), Some(Change::RecordEnd))
+    }
+
     /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a moment.
     pub fn durable_end(&self) -> End {
         self.shared().lock().index.durable_end()

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use forebay::{Block, BlockMut, Durability, File, Flush, Pending};
 
+use crate::end::EndFile;
 use crate::error::Result;
-use crate::format::{Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
+use crate::format::{EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
 use crate::queue::{Group, Shared, State, Work};
 use crate::segment::{Done, Maker, Segment};
 
@@ -41,6 +42,8 @@ pub(crate) struct Writer {
     pub(crate) maker: Maker,
     /// Held as long as the log is open.
     pub(crate) lock: File,
+    /// Where the log ended, outside of its segments.
+    pub(crate) end: EndFile,
     pub(crate) chain: Chain,
     pub(crate) segment: Arc<Segment>,
     /// Where the next group goes.
@@ -101,7 +104,10 @@ impl Writer {
         loop {
             match idle.next(self).await? {
                 Some(Work::Group(group)) => self.write_queued(group).await?,
-                Some(Work::End) => return self.mark().await,
+                Some(Work::End) => {
+                    self.mark().await?;
+                    return self.record_end().await;
+                }
                 None => self.mark().await?,
             }
         }
@@ -109,6 +115,10 @@ impl Writer {
 
     async fn write_queued(&mut self, mut group: Group) -> Result<()> {
         let written = self.write(&mut group).await?;
+        if group.record_end || matches!(group.kind, Kind::Truncate | Kind::Reset) {
+            // Before anybody hears of it: should the group be lost, the log must not come back as it was before.
+            self.record_end().await?;
+        }
         let mut retired = Vec::new();
         let (retain, start) = (group.retain, self.chain.start_generation);
         let framed = written.framed;
@@ -143,6 +153,21 @@ impl Writer {
         note(&mut self.shared.lock(), &written);
         self.next.settle(&self.maker);
         Ok(())
+    }
+
+    /// Records outside of the segments where the log ends now. All its groups are durable.
+    pub(crate) async fn record_end(&mut self) -> Result<()> {
+        let chain = &self.chain;
+        let record = EndRecord {
+            log_id: chain.log_id,
+            position: chain.watermark,
+            epochs: chain.epochs,
+            next_lsn: chain.next_lsn,
+            first_retained: chain.first_retained,
+            start_generation: chain.start_generation,
+            previous: chain.previous,
+        };
+        self.end.write(record).await
     }
 
     /// Makes a group durable and goes on behind it.

@@ -273,6 +273,38 @@ mod early {
     }
 }
 
+/// The story: record 2^64 - 1 was acknowledged and was not there after the next open, because its number stands for
+/// "no end known".
+#[test]
+fn the_last_number_is_refused_and_the_one_before_is_kept() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    wal.reset_to(Lsn(u64::MAX - 3)).wait().unwrap();
+    let batch: &[&[u8]] = &[b"one", b"two"];
+    assert_eq!(wal.append_batch(batch).wait().unwrap(), Lsn(u64::MAX - 3)..Lsn(u64::MAX - 1));
+    for error in [
+        wal.append_batch(batch).wait().map(drop).unwrap_err(),
+        wal.append_batch(&[&[1; 20_000], &[2; 20_000]]).wait().map(drop).unwrap_err(),
+    ] {
+        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("reset_to"), "{error}");
+    }
+    assert_eq!(wal.append(b"last").wait().unwrap(), Lsn(u64::MAX - 1));
+    for error in [wal.append(b"no").wait().unwrap_err(), wal.try_append(b"no").map(drop).unwrap_err()] {
+        assert_eq!(*error.kind(), ErrorKind::InvalidInput);
+    }
+    wal.close().wait().unwrap();
+    let (wal, recovery) = open(&engine, &dir);
+    assert_eq!((recovery.first, recovery.last), (Lsn(u64::MAX - 3), Lsn(u64::MAX - 1)));
+    let there = records_wait(&wal, u64::MAX - 3).unwrap();
+    assert_eq!(
+        there.iter().map(|(_, record)| record.as_slice()).collect::<Vec<_>>(),
+        [&b"one"[..], b"two", b"last"]
+    );
+    wal.reset_to(Lsn(1)).wait().unwrap();
+    append(&wal, 1..=3);
+}
+
 /// The story: a store beside the log had nothing to compare a reopened log with, so a log that came back
 /// shorter looked like any other. It keeps the durable end, and `Recovery` has the same two numbers.
 #[test]

@@ -142,6 +142,11 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Whether it is no group but the record of the log's end, which has no length.
+    pub(crate) fn is_end(&self) -> bool {
+        self.total_len == 0
+    }
+
     /// Where the group says that it stands.
     pub(crate) fn position(&self) -> Position {
         Position { generation: self.generation, offset: self.offset }

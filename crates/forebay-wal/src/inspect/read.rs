@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Class, Engine, File, FileKind, Lock, Open};
 
+use crate::end::{self, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
-use crate::open::{LOCK_NAME, NEW_NAME, SALVAGED};
+use crate::open::{LOCK_NAME, is_ours};
 use crate::recover::{Needed, Scan, Scanner};
 use crate::segment::locked_in_time;
 
@@ -23,6 +24,8 @@ pub(super) struct Found {
     /// Oldest first.
     pub(super) segments: Vec<Segment>,
     pub(super) strangers: Vec<PathBuf>,
+    /// What is recorded of its end outside of the segments.
+    pub(super) end: FoundEnd,
     /// Holds the lock shared, where there is one.
     pub(super) _lock: Option<File>,
 }
@@ -45,6 +48,8 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
         // A copy of a log has none, and a tool that only reads makes none.
         false => (None, false),
     };
+    // Before the segments: if the log is open they may only be newer.
+    let end = end::find(&engine.open_dir(dir).await?, true).await?;
     // Listed again: a segment may have got its name before the lock was had.
     let (mut generations, mut strangers) = (Vec::new(), Vec::new());
     for entry in engine.read_dir(dir).await? {
@@ -78,11 +83,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
         segments.push(Segment { scan, needed: is_needed, unreadable });
     }
     segments.reverse();
-    Ok(Found { dir: dir.to_path_buf(), in_use, segments, strangers, _lock: lock })
-}
-
-fn is_ours(name: &str) -> bool {
-    name == LOCK_NAME || name == NEW_NAME || name.starts_with(SALVAGED)
+    Ok(Found { dir: dir.to_path_buf(), in_use, segments, strangers, end, _lock: lock })
 }
 
 /// Takes the log's lock shared; answers the file that has it, or that somebody is in the way.

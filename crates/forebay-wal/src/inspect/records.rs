@@ -103,7 +103,11 @@ impl Records {
         let (mut at, end) = (header.offset, header.end().offset);
         let mut bytes = Vec::with_capacity(header.total_len as usize);
         while at < end {
-            let block = file.read(at..end.min(at + CHUNK_BYTES)).await?;
+            let block = file.read_up_to(at..end.min(at + CHUNK_BYTES)).await?;
+            if block.is_empty() {
+                // The file ends within the group's padding.
+                break;
+            }
             bytes.extend_from_slice(&block);
             at += block.len() as u64;
         }

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use forebay::{Durability, Engine, File, Open};
 
+use crate::end::{END_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, group_bytes, seal,
-    segment_name,
+    EndRecord, Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, group_bytes,
+    seal, segment_name,
 };
 
 /// A segment is ended when a group would make it longer than this, in bytes.
@@ -156,7 +157,19 @@ impl<'a> Rewrite<'a> {
             self.engine.rename(&*made, &name).await?;
             *made = name;
         }
-        Ok(self.engine.sync_dir(self.dir).await?)
+        self.engine.sync_dir(self.dir).await?;
+        let record = EndRecord {
+            log_id: self.log_id,
+            position: self.end,
+            epochs: Epochs::new(self.first_retained),
+            next_lsn: self.first_lsn,
+            first_retained: self.first_retained,
+            start_generation: 1,
+            previous: self.previous,
+        };
+        self.made.push(self.dir.join(END_NAME));
+        let dir = self.engine.open_dir(self.dir).await?;
+        Ok(EndFile::new(&dir, &FoundEnd::none(self.dir), 0).make(record, 1).await?)
     }
 
     /// Writes what is pending as one group.

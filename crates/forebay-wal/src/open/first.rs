@@ -43,6 +43,7 @@ impl Scene {
             shared: Arc::new(shared),
             maker: self.maker.clone(),
             lock: self.lock.clone(),
+            end: self.end_file(chain.log_id),
             chain,
             segment,
             offset,
@@ -58,7 +59,8 @@ impl Scene {
 }
 
 /// Starts the log's task on the shard whose thread this is.
-pub(super) fn begin(writer: Writer) -> Result<Wal> {
+pub(super) async fn begin(mut writer: Writer) -> Result<Wal> {
+    writer.record_end().await?;
     let shared = writer.shared.clone();
     shared.settle(writer.chain.next_lsn);
     drop(forebay::shard::spawn(writer.run())?);

@@ -51,7 +51,7 @@ impl Scene {
             note(&mut state, &first);
         }
         let recovery = Recovery { created: true, first: Lsn(1), epoch: 1, ..Recovery::default() };
-        Ok((begin(writer)?, recovery))
+        Ok((begin(writer).await?, recovery))
     }
 
     /// A log that was there.
@@ -100,7 +100,7 @@ impl Scene {
         let mut group = Group::new();
         (group.kind, group.first_lsn) = (Kind::Mark, chain.next_lsn);
         add(&mut writer, group).await?;
-        Ok((begin(writer)?, outcome.recovery))
+        Ok((begin(writer).await?, outcome.recovery))
     }
 
     /// In a fresh segment, which begins with a copy of what is not proven.
@@ -108,9 +108,9 @@ impl Scene {
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
         let copied = self.records_from(&outcome, kept).await?;
         let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
-        if kept > 0 {
+        if let Some(last) = kept.checked_sub(1).and_then(|last| outcome.groups.get(last)) {
             // Whatever stays is as durable as what is proven: a salvage leaves an unproven tail where it is.
-            let last = self.maker.open(cut.generation, true).await?;
+            let last = self.maker.open(last.header.generation, true).await?;
             last.file.sync(Durability::All).await?;
             last.file.unlock().await?;
         }
@@ -124,7 +124,7 @@ impl Scene {
             log_id: outcome.log_id,
             epochs: outcome.reopen_epochs,
             previous: outcome.proven_crc,
-            watermark: cut,
+            watermark: outcome.watermark,
             next_lsn: first_lsn,
             base_lsn: first_lsn,
             first_retained: outcome.first,
@@ -152,7 +152,7 @@ impl Scene {
         drop(writer.shared.lock().index.retire(outcome.first, start));
         let dead = |old| old < start || (old > cut.generation && old < generation);
         self.reuse(&mut writer.next, dead).await;
-        Ok((begin(writer)?, outcome.recovery))
+        Ok((begin(writer).await?, outcome.recovery))
     }
 
     /// What is known of the first `kept` groups, the last of which ends at `end`. The segment `without` is

@@ -22,6 +22,8 @@ pub(crate) struct Group {
     pub(crate) count: u32,
     /// The log's first record from this group on, if that changes.
     pub(crate) retain: Option<u64>,
+    /// Once it is durable the log's end is recorded outside of the segments.
+    pub(crate) record_end: bool,
     /// Room for the header, then records. Without memory when there are no records.
     pub(crate) buffer: BlockMut,
     /// When the first record came, on the engine's clock.
@@ -44,6 +46,7 @@ impl Group {
             first_lsn: 0,
             count: 0,
             retain: None,
+            record_end: false,
             buffer: BlockMut::default(),
             began_ns: None,
             wakers: Vec::new(),
@@ -59,7 +62,7 @@ impl Group {
     pub(crate) fn clear(&mut self) {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
-        (self.retain, self.began_ns) = (None, None);
+        (self.retain, self.record_end, self.began_ns) = (None, false, None);
         self.wakers.clear();
     }
 

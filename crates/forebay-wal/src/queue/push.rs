@@ -21,6 +21,8 @@ pub(crate) enum Change {
     TruncateAfter(u64),
     /// All records go; the next is this one.
     ResetTo(u64),
+    /// The log's end is recorded outside of the segments.
+    RecordEnd,
 }
 
 impl Shared {
@@ -63,6 +65,7 @@ impl Shared {
             let mut locked = self.lock();
             let state = &mut *locked;
             state.check()?;
+            state.check_numbers(records.len())?;
             let asker = if waker.is_some() { Asker::Waits(*place) } else { Asker::Tries };
             state.call(self, &mut woken);
             let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
@@ -100,7 +103,10 @@ impl Shared {
         let mut locked = self.lock();
         let state = &mut *locked;
         let pushed = match buffer {
-            Ok(buffer) => state.check().map(|()| state.push_own(buffer, records.len(), self.engine.now_ns())),
+            Ok(buffer) => state
+                .check()
+                .and_then(|()| state.check_numbers(records.len()))
+                .map(|()| state.push_own(buffer, records.len(), self.engine.now_ns())),
             Err(error) => Err(error.into()),
         };
         let writer = state.writer.take();
@@ -191,15 +197,9 @@ impl State {
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
                 state.first_lsn = lsn;
-                let group = match state.groups.back() {
-                    Some(_) => state.groups.len() - 1,
-                    None => {
-                        state.begin_group(Group::new(), Kind::Mark, 0);
-                        0
-                    }
-                };
-                state.groups[group].retain = Some(lsn);
+                state.last_group().retain = Some(lsn);
             }
+            Change::RecordEnd => state.last_group().record_end = true,
             Change::TruncateAfter(lsn) => {
                 state.begin_group(Group::new(), Kind::Truncate, lsn);
                 state.next_lsn = lsn + 1;
@@ -210,6 +210,28 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Whether so many records still have numbers. The highest is `u64::MAX - 1`: `u64::MAX` stands for "no end known".
+    fn check_numbers(&self, count: usize) -> Result<()> {
+        if u64::MAX - self.next_lsn >= count as u64 {
+            return Ok(());
+        }
+        let text = format!(
+            "the next record would be {}, and the highest number is {}: reset_to begins again with lower ones",
+            self.next_lsn,
+            u64::MAX - 1
+        );
+        Err(Error::new(ErrorKind::InvalidInput, text))
+    }
+
+    /// The group that is written last; a new one without records if none waits.
+    fn last_group(&mut self) -> &mut Group {
+        if self.groups.is_empty() {
+            return self.begin_group(Group::new(), Kind::Mark, 0);
+        }
+        let last = self.groups.len() - 1;
+        &mut self.groups[last]
     }
 
     /// Wakes appends that have their turn. The log's task is woken with them, to wait for those that are not polled.

@@ -5,26 +5,45 @@ use std::path::PathBuf;
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
 use super::{Cut, Damage, Lost, Outcome, Recovery};
+use crate::end::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Epochs, Header, Kind, Position, segment_name};
+use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name};
 use crate::lsn::Lsn;
 
 /// Judges a log by the scans of its segments, in any order; segments older than the newest group's
-/// `start_generation` may be left out. `None`: there are no segments, so there never was a log.
+/// `start_generation` may be left out. `end` is what is recorded outside of the segments. `None`: there are neither,
+/// so there never was a log.
 ///
 /// # Errors
 /// `Version`: a segment of another version of the format. `Foreign`: groups of two logs. `Corruption`:
 /// acknowledged records are lost; not with `salvage`, unless nothing at all is left.
-pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outcome>> {
+pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Result<Option<Outcome>> {
     scans.sort_by_key(|scan| scan.generation);
-    let Some(max_generation) = scans.last().map(|scan| scan.generation) else { return Ok(None) };
+    let newest = scans.last().map(|scan| scan.generation);
     let log_id = one_log(&scans)?;
-    let epoch_max = scans.iter().flat_map(|scan| &scan.groups).map(|group| group.epochs.number).max();
-    let groups = scans.iter_mut().flat_map(|scan| std::mem::take(&mut scan.groups)).collect();
-    let (live, outdated) = without_outdated(without_dead(groups));
-    let (Some(log_id), Some(walk)) = (log_id, walk(&live)) else { return Err(nothing_left(&scans)) };
+    let recorded = end_of(end, log_id, salvage)?;
+    let recorded_generation = recorded.map(|record| record.position.generation);
+    if scans.is_empty() && recorded.is_none() && !end.damaged {
+        return Ok(None);
+    }
+    let max_generation = newest.max(recorded_generation).unwrap_or(0);
+    let mut groups: Vec<Header> =
+        scans.iter_mut().flat_map(|scan| std::mem::take(&mut scan.groups)).collect();
+    if groups.is_empty() {
+        return Err(nothing_left(&scans, end));
+    }
+    if let Some(record) = recorded {
+        let at = groups.partition_point(|header| header.position() < record.position);
+        groups.insert(at, record.as_group());
+    }
+    let epoch_max = groups.iter().map(|group| group.epochs.number).max();
+    let (mut live, outdated) = without_outdated(without_dead(groups));
+    let (Some(log_id), Some(walk)) = (log_id, walk(&live)) else { return Err(nothing_left(&scans, end)) };
 
     let unproven = unproven(&walk.groups, watermark(&live));
+    live.retain(|header| !header.is_end());
+    // The log ends where only the record says that it did.
+    let end_lost = walk.last.is_some_and(|last| last.is_end());
     let missing = missing_segment(&scans, &walk, log_id);
     let lost = losses(&scans, &walk, missing);
     if let (false, Some((lost, _))) = (salvage, lost.iter().find(|(_, declared)| !declared)) {
@@ -38,11 +57,17 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
     let whole = scan_of(&scans, walk.end.generation).is_some_and(|scan| scan.bytes >= walk.end.offset);
     // What is outdated only a REOPEN group takes away for good.
     let outdated = outdated.is_some_and(|header| header.position() >= walk.end);
-    let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated;
+    let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated && !end_lost;
 
-    let first = walk.groups.last().map_or(walk.next_lsn, |group| group.header.first_retained);
+    // With nothing kept the log begins anew, behind what is lost.
+    let first = walk.last.filter(|_| !walk.groups.is_empty());
+    let first = first.map_or(walk.next_lsn, |last| last.first_retained);
     let proven = proven(&walk, kept);
     let number = reopen_epoch(&proven, walk.groups.get(kept), epoch_max.unwrap_or(0), max_generation);
+    let max_generation = match end_lost {
+        true => max_generation.max(leap(&walk, &proven, number)),
+        false => max_generation,
+    };
     let recovery = Recovery {
         created: false,
         first: Lsn(first),
@@ -51,7 +76,13 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
         proven: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
         unproven: walk.groups[unproven.proven..].iter().map(|group| group.live.end - group.live.start).sum(),
         cut,
-        damage: walk.gaps.iter().filter(|gap| gap.lost.is_empty()).map(|gap| damage(&scans, gap)).collect(),
+        damage: walk
+            .gaps
+            .iter()
+            .filter(|gap| gap.lost.is_empty())
+            .map(|gap| damage(&scans, gap))
+            .chain(end.damaged.then(|| Damage { file: end.path.clone(), offset: 0 }))
+            .collect(),
         lost: lost.into_iter().map(|(lost, _)| lost).collect(),
         segments: scans.len(),
         strangers: Vec::new(),
@@ -64,14 +95,15 @@ pub(crate) fn recover(mut scans: Vec<Scan>, salvage: bool) -> Result<Option<Outc
         epochs: walk.epochs,
         reopen_epochs: proven.epochs.raised_to(number, proven.first),
         end: walk.end,
-        last_crc: walk.groups.last().map_or(0, |group| group.header.crc),
+        last_crc: walk.last.map_or(0, |last| last.crc),
         proven_end: proven.end,
+        watermark: if end_lost { walk.end } else { proven.end },
         proven_crc: proven.crc,
         proven_next: proven.next,
         clean,
         holes: walk.gaps.iter().map(|gap| gap.lost.clone()).filter(|lost| !lost.is_empty()).collect(),
-        start_generation: walk.groups.last().map_or(0, |group| group.header.start_generation),
-        gaps: walk.gaps.into_iter().filter(|gap| !gap.declared && !gap.lost.is_empty()).collect(),
+        start_generation: walk.last.map_or(0, |last| last.start_generation),
+        gaps: new_gaps(&walk, max_generation),
         groups: walk.groups,
         max_generation,
         recovery,
@@ -130,6 +162,17 @@ struct Proven {
 
 fn proven(walk: &Walk, kept: usize) -> Proven {
     let last = kept.checked_sub(1).and_then(|last| walk.groups.get(last)).map(|group| group.header);
+    if let Some(end) = walk.last.filter(Header::is_end) {
+        // All groups are kept, and a gap is behind them, up to what follows.
+        let replaced = walk.gaps.last().map_or(walk.next_lsn, |gap| gap.replaced);
+        return Proven {
+            end: last.map_or(walk.end, |last| last.end()),
+            crc: end.crc,
+            next: walk.next_lsn,
+            first: replaced.min(walk.next_lsn),
+            epochs: walk.epochs,
+        };
+    }
     let copied = walk.groups.get(kept).map(|group| group.header);
     let gap = copied.and_then(|copied| walk.gaps.iter().find(|gap| gap.resume == copied.position()));
     match (last, copied) {
@@ -156,6 +199,13 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
             Proven { end, crc: 0, next, first: next, epochs }
         }
     }
+}
+
+/// The number of the segment before the REOPEN group's for which that group's epoch is told from those of the lost end:
+/// of its epochs as many are its own as segments lie between it and its `cut`, and one more.
+fn leap(walk: &Walk, proven: &Proven, number: u64) -> u64 {
+    let kept = walk.groups.last().map_or(number, |group| group.header.epochs.number);
+    proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)
 }
 
 /// Higher than the epoch of anything that was ever written behind `proven`, whole now or not: each attempt to
@@ -253,12 +303,52 @@ fn corruption(lost: Lost) -> Error {
 }
 
 /// A segment gets its name only when its log's first group is durable, so a log without any group is a
-/// damaged one.
-fn nothing_left(scans: &[Scan]) -> Error {
+/// damaged one. So is one without segments that has a record of its end.
+fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     let generation = scans.first().map_or(1, |scan| scan.generation);
-    let lost = Lost { first: Lsn(1), last: Lsn(u64::MAX), file: file_of(scans, generation), offset: 0 };
-    let text = "there are segments, and not one whole group in them: everything is lost";
+    let recorded = end.record.map(|end| end.first_retained..end.next_lsn).filter(|lost| !lost.is_empty());
+    let (first, last) = recorded.map_or((1, u64::MAX), |lost| (lost.start, lost.end - 1));
+    let file = match scans.is_empty() {
+        true => end.path.with_file_name(segment_name(generation)),
+        false => file_of(scans, generation),
+    };
+    let lost = Lost { first: Lsn(first), last: Lsn(last), file, offset: 0 };
+    let text = match scans.is_empty() {
+        true => format!(
+            "the log's segments are gone, and {} says that there were some; where that is meant to be, remove that \
+             file, too",
+            end.path.display()
+        ),
+        false => "there are segments, and not one whole group in them: everything is lost".to_owned(),
+    };
     Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
+}
+
+/// The record of the log's end, if it is this log's.
+fn end_of(end: &FoundEnd, log_id: Option<u128>, salvage: bool) -> Result<Option<EndRecord>> {
+    match (end.record, log_id) {
+        (Some(record), Some(log_id)) if record.log_id != log_id => match salvage {
+            // It is written anew.
+            true => Ok(None),
+            false => {
+                let text = "this record of a log's end belongs to another log than the segments beside it; where the \
+                            segments are the right ones, remove this file";
+                Err(Error::at(ErrorKind::Foreign, &end.path, text))
+            }
+        },
+        (record, _) => Ok(record),
+    }
+}
+
+/// The losses that salvage has to declare. One at the end goes up to the REOPEN group, which is the next that there is.
+fn new_gaps(walk: &Walk, max_generation: u64) -> Vec<Gap> {
+    if walk.groups.is_empty() {
+        return Vec::new();
+    }
+    let at_end = |gap: &Gap| gap.resume == walk.end && walk.last.is_some_and(|last| last.is_end());
+    let reopen = Position { generation: max_generation.saturating_add(1), offset: 0 };
+    let new = walk.gaps.iter().filter(|gap| !gap.declared && !gap.lost.is_empty());
+    new.map(|gap| Gap { resume: if at_end(gap) { reopen } else { gap.resume }, ..gap.clone() }).collect()
 }
 
 impl Walk {

@@ -40,6 +40,8 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 pub(super) struct Walk {
     pub(super) groups: Vec<Group>,
+    /// The last group, or the record of the log's end where that counts instead.
+    pub(super) last: Option<Header>,
     pub(super) gaps: Vec<Gap>,
     /// Where the last group ends.
     pub(super) end: Position,
@@ -104,14 +106,21 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
         let from = live.partition_point(|header| header.position() < start);
         let mut walk = Walk {
             groups: Vec::with_capacity(live.len() - from),
+            last: None,
             gaps: Vec::new(),
             end: start,
             next_lsn: newest.first_retained,
             epochs: newest.epochs,
         };
+        let mut reached = from;
         for header in &live[from..] {
             if !walk.links(header) {
-                if watermark <= walk.end && !walk.groups.is_empty() {
+                // Of a time that nothing is left of, not even the place where its last group ended.
+                if header.is_end() && header.position() < walk.end {
+                    reached += 1;
+                    continue;
+                }
+                if watermark <= walk.end && walk.last.is_some() && !header.is_end() {
                     break;
                 }
                 walk.step_over(header, &declared);
@@ -119,11 +128,12 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
                 // It was written behind damage: see `absorbs`.
                 walk.forget_from(header.epochs.firsts[0]);
             }
+            reached += 1;
             walk.take(header);
         }
-        let reached = from + walk.groups.len();
         if reached == live.len() {
             walk.forget_before(newest.first_retained);
+            walk.join_gaps();
             return Some(walk);
         }
         // What an unreachable group says about the beginning of the log does not count.
@@ -148,7 +158,7 @@ impl Walk {
     /// Whether `header` is the group that was written behind the last one, with nothing between.
     fn links(&self, header: &Header) -> bool {
         let place = header.position();
-        let Some(last) = self.groups.last() else { return place == self.end };
+        let Some(last) = self.last else { return place == self.end };
         let next_segment = place.offset == 0 && place.generation > self.end.generation;
         let Epochs { number, firsts } = header.epochs;
         let epochs = match header.kind {
@@ -157,7 +167,7 @@ impl Walk {
             _ => self.epochs,
         };
         (place == self.end || next_segment)
-            && header.previous == last.header.crc
+            && header.previous == last.crc
             && (header.first_lsn == self.next_lsn || self.absorbs(header))
             && header.epochs == epochs
             && (!header.flags.reopen() || header.cut == self.end)
@@ -183,14 +193,14 @@ impl Walk {
     /// the ones that are missing in the numbering, and the ones that an unseen truncation or reopening may
     /// have replaced.
     fn lost_before(&self, header: &Header) -> Range<u64> {
-        let Some(last) = self.groups.last() else {
+        let Some(last) = self.last else {
             return self.next_lsn..header.first_lsn.max(self.next_lsn);
         };
         let replaced = replaced_since(header, self.epochs.number).unwrap_or(0);
         let mut lost = self.next_lsn.min(replaced)..header.first_lsn;
         if header.position() == self.end {
             // Nothing can have been between the two: the last group is not the one that this one followed.
-            lost.start = lost.start.min(last.header.first_lsn);
+            lost.start = lost.start.min(last.first_lsn);
         }
         if lost.end < self.next_lsn && replaced >= self.next_lsn {
             // The numbers go back, and no epoch says why.
@@ -201,6 +211,15 @@ impl Walk {
 
     /// Adds a group and does what it says.
     fn take(&mut self, header: &Header) {
+        if header.is_end() && self.links(header) {
+            // It repeats what the last group says.
+            return;
+        }
+        self.last = Some(*header);
+        if header.is_end() {
+            (self.end, self.next_lsn, self.epochs) = (header.end(), header.next_lsn(), header.epochs);
+            return;
+        }
         match header.kind {
             Kind::Truncate => self.forget_from(header.argument.saturating_add(1)),
             Kind::Reset => self.forget_from(0),
@@ -224,6 +243,28 @@ impl Walk {
         for gap in &mut self.gaps {
             gap.lost.end = gap.lost.end.min(lsn.max(gap.lost.start));
         }
+    }
+
+    /// Makes one of gaps that touch: only the record of an earlier end stands between them, which is gone once a later
+    /// one is written.
+    fn join_gaps(&mut self) {
+        let mut joined: Vec<Gap> = Vec::with_capacity(self.gaps.len());
+        for gap in self.gaps.drain(..) {
+            match joined.last_mut().filter(|last| last.resume == gap.cut) {
+                Some(last) => {
+                    last.lost = match (last.lost.is_empty(), gap.lost.is_empty()) {
+                        (_, true) => last.lost.clone(),
+                        (true, _) => gap.lost.clone(),
+                        _ => last.lost.start.min(gap.lost.start)..last.lost.end.max(gap.lost.end),
+                    };
+                    last.resume = gap.resume;
+                    last.replaced = last.replaced.min(gap.replaced);
+                    last.declared &= gap.declared;
+                }
+                None => joined.push(gap),
+            }
+        }
+        self.gaps = joined;
     }
 
     /// The records before `lsn` are no longer live.

@@ -74,9 +74,10 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
     if !bytes[at..].starts_with(b"FBYWAL") || !sane {
         return None;
     }
-    let missing = (at + len).saturating_sub(bytes.len());
-    let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + len)]].concat();
-    covered.resize(covered.len() + missing, 0);
+    // What is behind the records, in the file or not, counts as the zeros that were there.
+    let used = (HEADER + u32_at(68)? as usize).min(len);
+    let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + used)]].concat();
+    covered.resize(len - 4, 0);
     let here = u64_at(32)? == generation && u64_at(40)? == at as u64 && u32_at(8)? == crc32c(&covered);
     let lsns = u64_at(56)?..u64_at(56)? + u64::from(u32_at(64)?);
     here.then_some(Group {

@@ -490,9 +490,9 @@ impl Model {
                 let name = lost.file.file_name().unwrap_or_default();
                 let cut_off = (hit.offset, lost.offset) == (0, 0) && *name < *hit.file;
                 let exact = is_at((&hit.file, hit.offset)) || before || cut_off;
-                let all_known = lsns.clone().all(known);
                 let place = exact || hit.erased || known(lost.first.0);
-                lsns.all(|lsn| known(lsn) || hit.lsns.contains(&lsn)) && place && (all_known || !hit.last)
+                // The last group may be proven by what is recorded beside the segments.
+                lsns.all(|lsn| known(lsn) || hit.lsns.contains(&lsn)) && place
             }
             _ => false,
         };

@@ -284,10 +284,12 @@ fn damage_beside_salvaged_damage() {
 
 #[test]
 fn nothing_at_all() {
-    assert!(recover(Vec::new(), false).expect("no log").is_none());
+    assert!(recover(Vec::new(), &super::log::no_end(), false).expect("no log").is_none());
     let zeros = scan("0000000000000001.wal".into(), 1, &[0; 8192]);
     for salvage in [false, true] {
-        let error = recover(vec![zeros.clone()], salvage).map(drop).expect_err("a segment without a group");
+        let error = recover(vec![zeros.clone()], &super::log::no_end(), salvage)
+            .map(drop)
+            .expect_err("a segment without a group");
         assert!(matches!(error.kind(), ErrorKind::Corruption(_)));
     }
 }

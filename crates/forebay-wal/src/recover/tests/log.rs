@@ -239,7 +239,7 @@ pub(crate) fn recover_segments(segments: &BTreeMap<u64, Vec<u8>>, salvage: bool)
     let scans = segments
         .iter()
         .map(|(&generation, bytes)| scan(PathBuf::from(segment_name(generation)), generation, bytes));
-    Ok(recover(scans.collect(), salvage)?.expect("there are segments"))
+    Ok(recover(scans.collect(), &no_end(), salvage)?.expect("there are segments"))
 }
 
 /// The live records as a reader would find them.
@@ -259,4 +259,9 @@ fn records_of(segments: &BTreeMap<u64, Vec<u8>>, group: &Group) -> Vec<(u64, Vec
     let range = group.payload();
     let payload = &segments[&group.header.generation][range.start as usize..range.end as usize];
     (group.header.first_lsn..).zip(crate::format::records(payload).map(<[u8]>::to_vec)).collect()
+}
+
+/// Nothing is recorded outside of the segments.
+pub(super) fn no_end() -> crate::end::FoundEnd {
+    crate::end::FoundEnd::none(std::path::Path::new(""))
 }

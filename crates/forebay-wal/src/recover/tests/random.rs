@@ -116,7 +116,7 @@ fn any_fields_are_judged() {
         }
         for salvage in [false, true] {
             let scans = segments.iter().zip(1..).map(|(bytes, at)| scan(format!("{at}").into(), at, bytes));
-            _ = recover(scans.collect(), salvage);
+            _ = recover(scans.collect(), &super::log::no_end(), salvage);
         }
     }
 }

@@ -1,0 +1,157 @@
+//! The file `wal.end`: where the log ended, outside of its segments.
+//!
+//! Two slots are written in turn, each synced, so one of them is whole at any time. The file gets its name when both
+//! are: without a whole slot it is damaged.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{Dir, Durability, File, Open};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot};
+
+/// The file's name.
+pub(crate) const END_NAME: &str = "wal.end";
+/// Its name until it is complete.
+pub(crate) const END_NEW_NAME: &str = "wal.end.new";
+/// "No space left on device" and "disk quota exceeded".
+const NO_SPACE: [i32; 2] = [28, 122];
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundEnd {
+    pub(crate) path: PathBuf,
+    /// The newest whole record.
+    pub(crate) record: Option<EndRecord>,
+    /// The number of that one, and its slot.
+    newest: (u64, usize),
+    /// There is a file, and no slot of it is whole.
+    pub(crate) damaged: bool,
+}
+
+impl FoundEnd {
+    /// Of a log that has none.
+    pub(crate) fn none(dir: &Path) -> FoundEnd {
+        FoundEnd { path: dir.join(END_NAME), record: None, newest: (0, 1), damaged: false }
+    }
+
+    /// Judges the bytes of the file; `None` where they cannot be read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Version`] for a record of another version of the format.
+    fn of(dir: &Path, slots: [Option<&[u8]>; 2]) -> Result<FoundEnd> {
+        let mut found = FoundEnd::none(dir);
+        found.damaged = true;
+        for (slot, bytes) in slots.into_iter().enumerate() {
+            match bytes.map_or(Slot::Damaged, EndRecord::parse) {
+                Slot::Whole(number, record) if found.damaged || number > found.newest.0 => {
+                    found =
+                        FoundEnd { record: Some(record), newest: (number, slot), damaged: false, ..found };
+                }
+                Slot::Version(version) => {
+                    let text = format!("format version {version}; this program knows version 1");
+                    return Err(Error::at(ErrorKind::Version { found: version }, &found.path, text));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Reads the file in a log's directory.
+///
+/// # Errors
+/// The system's, unless `tolerant`: then what cannot be read is damaged. [`ErrorKind::Version`].
+pub(crate) async fn find(dir: &Dir, tolerant: bool) -> Result<FoundEnd> {
+    if dir.metadata(END_NAME).await.is_err() {
+        return Ok(FoundEnd::none(dir.path()));
+    }
+    let file = dir.open(END_NAME, Open::read().buffered()).await?;
+    let mut slots = Vec::with_capacity(SLOTS.len());
+    for at in SLOTS {
+        match file.read_up_to(at..at + SLOT_BYTES as u64).await {
+            Ok(slot) => slots.push(Some(slot)),
+            Err(error) if tolerant && error.raw_os_error().is_some() => slots.push(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let slot = |at: usize| slots.get(at).and_then(|slot| slot.as_deref());
+    FoundEnd::of(dir.path(), [slot(0), slot(1)])
+}
+
+/// The file of an open log.
+pub(crate) struct EndFile {
+    dir: Dir,
+    shard: usize,
+    file: Option<File>,
+    /// The number of the newest record, and its slot.
+    newest: (u64, usize),
+    written: Option<EndRecord>,
+}
+
+impl EndFile {
+    /// Goes on with what was found. It is made when a record is [written](Self::write).
+    pub(crate) fn new(dir: &Dir, found: &FoundEnd, shard: usize) -> EndFile {
+        EndFile { dir: dir.clone(), shard, file: None, newest: found.newest, written: None }
+    }
+
+    /// Makes a record durable, in place of the older one. Writes nothing when it is the one that was written last.
+    ///
+    /// Without space for a new file the log goes on without one; a later call tries again.
+    ///
+    /// # Errors
+    /// The system's. The newest record is still there.
+    pub(crate) async fn write(&mut self, record: EndRecord) -> Result<()> {
+        if self.written == Some(record) {
+            return Ok(());
+        }
+        let number = self.newest.0 + 1;
+        let Some(file) = self.file().await? else {
+            return match self.make(record, number).await {
+                Err(error) if error.raw_os_error().is_some_and(|errno| NO_SPACE.contains(&errno)) => Ok(()),
+                other => Ok(other?),
+            };
+        };
+        let slot = 1 - self.newest.1;
+        file.write(SLOTS[slot], &record.slot(number)[..]).durable(Durability::All).await?;
+        (self.newest, self.written) = ((number, slot), Some(record));
+        Ok(())
+    }
+
+    /// The file, if there is one.
+    async fn file(&mut self) -> Result<Option<File>> {
+        // Numbered from 1, so a file with a whole slot was found; a damaged one is made anew.
+        if self.file.is_none() && self.newest.0 > 0 {
+            self.file = Some(self.dir.open(END_NAME, Open::write().buffered().shard(self.shard)).await?);
+        }
+        Ok(self.file.clone())
+    }
+
+    /// Makes the file with the record in both slots.
+    ///
+    /// # Errors
+    /// The system's; nothing is left then.
+    pub(crate) async fn make(&mut self, record: EndRecord, number: u64) -> forebay::Result<()> {
+        let dir = &self.dir;
+        if dir.metadata(END_NEW_NAME).await.is_ok() {
+            dir.remove_file(END_NEW_NAME).await?;
+        }
+        let file = dir.open(END_NEW_NAME, Open::create_new().buffered().shard(self.shard)).await?;
+        let made = async {
+            for (slot, number) in [(0, number), (1, number + 1)] {
+                file.write(SLOTS[slot], &record.slot(number)[..]).await?;
+            }
+            file.sync(Durability::All).await?;
+            dir.rename(END_NEW_NAME, END_NAME).await?;
+            dir.sync().await
+        };
+        if let Err(error) = made.await {
+            // Under its own name it means nothing.
+            let _ = dir.remove_file(END_NEW_NAME).await;
+            return Err(error);
+        }
+        (self.file, self.newest, self.written) = (Some(file), (number + 1, 1), Some(record));
+        Ok(())
+    }
+}

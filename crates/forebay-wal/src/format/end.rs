@@ -1,0 +1,131 @@
+//! A record of where the log ended, outside of its segments: one slot of the file `wal.end`.
+//!
+//! It is a fact of the past: everything before a place was durable, and so were what the log said of itself there.
+//! Facts do not become wrong, so an older one is only weaker, and one of two slots may be lost.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+use super::header::{Epochs, Flags, Header, Kind, Position};
+use super::{UNIT_MAX, VERSION};
+
+/// The first bytes of a slot.
+const MAGIC: [u8; 6] = *b"FBYEND";
+/// Bytes of a slot that is written; the rest of its stretch is left alone.
+pub(crate) const SLOT_BYTES: usize = 4096;
+/// Where the slots begin. They are a write unit apart, so that no device tears both.
+pub(crate) const SLOTS: [u64; 2] = [0, UNIT_MAX as u64];
+/// Bytes of the fields.
+const FIELDS_BYTES: usize = 128;
+
+/// Where the log ended, as its next group would have said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndRecord {
+    pub(crate) log_id: u128,
+    /// Everything before it was durable.
+    pub(crate) position: Position,
+    pub(crate) epochs: Epochs,
+    pub(crate) next_lsn: u64,
+    pub(crate) first_retained: u64,
+    pub(crate) start_generation: u64,
+    /// The checksum of the last group.
+    pub(crate) previous: u32,
+}
+
+/// What stands in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// A record and its number: the highest counts.
+    Whole(u64, EndRecord),
+    /// Whole, and of another version of the format.
+    Version(u16),
+    Damaged,
+}
+
+impl EndRecord {
+    /// The bytes of a slot.
+    pub(crate) fn slot(&self, number: u64) -> [u8; SLOT_BYTES] {
+        let mut slot = [0; SLOT_BYTES];
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            slot[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&[0; 8]);
+        put(&self.log_id.to_le_bytes());
+        put(&number.to_le_bytes());
+        put(&self.position.generation.to_le_bytes());
+        put(&self.position.offset.to_le_bytes());
+        put(&self.epochs.number.to_le_bytes());
+        self.epochs.firsts.iter().for_each(|first| put(&first.to_le_bytes()));
+        put(&self.next_lsn.to_le_bytes());
+        put(&self.first_retained.to_le_bytes());
+        put(&self.start_generation.to_le_bytes());
+        put(&self.previous.to_le_bytes());
+        let crc = checksum(&slot);
+        slot[8..12].copy_from_slice(&crc.to_le_bytes());
+        slot
+    }
+
+    /// Judges the bytes of a slot.
+    pub(crate) fn parse(slot: &[u8]) -> Slot {
+        let Some(fields) = slot.first_chunk::<FIELDS_BYTES>() else { return Slot::Damaged };
+        let u32_at =
+            |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if fields[..6] != MAGIC || u32_at(8) != checksum(slot) {
+            return Slot::Damaged;
+        }
+        let version = u16::from_le_bytes([fields[6], fields[7]]);
+        if version != VERSION {
+            return Slot::Version(version);
+        }
+        let record = EndRecord {
+            log_id: u128::from(u64_at(16)) | u128::from(u64_at(24)) << 64,
+            position: Position { generation: u64_at(40), offset: u64_at(48) },
+            epochs: Epochs { number: u64_at(56), firsts: [64, 72, 80, 88].map(u64_at) },
+            next_lsn: u64_at(96),
+            first_retained: u64_at(104),
+            start_generation: u64_at(112),
+            previous: u32_at(120),
+        };
+        let consistent = record.first_retained <= record.next_lsn
+            && record.start_generation <= record.position.generation
+            && record.next_lsn > 0;
+        if consistent { Slot::Whole(u64_at(32), record) } else { Slot::Damaged }
+    }
+
+    /// The record as a group of no length that stands where the log ended: recovery judges it as it judges groups.
+    pub(crate) fn as_group(&self) -> Header {
+        Header {
+            crc: self.previous,
+            total_len: 0,
+            log_id: self.log_id,
+            generation: self.position.generation,
+            offset: self.position.offset,
+            epochs: self.epochs,
+            first_lsn: self.next_lsn,
+            record_count: 0,
+            payload_len: 0,
+            previous: self.previous,
+            kind: Kind::Mark,
+            flags: Flags::default(),
+            watermark: self.position,
+            first_retained: self.first_retained,
+            base_lsn: self.next_lsn,
+            argument: 0,
+            cut: Position::default(),
+            resume: Position::default(),
+            start_generation: self.start_generation,
+        }
+    }
+}
+
+/// CRC-32C of the fields, without the four bytes in which it stands.
+fn checksum(slot: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(slot.get(..8).unwrap_or(&[]));
+    digest.update(slot.get(12..FIELDS_BYTES).unwrap_or(&[]));
+    digest.finalize() as u32
+}

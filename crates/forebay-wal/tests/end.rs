@@ -1,0 +1,288 @@
+//! The end of a log that is gone: `wal.end` says that there was more.
+
+#[allow(dead_code, reason = "shared with the simulation")]
+#[path = "simulation/groups.rs"]
+mod groups;
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{dir, engine, expected, options, record, records_wait};
+use forebay::Engine;
+use forebay_wal::{ErrorKind, Lost, Lsn, Options, Recovery, Wal};
+
+const END: &str = "wal.end";
+/// Where the second slot begins.
+const SLOT: u64 = 64 << 10;
+
+/// No mark comes by itself, so every append is a group of one unit: sixteen fill a segment.
+fn quiet() -> Options {
+    options().mark_after(Duration::from_secs(3600))
+}
+
+fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
+    Wal::open(engine, dir, quiet()).wait().unwrap()
+}
+
+fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
+    }
+}
+
+/// A closed log of so many records.
+fn written(records: u64) -> (Engine, tempfile::TempDir) {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, dir.path());
+    append(&wal, 1..=records);
+    wal.close().wait().unwrap();
+    (engine, dir)
+}
+
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
+    entries.map(|entry| (name(&entry), fs::read(entry.path()).unwrap())).collect()
+}
+
+fn write(dir: &Path, name: &str, at: u64, bytes: &[u8]) {
+    fs::OpenOptions::new().write(true).open(dir.join(name)).unwrap().write_all_at(bytes, at).unwrap();
+}
+
+/// Zeros over a group.
+fn erase(dir: &Path, group: &groups::Group) {
+    write(dir, &group.file(), group.offset, &vec![0; group.len]);
+}
+
+/// The log is refused with exactly these records, nothing changes, and salvage gives the others and names these.
+fn lost(engine: &Engine, dir: &Path, records: std::ops::RangeInclusive<u64>) {
+    let before = files(dir);
+    let error = Wal::open(engine, dir, quiet()).wait().map(|(_, recovery)| recovery).unwrap_err();
+    let ErrorKind::Corruption(lost) = error.kind().clone() else { panic!("{error:?}") };
+    assert_eq!(lost.first.0..=lost.last.0, records, "{error}");
+    assert!(files(dir) == before, "a refused open changes nothing");
+    let (last, next) = (*records.end(), *records.end() + 1);
+    let there = expected(1..=*records.start() - 1);
+    let (wal, recovery) = Wal::open(engine, dir, quiet().salvage(true)).wait().unwrap();
+    assert_eq!((recovery.last, &recovery.lost), (Lsn(last), &vec![lost]));
+    assert_eq!(all(&wal), there);
+    append(&wal, next..=next);
+    wal.close().wait().unwrap();
+    let (wal, recovery) = open(engine, dir);
+    let named = |lost: &Lost| lost.first.0..=lost.last.0;
+    assert_eq!((recovery.last, recovery.lost.iter().map(named).collect()), (Lsn(next), vec![records]));
+    let mut there = there;
+    there.extend(expected(next..=next));
+    assert_eq!(all(&wal), there);
+    wal.close().wait().unwrap();
+}
+
+/// What is there, over what is named as lost.
+fn all(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
+    let (mut reader, mut records) = (wal.read_from(wal.first_lsn()), Vec::new());
+    loop {
+        match reader.next().wait() {
+            Some(Ok(record)) => records.push((record.lsn().0, record.to_vec())),
+            None => return records,
+            Some(Err(error)) => {
+                let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+                reader = wal.read_from(lost.last.next());
+            }
+        }
+    }
+}
+
+/// The story: a log of 100 records was closed, its last three groups became zeros, and it opened with 97 records
+/// and not a word. The mark that says that all were durable lies in the tail that is lost.
+#[test]
+fn a_closed_log_whose_last_groups_are_zeros_is_refused() {
+    let (engine, dir) = written(100);
+    for group in groups::live(&files(dir.path())).iter().filter(|group| group.lsns.end > 98) {
+        erase(dir.path(), group);
+    }
+    lost(&engine, dir.path(), 98..=100);
+}
+
+/// The same with the file cut, in the middle of a segment.
+#[test]
+fn a_closed_log_that_is_cut_is_refused() {
+    let (engine, dir) = written(100);
+    let groups = groups::live(&files(dir.path()));
+    let at = groups.iter().find(|group| group.lsns.contains(&99)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(dir.path().join(at.file())).unwrap();
+    file.set_len(at.offset).unwrap();
+    lost(&engine, dir.path(), 99..=100);
+}
+
+/// The story: all but the first of eight segments were deleted, and the log opened with 15 of 100 records.
+#[test]
+fn a_closed_log_with_only_its_first_segment_is_refused() {
+    let (engine, dir) = written(100);
+    let first = groups::live(&files(dir.path()))[0].file();
+    for name in files(dir.path()).keys().filter(|name| name.ends_with(".wal") && **name != first) {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let left = groups::live(&files(dir.path())).iter().map(|group| group.lsns.end).max().unwrap();
+    lost(&engine, dir.path(), left..=100);
+}
+
+/// The story: with every segment deleted a new log was made in the old one's place.
+#[test]
+fn a_log_without_segments_is_no_new_one() {
+    let (engine, dir) = written(100);
+    for name in files(dir.path()).keys().filter(|name| name.ends_with(".wal")) {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    for salvage in [false, true] {
+        let error = Wal::open(&engine, dir.path(), quiet().salvage(salvage)).wait().unwrap_err();
+        let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
+        assert_eq!((lost.first, lost.last), (Lsn(1), Lsn(100)));
+        assert!(error.to_string().contains(END), "{error}");
+    }
+    fs::remove_file(dir.path().join(END)).unwrap();
+    assert!(open(&engine, dir.path()).1.created);
+}
+
+/// A machine that stopped: what was appended since the end was recorded is judged by the segments alone, as ever.
+#[test]
+fn the_end_of_a_log_that_was_not_closed_is_recorded_on_demand() {
+    for recorded in [false, true] {
+        let (running, dir) = (engine(), dir());
+        let (wal, _) = open(&running, dir.path());
+        append(&wal, 1..=20);
+        if recorded {
+            wal.record_end().wait().unwrap();
+        }
+        running.close().wait().unwrap();
+        drop(wal);
+        let all = groups::live(&files(dir.path()));
+        all.iter().filter(|group| group.lsns.end > 18).for_each(|group| erase(dir.path(), group));
+        match recorded {
+            true => lost(&engine(), dir.path(), 18..=20),
+            false => assert_eq!(open(&engine(), dir.path()).1.last, Lsn(17)),
+        }
+    }
+}
+
+/// The story: a truncation was acknowledged, the group that had done it rotted, and what was removed came back.
+#[test]
+fn what_was_truncated_stays_so_without_its_group() {
+    for next in [11, 5_000] {
+        let (running, dir) = (engine(), dir());
+        let (wal, _) = open(&running, dir.path());
+        append(&wal, 1..=20);
+        match next {
+            11 => wal.truncate_after(Lsn(10)).wait().unwrap(),
+            _ => wal.reset_to(Lsn(next)).wait().unwrap(),
+        }
+        running.close().wait().unwrap();
+        drop(wal);
+        erase(dir.path(), groups::live(&files(dir.path())).last().unwrap());
+        let engine = engine();
+        let (wal, recovery) = open(&engine, dir.path());
+        assert_eq!((recovery.last, wal.next_lsn()), (Lsn(next - 1), Lsn(next)), "{recovery:?}");
+        assert_eq!((recovery.damage.len(), &recovery.lost[..]), (1, &[][..]));
+        let there = if next == 11 { expected(1..=10) } else { Vec::new() };
+        assert_eq!(all(&wal), there);
+        append(&wal, next..=next + 3);
+        wal.close().wait().unwrap();
+        assert_eq!(open(&engine, dir.path()).1.last, Lsn(next + 3));
+    }
+}
+
+/// What is recorded is a fact of the past: an older record judges nothing that came since.
+#[test]
+fn an_older_record_of_the_end_refuses_nothing() {
+    let (engine, dir) = written(100);
+    let old = fs::read(dir.path().join(END)).unwrap();
+    for next in [60, 7, 300] {
+        let (wal, _) = open(&engine, dir.path());
+        match next {
+            60 => wal.truncate_after(Lsn(59)).wait().unwrap(),
+            _ => wal.reset_to(Lsn(next)).wait().unwrap(),
+        }
+        append(&wal, next..=next + 30);
+        wal.truncate_before(Lsn(next + 10)).wait().unwrap();
+        append(&wal, next + 31..=next + 40);
+        wal.close().wait().unwrap();
+        fs::write(dir.path().join(END), &old).unwrap();
+        let (wal, recovery) = open(&engine, dir.path());
+        assert_eq!((recovery.first, recovery.last), (Lsn(next + 10), Lsn(next + 40)), "{recovery:?}");
+        assert_eq!((&recovery.lost[..], &recovery.damage[..]), (&[][..], &[][..]));
+        assert_eq!(records_wait(&wal, next + 10).unwrap(), expected(next + 10..=next + 40));
+        wal.close().wait().unwrap();
+    }
+    // A directory that is rolled back as a whole is as it was.
+    let before = files(dir.path());
+    let (wal, _) = open(&engine, dir.path());
+    append(&wal, 341..=350);
+    wal.close().wait().unwrap();
+    for name in files(dir.path()).keys() {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    before.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
+    assert_eq!(open(&engine, dir.path()).1.last, Lsn(340));
+}
+
+/// Either slot may be lost. Without both the log opens, says so, and writes the file anew.
+#[test]
+fn a_damaged_record_of_the_end_is_named() {
+    let (engine, dir) = written(20);
+    for slots in [&[0][..], &[SLOT], &[0, SLOT]] {
+        for damage in [&[0; 4096][..], &[0xa5; 40]] {
+            slots.iter().for_each(|&at| write(dir.path(), END, at, damage));
+            let (wal, recovery) = open(&engine, dir.path());
+            let named: Vec<_> = recovery.damage.iter().map(|damage| damage.file.clone()).collect();
+            let expected = if slots.len() == 2 { vec![dir.path().join(END)] } else { Vec::new() };
+            assert_eq!((recovery.last, named), (Lsn(20), expected));
+            wal.close().wait().unwrap();
+        }
+    }
+    let (wal, recovery) = open(&engine, dir.path());
+    assert!(recovery.damage.is_empty());
+    wal.close().wait().unwrap();
+    // Every byte that says something is covered.
+    let whole = fs::read(dir.path().join(END)).unwrap();
+    for at in 0..128 {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes[SLOT as usize + at] ^= 1;
+        fs::write(dir.path().join(END), bytes).unwrap();
+        let report = forebay_wal::inspect::inspect(&engine, dir.path()).wait().unwrap();
+        assert!(!report.is_whole(), "byte {at}");
+    }
+}
+
+/// A log from before there was such a file opens, and has one from then on.
+#[test]
+fn an_old_log_has_none() {
+    let (engine, dir) = written(20);
+    fs::remove_file(dir.path().join(END)).unwrap();
+    let (wal, recovery) = open(&engine, dir.path());
+    assert_eq!((recovery.last, &recovery.damage[..]), (Lsn(20), &[][..]));
+    wal.close().wait().unwrap();
+    erase(dir.path(), groups::live(&files(dir.path())).last().unwrap());
+    let group = groups::live(&files(dir.path())).into_iter().find(|group| group.lsns.contains(&20)).unwrap();
+    for group in groups::live(&files(dir.path())).iter().filter(|other| other.place() >= group.place()) {
+        erase(dir.path(), group);
+    }
+    lost(&engine, dir.path(), 20..=20);
+}
+
+/// Segments of one log beside the record of another's end.
+#[test]
+fn another_logs_record_is_refused() {
+    let ((engine, dir), (_, other)) = (written(20), written(30));
+    fs::copy(other.path().join(END), dir.path().join(END)).unwrap();
+    let error = Wal::open(&engine, dir.path(), quiet()).wait().unwrap_err();
+    assert_eq!((error.kind(), error.path()), (&ErrorKind::Foreign, Some(&*dir.path().join(END))));
+    let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
+    assert_eq!((recovery.last, &recovery.lost[..]), (Lsn(20), &[][..]));
+    wal.close().wait().unwrap();
+    assert_eq!(open(&engine, dir.path()).1.last, Lsn(20));
+}
