@@ -42,7 +42,8 @@ impl Inside {
         }
     }
 
-    /// The engines inside the kernel that are to be tried, the better first.
+    /// The engines inside the kernel that are to be tried, the one that takes fewer instructions first. Both take fewer than the
+    /// reactor: measured in `docs/kernel-walks.md`, and checked by `scripts/checks/kernel-walks --instructions`.
     pub(crate) fn wanted(options: &Options) -> &'static [EngineKind] {
         match options.only {
             None => &[EngineKind::Module, EngineKind::BpfLoop],
