@@ -3,18 +3,18 @@
 //! It is made under another name, with a mark inside that makes every open refuse it, and gets its name when
 //! all of it is durable: under that name it is whole or not there.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Durability, Open};
+use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest};
 use crate::store::flush;
-use crate::store::open::{LOG, MANIFEST, MANIFEST_BYTES, random_id};
-use crate::store::shared::{Shared, table_path, tables_dir};
+use crate::store::open::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, random_id};
+use crate::store::shared::{Shared, table_name};
 use crate::value::Held;
 use crate::view::View;
 
@@ -55,6 +55,19 @@ pub(crate) fn unfinished(dir: &Path) -> Error {
 /// The directory that has this name in it.
 pub(crate) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The last name of a path that was found to have one.
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+/// The directories of a checkpoint in the making: what is made and removed in them stays in them.
+struct Made {
+    /// The one that it gets its name in.
+    above: Dir,
+    /// Its own.
+    dir: Dir,
 }
 
 struct Checkpoint<'a> {
@@ -100,15 +113,21 @@ impl<'a> Checkpoint<'a> {
         flush::everything(self.shared).await?;
         // It keeps the tables' files. What is in no table yet was written after the flush began.
         let view = self.shared.view();
-        engine.create_dir(&self.making).await?;
-        let made = match self.fill(&view).await {
-            Ok(()) => self.give_name().await,
+        let above = engine.open_dir(parent_of(self.dir)).await?;
+        let (name, making) = (name_of(self.dir), name_of(&self.making));
+        above.create_dir(making).await?;
+        let made = Made { dir: above.open_dir(making).await?, above };
+        let done = match self.fill(&made.dir, &view).await {
+            Ok(()) => made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
+                Some(EEXIST | ENOTEMPTY) => self.exists(),
+                _ => error.into(),
+            }),
             Err(error) => Err(error),
         };
-        if made.is_err() {
-            self.remove().await;
+        if done.is_err() {
+            made.remove(making).await;
         }
-        made
+        done
     }
 
     fn exists(&self) -> Error {
@@ -134,33 +153,28 @@ impl<'a> Checkpoint<'a> {
             }
             _ => error.into(),
         })?;
-        let tables = engine.metadata(tables_dir(&self.shared.dir)).await?;
+        let tables = self.shared.tables.own_metadata().await?;
         if above.device() == tables.device() { Ok(()) } else { Err(self.other_file_system()) }
     }
 
     /// Writes everything, durably; then takes the mark away.
-    async fn fill(&self, view: &View) -> Result<()> {
-        let (engine, making) = (&self.shared.engine, &self.making);
-        let mark = making.join(MARK);
-        engine.open(&mark, Open::create_new().buffered()).await?.sync(Durability::All).await?;
+    async fn fill(&self, making: &Dir, view: &View) -> Result<()> {
+        making.open(MARK, Open::create_new().buffered()).await?.sync(Durability::All).await?;
         // The mark is there before anything that could be taken for a store.
-        engine.sync_dir(making).await?;
-        engine.create_dir(tables_dir(making)).await?;
-        self.link_tables(view).await?;
-        self.write_manifest(view).await?;
-        engine.sync_dir(making).await?;
-        engine.remove_file(&mark).await?;
-        Ok(engine.sync_dir(making).await?)
+        making.sync().await?;
+        making.create_dir(TABLES).await?;
+        self.link_tables(&making.open_dir(TABLES).await?, view).await?;
+        self.write_manifest(making, view).await?;
+        making.sync().await?;
+        making.remove_file(MARK).await?;
+        Ok(making.sync().await?)
     }
 
-    async fn link_tables(&self, view: &View) -> Result<()> {
+    async fn link_tables(&self, to: &Dir, view: &View) -> Result<()> {
         let tables: Vec<u32> = view.version.tables().map(|(_, table)| table.id()).collect();
         for some in tables.chunks(LINKS_MAX) {
             self.shared.check_writable()?;
-            let link = |id: &u32| {
-                let to = table_path(&self.making, *id);
-                self.shared.engine.hard_link(self.shared.table_path(*id), to)
-            };
+            let link = |id: &u32| self.shared.tables.hard_link(table_name(*id), to, table_name(*id));
             // All begin now.
             let links: Vec<_> = some.iter().map(link).collect();
             for link in links {
@@ -174,12 +188,12 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// A manifest that begins with these tables, and a log that begins with nothing.
-    async fn write_manifest(&self, view: &View) -> Result<()> {
+    async fn write_manifest(&self, making: &Dir, view: &View) -> Result<()> {
         let (shared, engine) = (self.shared, &self.shared.engine);
         let store_id = random_id(engine, self.dir);
-        let (manifest, log) = (self.making.join(MANIFEST), self.making.join(LOG));
-        engine.create_dir(&manifest).await?;
-        engine.create_dir(&log).await?;
+        making.create_dir(MANIFEST).await?;
+        making.create_dir(LOG).await?;
+        let (manifest, log) = (making.open_dir(MANIFEST).await?, making.open_dir(LOG).await?);
         let how = How {
             create: true,
             salvage: false,
@@ -214,30 +228,27 @@ impl<'a> Checkpoint<'a> {
             .log_id(u128::from(store_id) << 8 | 2)
             .class(forebay::shard::class())
             .shard(shared.options.shard);
-        let (wal, _) = Wal::open(engine, &log, options).await?;
+        let (wal, _) = Wal::open_in(engine, &log, options).await?;
         Ok(wal.close().await?)
     }
+}
 
-    async fn give_name(&self) -> Result<()> {
-        let renamed = self.shared.engine.rename(&self.making, self.dir).await;
-        renamed.map_err(|error| match error.raw_os_error() {
-            Some(EEXIST | ENOTEMPTY) => self.exists(),
-            _ => error.into(),
-        })
-    }
-
+impl Made {
     /// Removes what was made, as far as it can be: what stays says that it is unfinished.
-    async fn remove(&self) {
-        let engine = &self.shared.engine;
+    async fn remove(&self, name: &OsStr) {
         // A renaming that answers an error may have happened; then it is a whole store and stays.
-        for dir in [tables_dir(&self.making), self.making.join(MANIFEST), self.making.join(LOG)] {
-            let Ok(entries) = engine.read_dir(&dir).await else { continue };
-            for entry in entries {
-                let _ = engine.remove_file(dir.join(entry.name())).await;
-            }
-            let _ = engine.remove_dir(&dir).await;
+        if self.above.metadata(name).await.is_err() {
+            return;
         }
-        let _ = engine.remove_file(self.making.join(MARK)).await;
-        let _ = engine.remove_dir(&self.making).await;
+        for below in [TABLES, MANIFEST, LOG] {
+            let Ok(dir) = self.dir.open_dir(below).await else { continue };
+            let Ok(entries) = dir.read_dir().await else { continue };
+            for entry in entries {
+                let _ = dir.remove_file(entry.name()).await;
+            }
+            let _ = self.dir.remove_dir(below).await;
+        }
+        let _ = self.dir.remove_file(MARK).await;
+        let _ = self.above.remove_dir(name).await;
     }
 }

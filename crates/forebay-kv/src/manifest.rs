@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Class, Engine};
+use forebay::{Class, Dir, Engine};
 use forebay_wal::{End, Lsn, Recovery, Wal};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -99,7 +99,7 @@ pub(crate) struct How {
 
 impl Manifest {
     /// Opens the manifest in a directory, which exists; a new one is empty. Says how its log was found.
-    pub(crate) async fn open(engine: &Engine, dir: &Path, how: How) -> Result<(Manifest, Recovery)> {
+    pub(crate) async fn open(engine: &Engine, dir: &Dir, how: How) -> Result<(Manifest, Recovery)> {
         let options = forebay_wal::Options::new()
             .segment_bytes(how.segment_bytes)
             .group_bytes_max(frame::PART_BYTES * 2)
@@ -112,8 +112,8 @@ impl Manifest {
             Some(id) => options.log_id(u128::from(id) << 8 | 1),
             None => options,
         };
-        let (wal, recovery) = Wal::open(engine, dir, options).await?;
-        let replay = match replay(&wal, dir, recovery.first).await {
+        let (wal, recovery) = Wal::open_in(engine, dir, options).await?;
+        let replay = match replay(&wal, dir.path(), recovery.first).await {
             Ok(replay) => replay,
             Err(error) => {
                 // So that the next open does not find it locked.
@@ -123,7 +123,7 @@ impl Manifest {
         };
         let inner = Inner { state: replay.state, edits: replay.edits };
         let manifest =
-            Manifest { dir: dir.to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) };
+            Manifest { dir: dir.path().to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) };
         Ok((manifest, recovery))
     }
 

@@ -34,7 +34,7 @@ pub(crate) use footer::{HeaderFound, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
-pub(crate) use open::OpenHow;
+pub(crate) use open::{OpenHow, TABLE_GONE};
 use pinned::Pinned;
 pub(crate) use walk::walk_all;
 pub(crate) use write::TableWriter;

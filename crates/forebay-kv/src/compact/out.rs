@@ -75,8 +75,7 @@ impl Output {
                     let _task = task;
                     owned.check_open()?;
                     let mut made = Made { shared: owned.clone(), id: spec.id, writer: None };
-                    let path = owned.table_path(spec.id);
-                    made.writer = Some(TableWriter::create(&owned.engine, &path, spec).await?);
+                    made.writer = Some(TableWriter::create_in(&owned.engine, &owned.tables, spec).await?);
                     Ok(made)
                 });
                 let made: Result<Made> = making.await?;
@@ -111,8 +110,7 @@ impl Output {
     pub(crate) async fn abandon(mut self) {
         self.writer = None;
         for id in self.ids() {
-            // Nothing names it. What stays is removed when the store is opened.
-            let _ = self.shared.engine.remove_file(self.shared.table_path(id)).await;
+            self.shared.remove_table(id).await;
         }
     }
 

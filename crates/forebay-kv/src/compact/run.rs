@@ -74,7 +74,7 @@ pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
     };
     if is_hasty() {
         for table in job.inputs() {
-            let _ = shared.engine.remove_file(table.path()).await;
+            shared.remove_table(table.id()).await;
         }
     }
     // Whether it comes to be or not, the manifest may name them.

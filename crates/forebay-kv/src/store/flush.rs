@@ -111,7 +111,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
             Err(error) => {
                 // Nothing names them. What cannot be removed now is when the store is opened.
                 for meta in metas {
-                    let _ = shared.engine.remove_file(shared.table_path(meta.id)).await;
+                    shared.remove_table(meta.id).await;
                 }
                 return Err(error);
             }
@@ -141,7 +141,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
 /// Opens a table that was just written.
 pub(crate) async fn open(shared: &Shared, meta: &TableMeta, pin_filter: bool) -> Result<Arc<Table>> {
     let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
-    Table::open(&shared.engine, &shared.table_path(meta.id), meta, &shared.cache, how).await
+    Table::open_in(&shared.tables, meta, &shared.cache, how).await
 }
 
 /// Writes the newest version of each key of a keyspace. Deletions are left out where there is nothing that
@@ -162,7 +162,6 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
     // The buffer that is filled too, and entries on their way.
     let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);
     let _buffers = Held::new(Some(&shared.budget.tables_used), buffers);
-    let path = shared.table_path(spec.id);
     let mut writer: Option<TableWriter> = None;
     let mut last: Vec<u8> = Vec::new();
     loop {
@@ -177,7 +176,8 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
             let added = match &mut writer {
                 Some(writer) => writer.add(found.key(), entry).await,
                 None => {
-                    let created = TableWriter::create(&shared.engine, &path, spec.clone()).await?;
+                    let created =
+                        TableWriter::create_in(&shared.engine, &shared.tables, spec.clone()).await?;
                     writer.insert(created).add(found.key(), entry).await
                 }
             };
@@ -206,7 +206,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
                 Ok(Some(meta))
             }
             Err(error) => {
-                let _ = shared.engine.remove_file(&path).await;
+                shared.remove_table(spec.id).await;
                 Err(error)
             }
         },

@@ -4,20 +4,20 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use forebay::Engine;
 use forebay::shard::JoinHandle;
+use forebay::{Dir, Engine};
 use forebay_wal::{Lsn, Wal};
 
 use super::commit::again;
 use super::holder;
 use super::recover::{self, Recovery};
 use super::rules::{self, Entries};
-use super::shared::{Parts, Shared, tables_dir};
+use super::shared::{Parts, Shared};
 use super::{DEFAULT, Store, tasks};
 use crate::budget::Budget;
 use crate::cache::Cache;
@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::version::{LEVELS, Version};
 use crate::manifest::{Edit, How, Manifest};
 use crate::options::Options;
-use crate::table::{OpenHow, Table};
+use crate::table::{OpenHow, TABLE_GONE, Table};
 
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const LOG: &str = "log";
@@ -48,6 +48,7 @@ impl Opening {
         let (handle, dir) = (engine.clone(), dir.to_path_buf());
         let (shard, class) = (options.shard, options.class);
         let task = engine.spawn_on_shard(shard, class, move || async move {
+            let dir = home(&handle, &dir, &options).await?;
             let scene = Scene { engine: handle, dir, options };
             let (shared, recovery) = scene.open(budget).await?;
             tasks::begin(&shared)?;
@@ -108,14 +109,33 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
 /// What an open has in hand.
 struct Scene {
     engine: Engine,
-    dir: PathBuf,
+    dir: Dir,
     options: Options,
+}
+
+/// The directory of a store, which is made if it is to be.
+async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
+    match engine.metadata(dir).await {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            let text = "a store needs a directory, and this is none";
+            return Err(Error::at(ErrorKind::InvalidInput, dir, text));
+        }
+        Err(error) if is_missing(&error) && options.create => engine.create_dir_all(dir).await?,
+        Err(error) if is_missing(&error) => return Err(none(dir)),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(engine.open_dir(dir).await?)
+}
+
+fn none(dir: &Path) -> Error {
+    Error::at(ErrorKind::NotFound, dir, "there is no store in this directory, and none was to be made")
 }
 
 impl Scene {
     async fn open(self, budget: Budget) -> Result<(Arc<Shared>, Recovery)> {
         let there = self.look().await?;
-        let identity = holder::identity(&self.engine, &self.dir).await;
+        let identity = holder::identity(&self.engine, self.dir.path()).await;
         holder::closed(identity).await;
         let (manifest, found) = self.manifest(&there).await?;
         // Again with its lock held: what another opener did meanwhile is over.
@@ -127,9 +147,10 @@ impl Scene {
             }
         };
         match self.rest(budget, &manifest, &there).await {
-            Ok((cache, version, wal, log, budget, refused)) => {
+            Ok((cache, version, tables, wal, log, budget, refused)) => {
                 let Scene { engine, dir, options } = self;
-                let parts = Parts { engine, dir, options, budget, cache, wal, manifest, version };
+                let dir = dir.path().to_path_buf();
+                let parts = Parts { engine, dir, tables, options, budget, cache, wal, manifest, version };
                 let shared = Arc::new(Shared::new(parts));
                 let recovery = Recovery { log, manifest: found, refused, ..Recovery::default() };
                 match recover::recover(&shared, recovery, &there).await {
@@ -152,22 +173,10 @@ impl Scene {
         }
     }
 
-    /// Looks at the directory, or makes it.
+    /// Looks at what is in the directory.
     async fn look(&self) -> Result<Entries> {
-        let dir = &self.dir;
-        match self.engine.metadata(dir).await {
-            Ok(found) if found.is_dir() => {}
-            Ok(_) => {
-                let text = "a store needs a directory, and this is none";
-                return Err(Error::at(ErrorKind::InvalidInput, dir, text));
-            }
-            Err(error) if is_missing(&error) && self.options.create => {
-                self.engine.create_dir_all(dir).await?;
-            }
-            Err(error) if is_missing(&error) => return Err(self.none()),
-            Err(error) => return Err(error.into()),
-        }
-        let there = Entries::read(&self.engine, dir).await?;
+        let dir = self.dir.path();
+        let there = Entries::read(&self.dir).await?;
         if there.is_unfinished {
             return Err(checkpoint::unfinished(dir));
         }
@@ -187,17 +196,17 @@ impl Scene {
     }
 
     fn none(&self) -> Error {
-        let text = "there is no store in this directory, and none was to be made";
-        Error::at(ErrorKind::NotFound, &self.dir, text)
+        none(self.dir.path())
     }
 
     /// Opens the manifest, or begins it; says how its log was found.
     async fn manifest(&self, there: &Entries) -> Result<(Manifest, forebay_wal::Recovery)> {
-        let dir = self.dir.join(MANIFEST);
+        let home = self.dir.path();
         let is_young = there.is_young();
         if !there.manifest {
-            self.engine.create_dir(&dir).await?;
+            self.dir.create_dir(MANIFEST).await?;
         }
+        let dir = self.dir.open_dir(MANIFEST).await?;
         let how = How {
             // A manifest without a segment is a new one only as long as there is nothing else.
             create: is_young && self.options.create,
@@ -210,16 +219,16 @@ impl Scene {
             shard: self.options.shard,
             class: self.options.class,
         };
-        if !how.create && !self.has_segments(&dir).await? {
-            return Err(if is_young { self.none() } else { rules::manifest_lost(&self.dir, "is empty") });
+        if !how.create && !has_segments(&dir).await? {
+            return Err(if is_young { self.none() } else { rules::manifest_lost(home, "is empty") });
         }
         let (manifest, found) = match Manifest::open(&self.engine, &dir, how).await {
             Err(error) if *error.kind() == ErrorKind::Locked => {
-                return Err(holder::locked(&self.engine, &self.dir).await);
+                return Err(holder::locked(&self.engine, home).await);
             }
             other => other?,
         };
-        let begun = match manifest.with(|state| rules::check_begun(&self.dir, state, there)) {
+        let begun = match manifest.with(|state| rules::check_begun(home, state, there)) {
             Ok(()) if manifest.with(|state| !state.is_empty()) => return Ok((manifest, found)),
             Ok(()) if self.options.create => self.begin(&manifest).await,
             Ok(()) => Err(self.none()),
@@ -234,25 +243,18 @@ impl Scene {
         }
     }
 
-    async fn has_segments(&self, dir: &Path) -> Result<bool> {
-        let entries = self.engine.read_dir(dir).await?;
-        Ok(entries.iter().any(|entry| entry.name().to_str().is_some_and(|name| name.ends_with(".wal"))))
-    }
-
     async fn begin(&self, manifest: &Manifest) -> Result<()> {
         let edit = Edit {
             is_whole: true,
-            store_id: self.options.store_id.unwrap_or_else(|| random_id(&self.engine, &self.dir)),
+            store_id: self.options.store_id.unwrap_or_else(|| random_id(&self.engine, self.dir.path())),
             log_start: Some(1),
             keyspaces: vec![(0, DEFAULT.to_string())],
             ..Edit::default()
         };
         // The names first, the directory's own too: an attempt that fails before they are durable leaves an
         // empty manifest, so the next comes here again. Without a manifest other names would be damage.
-        self.engine.sync_dir(&self.dir).await?;
-        if let Some(parent) = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            self.engine.sync_dir(parent).await?;
-        }
+        self.dir.sync().await?;
+        self.engine.sync_dir(checkpoint::parent_of(self.dir.path())).await?;
         manifest.apply(&edit).await
     }
 
@@ -262,7 +264,7 @@ impl Scene {
         budget: Budget,
         manifest: &Manifest,
         there: &Entries,
-    ) -> Result<(Arc<Cache>, Version, Wal, forebay_wal::Recovery, Budget, Option<Error>)> {
+    ) -> Result<(Arc<Cache>, Version, Dir, Wal, forebay_wal::Recovery, Budget, Option<Error>)> {
         let state = manifest.state();
         let is_begun = state.has_log();
         let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
@@ -270,27 +272,43 @@ impl Scene {
         for (id, name) in &state.keyspaces {
             version = version.with_keyspace(*id, name);
         }
+        let home = match there.tables {
+            true => Some(self.dir.open_dir(TABLES).await?),
+            false => None,
+        };
         let mut tables = Vec::new();
         for (level, meta) in state.tables.values() {
-            let path = super::shared::table_path(&self.dir, meta.id);
+            let Some(home) = &home else {
+                let path = super::shared::table_path(self.dir.path(), meta.id);
+                return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
+            };
             let pin_filter = usize::from(*level) + 1 < LEVELS;
             let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
-            tables.push((*level, Table::open(&self.engine, &path, meta, &cache, how).await?));
+            tables.push((*level, Table::open_in(home, meta, &cache, how).await?));
         }
         version = version.edited(&[], &tables);
-        let log = self.dir.join(LOG);
-        if is_begun && !(there.log && self.has_segments(&log).await?) {
+        let log = self.dir.path().join(LOG);
+        if is_begun && !there.log {
             return Err(rules::log_gone(&log));
         }
         if !there.log {
-            self.engine.create_dir(&log).await?;
+            self.dir.create_dir(LOG).await?;
         }
-        if !there.tables {
-            self.engine.create_dir(tables_dir(&self.dir)).await?;
+        let log_dir = self.dir.open_dir(LOG).await?;
+        if is_begun && !has_segments(&log_dir).await? {
+            return Err(rules::log_gone(&log));
         }
-        self.engine.sync_dir(&self.dir).await?;
-        let (wal, recovery) = Wal::open(&self.engine, &log, self.log_options(&budget, is_begun)).await?;
-        let judged = rules::check_log(&self.dir, &state, &recovery);
+        let home = match home {
+            Some(home) => home,
+            None => {
+                self.dir.create_dir(TABLES).await?;
+                self.dir.open_dir(TABLES).await?
+            }
+        };
+        self.dir.sync().await?;
+        let (wal, recovery) =
+            Wal::open_in(&self.engine, &log_dir, self.log_options(&budget, is_begun)).await?;
+        let judged = rules::check_log(self.dir.path(), &state, &recovery);
         let taken = match &judged {
             Ok(()) if is_begun => Ok(()),
             Ok(()) => manifest.apply(&Edit { next_table: 1, ..Edit::default() }).await,
@@ -298,7 +316,7 @@ impl Scene {
             Err(error) => Err(error.clone()),
         };
         match taken {
-            Ok(()) => Ok((cache, version, wal, recovery, budget, judged.err())),
+            Ok(()) => Ok((cache, version, home, wal, recovery, budget, judged.err())),
             Err(error) => {
                 let _ = wal.close().await;
                 Err(error)
@@ -323,6 +341,11 @@ impl Scene {
             None => options,
         }
     }
+}
+
+async fn has_segments(dir: &Dir) -> Result<bool> {
+    let entries = dir.read_dir().await?;
+    Ok(entries.iter().any(|entry| entry.name().to_str().is_some_and(|name| name.ends_with(".wal"))))
 }
 
 /// Goes on with a log that does not hold what the manifest says of it, and makes the manifest say so.

@@ -1,7 +1,7 @@
 //! From what lies in a directory to a store: the log's records go back into memtables, and files that nobody
 //! names go away.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use forebay_wal::Lsn;
 
 use super::flush;
 use super::rules::Entries;
-use super::shared::Shared;
+use super::shared::{Shared, table_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable;
 use crate::record;
@@ -117,26 +117,26 @@ async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries)
     let unnamed: Vec<_> = shared.manifest.with(|state| entries.unnamed(state).cloned().collect());
     let is_complete = !shared.options.salvage;
     for (id, path) in unnamed {
-        if !is_ours(shared, &path, id).await? {
+        if !is_ours(shared, id).await? {
             continue;
         }
         if is_complete {
-            shared.engine.remove_file(&path).await?;
+            shared.tables.remove_file(table_name(id)).await?;
             shared.counters.orphans.fetch_add(1, Ordering::Relaxed);
             recovery.removed.push(path);
         } else {
-            let mut kept = path.clone().into_os_string();
-            kept.push(KEPT);
-            shared.engine.rename(&path, &kept).await?;
-            recovery.kept.push(kept.into());
+            let kept = table_name(id) + KEPT;
+            shared.tables.rename(table_name(id), &kept).await?;
+            recovery.kept.push(path.with_file_name(kept));
         }
     }
     Ok(())
 }
 
 /// Whether a file begins as our tables do, or has nothing in it yet.
-async fn is_ours(shared: &Arc<Shared>, path: &Path, id: u32) -> Result<bool> {
-    let file = shared.engine.open(path, Open::read().buffered().shard(shared.options.shard)).await?;
+async fn is_ours(shared: &Arc<Shared>, id: u32) -> Result<bool> {
+    let file =
+        shared.tables.open(table_name(id), Open::read().buffered().shard(shared.options.shard)).await?;
     let head = file.read_up_to(0..4096).await?;
     Ok(matches!(read_header(&head, id), HeaderFound::Ours { .. } | HeaderFound::Empty))
 }

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::{Engine, FileKind};
+use forebay::{Dir, FileKind};
 use forebay_wal::Recovery;
 
 use super::open::{LOG, MANIFEST, TABLES};
-use super::shared::{table_id, tables_dir};
+use super::shared::table_id;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::State;
@@ -31,9 +31,9 @@ pub(crate) struct Entries {
 
 impl Entries {
     /// Lists the directory of a store and that of its tables.
-    pub(crate) async fn read(engine: &Engine, dir: &Path) -> Result<Entries> {
+    pub(crate) async fn read(dir: &Dir) -> Result<Entries> {
         let mut found = Entries::default();
-        for entry in engine.read_dir(dir).await? {
+        for entry in dir.read_dir().await? {
             match entry.name().to_str() {
                 Some(MANIFEST) => found.manifest = true,
                 Some(LOG) => found.log = true,
@@ -45,11 +45,11 @@ impl Entries {
         }
         found.strangers.sort_unstable();
         if found.tables {
-            let tables = tables_dir(dir);
-            let entries = engine.read_dir(&tables).await?;
+            let tables = dir.open_dir(TABLES).await?;
+            let entries = tables.read_dir().await?;
             let files = entries.iter().filter(|entry| entry.kind() == FileKind::File);
             let named = files.filter_map(|file| {
-                Some((file.name().to_str().and_then(table_id)?, tables.join(file.name())))
+                Some((file.name().to_str().and_then(table_id)?, tables.path().join(file.name())))
             });
             found.table_files.extend(named);
             found.table_files.sort_unstable();

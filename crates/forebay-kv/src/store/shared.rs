@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
-use forebay::Engine;
+use forebay::{Dir, Engine};
 use forebay_wal::Wal;
 
 use super::gate::Gate;
@@ -34,7 +34,10 @@ const LOAN_BYTES: u64 = 1 << 20;
 /// The heart of an open store.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
+    /// The path by which it was opened, for messages: the directory may have been moved since.
     pub(crate) dir: PathBuf,
+    /// The directory of the tables, wherever it is now.
+    pub(crate) tables: Dir,
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) cache: Arc<Cache>,
@@ -109,6 +112,7 @@ impl Commit {
 pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) dir: PathBuf,
+    pub(crate) tables: Dir,
     pub(crate) options: Options,
     pub(crate) budget: Budget,
     pub(crate) cache: Arc<Cache>,
@@ -119,7 +123,7 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Shared {
-        let Parts { engine, dir, options, budget, cache, wal, manifest, version } = parts;
+        let Parts { engine, dir, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let commit = Commit {
             active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
@@ -132,6 +136,7 @@ impl Shared {
             kernel: KernelWalks::new(&options, budget.cache),
             engine,
             dir,
+            tables,
             options,
             budget,
             cache,
@@ -241,9 +246,14 @@ impl Shared {
         (self.options.shard + 1) % self.engine.shard_count().max(1)
     }
 
-    /// Where a table's file is.
+    /// Where a table's file was when the store was opened, for messages and as its name among the removals.
     pub(crate) fn table_path(&self, id: u32) -> PathBuf {
-        table_path(&self.dir, id)
+        self.tables.path().join(table_name(id))
+    }
+
+    /// Removes a table's file, which nothing names. What cannot be removed now is when the store is opened.
+    pub(crate) async fn remove_table(&self, id: u32) {
+        let _ = self.tables.remove_file(table_name(id)).await;
     }
 
     /// The number for a table that is about to be written; never given twice.
@@ -317,7 +327,12 @@ pub(crate) fn tables_dir(dir: &Path) -> PathBuf {
 
 /// Where a table's file is.
 pub(crate) fn table_path(dir: &Path, id: u32) -> PathBuf {
-    tables_dir(dir).join(format!("{id:08}.fkv"))
+    tables_dir(dir).join(table_name(id))
+}
+
+/// The name of a table's file.
+pub(crate) fn table_name(id: u32) -> String {
+    format!("{id:08}.fkv")
 }
 
 /// The table whose file has this name.

@@ -104,9 +104,9 @@ async fn removes(shared: &Arc<Shared>) {
 }
 
 async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
-    for file in files {
-        // What stays is removed when the store is opened; nothing names it.
-        let _ = shared.engine.remove_file(&file).await;
+    // What stays is removed when the store is opened; nothing names it.
+    for name in files.iter().filter_map(|file| file.file_name()) {
+        let _ = shared.tables.remove_file(name).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use forebay::{Class, Engine, Open};
+use forebay::{Class, Dir, Engine, File, Open, Pending};
 
 use super::footer::Footer;
 use super::pinned::{Pinned, Reading};
@@ -12,6 +12,7 @@ use super::{Table, TableMeta};
 use crate::cache::{Cache, Pinning};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::UNIT;
+use crate::store::shared::table_name;
 
 /// How a table is opened.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,15 @@ impl Default for OpenHow {
     }
 }
 
+impl OpenHow {
+    fn open(self) -> Open {
+        match self.shard {
+            Some(shard) => Open::read().shard(shard),
+            None => Open::read(),
+        }
+    }
+}
+
 impl Table {
     /// Opens the table at `path` that the manifest describes as `meta`, and pins what the cache has room
     /// for: the upper levels from the root down, the filter, then the lowest inner level.
@@ -44,17 +54,31 @@ impl Table {
         cache: &Arc<Cache>,
         how: OpenHow,
     ) -> Result<Arc<Table>> {
-        let mut open = Open::read();
-        if let Some(shard) = how.shard {
-            open = open.shard(shard);
-        }
-        let file = match engine.open(path, open).await {
+        Table::opened(engine.open(path, how.open()), path, meta, cache, how).await
+    }
+
+    /// As [`open`](Table::open), in the directory of an open store's tables.
+    pub(crate) async fn open_in(
+        dir: &Dir,
+        meta: &TableMeta,
+        cache: &Arc<Cache>,
+        how: OpenHow,
+    ) -> Result<Arc<Table>> {
+        let name = table_name(meta.id);
+        let path = dir.path().join(&name);
+        Table::opened(dir.open(name, how.open()), &path, meta, cache, how).await
+    }
+
+    async fn opened(
+        file: Pending<File>,
+        path: &Path,
+        meta: &TableMeta,
+        cache: &Arc<Cache>,
+        how: OpenHow,
+    ) -> Result<Arc<Table>> {
+        let file = match file.await {
             Err(error) if error.raw_os_error() == Some(ENOENT) => {
-                return Err(Error::at(
-                    ErrorKind::MissingTable,
-                    path,
-                    "the manifest names this table; it is gone",
-                ));
+                return Err(Error::at(ErrorKind::MissingTable, path, TABLE_GONE));
             }
             other => other?,
         };
@@ -90,6 +114,9 @@ impl Table {
 fn known_bytes(meta: &TableMeta) -> u64 {
     2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048
 }
+
+/// Of a table without a file.
+pub(crate) const TABLE_GONE: &str = "the manifest names this table; it is gone";
 
 /// What open(2) answers when there is no such file.
 const ENOENT: i32 = 2;

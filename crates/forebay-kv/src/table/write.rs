@@ -1,9 +1,10 @@
 //! Writing a table, from its smallest key to its largest.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+#[cfg(test)]
+use std::path::Path;
 
-use forebay::{Durability, Engine, Open, shard};
+use forebay::{Dir, Durability, Engine, Open, shard};
 
 use super::footer::{Footer, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
@@ -14,6 +15,7 @@ use crate::node::{
     BlobAt, Builder, Child, FILTER, INLINE_BYTES_MAX, Identity, LEAF, LEAF_BYTES, LEVELS_MAX, UNIT,
     VALUE_BYTES_MAX, checksum, seal,
 };
+use crate::store::shared::table_name;
 
 mod inner;
 mod out;
@@ -25,8 +27,8 @@ use out::Out;
 /// [`abandon`](TableWriter::abandon). Dropped otherwise it leaves an unfinished file.
 pub(crate) struct TableWriter {
     spec: TableSpec,
-    engine: Engine,
-    path: PathBuf,
+    dir: Dir,
+    name: String,
     out: Out,
     leaf: Builder,
     /// Bytes that the leaf to come may have.
@@ -49,7 +51,19 @@ impl TableWriter {
     ///
     /// # Errors
     /// The system's; `InvalidInput` for a leaf size that tables cannot have.
+    pub(crate) async fn create_in(engine: &Engine, dir: &Dir, spec: TableSpec) -> Result<TableWriter> {
+        let name = table_name(spec.id);
+        TableWriter::named(engine, dir, &name, spec).await
+    }
+
+    /// Makes the file at a path.
+    #[cfg(test)]
     pub(crate) async fn create(engine: &Engine, path: &Path, spec: TableSpec) -> Result<TableWriter> {
+        let dir = engine.open_dir(path.parent().unwrap()).await?;
+        TableWriter::named(engine, &dir, path.file_name().unwrap().to_str().unwrap(), spec).await
+    }
+
+    async fn named(engine: &Engine, dir: &Dir, name: &str, spec: TableSpec) -> Result<TableWriter> {
         if !LEAF_BYTES.contains(&spec.leaf_bytes) || !spec.leaf_bytes.is_multiple_of(UNIT as u32) {
             let text =
                 format!("leaves of {} bytes; they may have 4 to 32 KiB, in steps of 4", spec.leaf_bytes);
@@ -59,12 +73,12 @@ impl TableWriter {
         if let Some(shard) = spec.shard {
             open = open.shard(shard);
         }
-        let file = engine.open(path, open).await?;
+        let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
         write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes);
         Ok(TableWriter {
-            engine: engine.clone(),
-            path: path.to_path_buf(),
+            dir: dir.clone(),
+            name: name.to_owned(),
             out,
             leaf: Builder::default(),
             capacity: 0,
@@ -181,9 +195,7 @@ impl TableWriter {
         };
         footer.write(self.out.node(UNIT).await?);
         let bytes = self.out.finish(durability()).await?;
-        if let Some(dir) = self.path.parent() {
-            self.engine.sync_dir(dir).await?;
-        }
+        self.dir.sync().await?;
         Ok(TableMeta {
             id: self.spec.id,
             keyspace: self.spec.keyspace,
@@ -202,9 +214,9 @@ impl TableWriter {
     /// # Errors
     /// The system's: the file is still there then.
     pub(crate) async fn abandon(self) -> Result<()> {
-        let TableWriter { engine, path, out, .. } = self;
+        let TableWriter { dir, name, out, .. } = self;
         drop(out);
-        Ok(engine.remove_file(path).await?)
+        Ok(dir.remove_file(name).await?)
     }
 
     /// What stands in the leaf for an entry, and the value if it does not.
@@ -293,7 +305,7 @@ impl TableWriter {
 impl fmt::Debug for TableWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TableWriter")
-            .field("path", &self.path)
+            .field("path", &self.dir.path().join(&self.name))
             .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }

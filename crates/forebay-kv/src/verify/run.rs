@@ -148,7 +148,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             }
             Err(error) => return Err(error.into()),
         }
-        let entries = Entries::read(&self.engine, dir).await?;
+        let entries = Entries::read(&self.engine.open_dir(dir).await?).await?;
         if entries.is_unfinished {
             return Err(checkpoint::unfinished(dir));
         }
