@@ -156,7 +156,7 @@ impl Pool {
     /// Calls the futures whose turn it is.
     fn call(&self, mut line: MutexGuard<'_, Line>) {
         let mut wakers = Vec::new();
-        let is_last = self.reads.load(Ordering::SeqCst) == 0;
+        let is_last = self.reads.load(Ordering::SeqCst) == 0 && !keeps_its_room();
         line.forget_late(is_last);
         while let Some(first) = line.waiting.first_entry() {
             let (number, bytes) = (*first.key(), first.get().0);
@@ -222,13 +222,21 @@ impl Line {
     fn forget_late(&mut self, is_last: bool) {
         while let Some(first) = self.called.first_entry() {
             let (bytes, called) = *first.get();
-            if !is_last && self.ends - called < LATE {
+            if keeps_its_room() || (!is_last && self.ends - called < LATE) {
                 return;
             }
             self.reserved -= bytes;
             first.remove();
         }
     }
+}
+
+/// Whether this store was broken on purpose and keeps room for gets that do not come for it.
+fn keeps_its_room() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::WokenKeepsItsRoom.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
 }
 
 impl Left {

@@ -21,6 +21,8 @@ pub enum Breakage {
     InputsRemovedTooSoon,
     /// Writers fill all memory as fast as they can and then wait for the rest of a flush.
     WritersNotPaced,
+    /// A get that was woken because there is room has all others wait until it comes for it.
+    WokenKeepsItsRoom,
 }
 
 thread_local! {

@@ -16,6 +16,8 @@ pub enum Breakage {
     /// A segment is used again, or removed, once the group that gives it up is durable, without one behind
     /// that.
     SegmentGoneEarly,
+    /// An append that was woken because there is room has all others wait until it comes for it.
+    WokenKeepsItsTurn,
 }
 
 thread_local! {

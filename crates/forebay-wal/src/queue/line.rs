@@ -112,7 +112,7 @@ impl Line {
                 State::Passed => {}
                 State::Waits if fits(limits, pending, waiter.framed) => {
                     pending = pending.saturating_add(waiter.framed);
-                    let patience = PATIENCE_NS << waiter.refusals;
+                    let patience = if keeps_its_turn() { u64::MAX } else { PATIENCE_NS << waiter.refusals };
                     waiter.state = State::Called(now_ns.saturating_add(patience));
                     woken.push(waiter.waker.clone());
                 }
@@ -139,6 +139,14 @@ impl Line {
     fn index_of(&self, place: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.place < place)
     }
+}
+
+/// Whether this log was broken on purpose and never passes a waiter that was called.
+fn keeps_its_turn() -> bool {
+    #[cfg(feature = "_breakage")]
+    return crate::breakage::Breakage::WokenKeepsItsTurn.is_on();
+    #[cfg(not(feature = "_breakage"))]
+    false
 }
 
 /// Something always fits when nothing is pending.
