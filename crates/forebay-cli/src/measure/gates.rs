@@ -348,7 +348,9 @@ mod tests {
             let own = Bytes { read: claimed, written: 0 };
             let device = Bytes { read: claimed + others, written: 0 };
             let witness = Witness { device: Some(device), own: Some(own), ..good() };
-            failed(witness, Claim { exact: true, read_bytes: Some(claimed), ..claim() })
+            let claim = Claim { exact: true, read_bytes: Some(claimed), ..claim() };
+            let gates = of_row(&[(0, &witness, claim)], processors()).into_iter();
+            gates.filter(Condition::failed).map(|gate| gate.name).collect::<Vec<_>>()
         };
         assert_eq!(beside(900 << 10, 4 << 20), ["other_io"]);
         assert_eq!(beside(64 << 10, 4 << 20), [""; 0]);
