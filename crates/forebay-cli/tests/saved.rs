@@ -86,6 +86,21 @@ fn two_runs_are_compared_beyond_their_noise() {
     assert_eq!((&change["metric"], &change["times"]), (&json!("iops"), &json!(2.0)), "{found}");
 }
 
+/// Story: two runs of the same program on a machine that others used at the same time, one repeat each. By the rule
+/// that a figure changed when it lies outside of all that the other's repeats gave, 154 of 219 figures had.
+#[test]
+fn two_runs_of_the_same_program_on_a_busy_machine_are_not_called_different() {
+    let fixture =
+        |number| format!("{}/tests/fixtures/same-program-{number}.json", env!("CARGO_MANIFEST_DIR"));
+    let outcome = run(&["diff", &fixture(1), &fixture(2), "--json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let found: Value = serde_json::from_str(&outcome.out).expect("JSON");
+    let count = |name: &str| found["diff"][name].as_u64().expect("a number");
+    assert_eq!(count("compared"), 219, "{found}");
+    assert!(count("changed") * 20 <= count("compared"), "{found}");
+    assert_eq!(count("changed") + count("alike") + count("unclear"), count("compared"), "{found}");
+}
+
 #[test]
 fn an_expression_that_fails_has_an_exit_code_of_its_own() {
     let files = Files(Directory::new("assert"));

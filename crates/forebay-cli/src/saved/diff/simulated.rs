@@ -6,6 +6,9 @@ use super::*;
 use crate::environment::Environment;
 use crate::result::{Metrics, Sample};
 
+/// Pairs of runs of each sort.
+const RUNS: u64 = 60;
+
 /// Numbers of one seed.
 struct Dice(u64);
 
@@ -83,7 +86,7 @@ fn run(dice: &mut Dice, machine: Machine, rows: usize, repeats: u32, fast: impl 
 /// Figures compared and called changed, of pairs of runs of the same program.
 fn alike(machine: Machine, repeats: u32) -> (usize, usize) {
     let mut counts = (0, 0);
-    for seed in 0..200 {
+    for seed in 0..RUNS {
         let mut dice = Dice(seed << 8 | u64::from(repeats));
         let [first, second] = [(); 2].map(|()| run(&mut dice, machine, 10, repeats, |_| 1.0));
         let found = compare(&first, &second).expect("the same experiment");
@@ -107,7 +110,7 @@ fn of_two_runs_of_the_same_program_at_most_one_figure_in_twenty_is_called_change
 /// How often the rate of a slower row is called less, of all slower rows.
 fn found(machine: Machine, repeats: u32, slower: usize) -> f64 {
     let (mut found, mut all) = (0, 0);
-    for seed in 0..200 {
+    for seed in 0..RUNS {
         let mut dice = Dice(seed << 8 | 0xff);
         let first = run(&mut dice, machine, 10, repeats, |_| 1.0);
         let second = run(&mut dice, machine, 10, repeats, |row| if row < slower { 0.9 } else { 1.0 });
