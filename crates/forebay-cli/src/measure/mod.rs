@@ -52,6 +52,7 @@ mod std_rows;
 mod subject;
 pub(crate) mod sustain;
 mod timers;
+mod touched;
 mod turns;
 mod units;
 mod wal;

@@ -14,6 +14,7 @@ use super::kind::{DEPTH, Kind, parsed};
 use super::plan::{Sizes, fit_seconds};
 use super::sampler::{Cached, Outcome, Sampler};
 use super::subject::Subject;
+use super::touched::touch;
 use super::turns::{Cell, Taken, Turns, chosen, cut_short, parse_way, until};
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
@@ -127,6 +128,8 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     for note in &notes {
         context.progress.say(note);
     }
+    // Twice what a sample fills: the page cache takes its pages from what was freed last, and not from there alone.
+    let touched = touch(2 * sizes.memory_bytes);
     let mut cells = cells(options, context.quick);
     let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
@@ -152,6 +155,7 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
             .parameter("file_bytes", subject.bytes)
             .parameter("memory_limit_bytes", sizes.memory_bytes)
+            .parameter("memory_touched_bytes", touched)
             .parameter("cold", cold.name())
             .parameter("repeats", done)
             .parameter("seconds_max", seconds_max)

@@ -7,15 +7,19 @@ use crate::result::Experiment;
 
 /// Parameters that say how much and how long was measured, or what was found there, rather than what: two
 /// experiments are the same whether these agree or not.
-const CIRCUMSTANCES: [&str; 20] = [
+const CIRCUMSTANCES: [&str; 24] = [
     "cold",
     "device",
     "fan_out",
     "file_bytes",
     "file_system",
+    "io_limit_by",
+    "io_limit_bytes_per_s",
+    "io_limit_reads_per_s",
     "levels",
     "load_tasks",
     "memory_limit_bytes",
+    "memory_touched_bytes",
     "nodes_per_level",
     "own_file",
     "read_bytes",
