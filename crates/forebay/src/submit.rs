@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::class::Class;
 use crate::engine::EngineShared;
 use crate::file::FileCore;
 use crate::op::{OpBuffer, OpFailure, OpOutcome, OpRequest, OpResult};
@@ -190,8 +191,6 @@ impl<'f> OpFuture<'f> {
         if let Some(failure) = self.target.engine().failure() {
             return self.fail(failure);
         }
-        // The class of the task that polls first, which need not be the one that made the operation.
-        self.request.class = self.request.class.or_of_task();
         let engine = Arc::as_ptr(self.target.engine());
         let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
             true => self.begin_on(shard, context),
@@ -217,6 +216,10 @@ impl<'f> OpFuture<'f> {
                 Err(failure) => return Begun::Failed(failure),
             },
         };
+        // The class of the task that polls first, which need not be the one that made the operation.
+        if self.request.class == Class::OF_TASK {
+            self.request.class = shard.class();
+        }
         // Cloned before anything is borrowed: it may run code of the program's.
         let staged = match shard.executor().own_task(context.waker()) {
             Some(task) => shard.stage(file, &mut self.request, || Continuation::Task(task)),
@@ -244,6 +247,7 @@ impl<'f> OpFuture<'f> {
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        self.request.class = self.request.class.or_of_task();
         let cell = RemoteCell::request(self.target.file().cloned(), self.request.take());
         // The waker is in place before the shard can see the cell, so the first poll is the only one needed.
         let first = cell.poll(context.waker());
