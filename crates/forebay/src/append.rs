@@ -27,6 +27,8 @@ const DEPTH_DEFAULT: usize = 4;
 const DEPTH_MAX: usize = 1024;
 
 /// How to write a file from front to back; see [`File::append`].
+///
+/// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
 #[must_use = "an append begins with start()"]
 pub struct AppendBuilder {

@@ -30,6 +30,8 @@ const DEPTH_MAX: usize = 1024;
 const PARTICIPANTS_MAX: usize = 1 << 16;
 
 /// How several participants write one file; see [`File::collective`].
+///
+/// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
 #[must_use = "a collective begins with start()"]
 pub struct CollectiveBuilder {

@@ -35,6 +35,8 @@ const DEPTH_DEFAULT: usize = 32;
 const DEPTH_MAX: usize = 1024;
 
 /// How to gather small writes; see [`File::combine`].
+///
+/// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
 #[must_use = "a combine begins with start()"]
 pub struct CombineBuilder {

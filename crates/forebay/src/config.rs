@@ -40,6 +40,8 @@ pub enum Polling {
 
 type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
 
+/// The most requests that an inbox holds: it is an array, and an engine has up to 64.
+const INBOX_DEPTH_MAX: usize = 65_536;
 /// I/O memory at the start.
 const ARENA_BYTES: usize = 8 << 20;
 
@@ -120,8 +122,8 @@ impl Config {
         self
     }
 
-    /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. Default: a quarter of the
-    /// memory that this process may use, at most 1 GiB.
+    /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the memory that this
+    /// process may use counts as that. Default: a quarter of it, at most 1 GiB.
     pub fn arena_bytes_max(mut self, bytes: usize) -> Config {
         self.arena_bytes_max = Some(bytes);
         self
@@ -142,8 +144,8 @@ impl Config {
         self
     }
 
-    /// Requests from other threads that a shard's inbox holds, at least 1; when it is full, callers wait. Default:
-    /// 4,096.
+    /// Requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers wait. Its memory is
+    /// taken at the start. Default: 4,096.
     pub fn inbox_depth(mut self, requests: usize) -> Config {
         self.inbox_depth = requests;
         self
@@ -261,8 +263,8 @@ impl Config {
         if self.queue_depth == 0 || self.queue_depth > 4096 {
             return Some("queue_depth must be between 1 and 4,096");
         }
-        if self.inbox_depth == 0 {
-            return Some("inbox_depth must be at least 1");
+        if self.inbox_depth == 0 || self.inbox_depth > INBOX_DEPTH_MAX {
+            return Some("inbox_depth must be between 1 and 65,536");
         }
         if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes) {
             return Some("arena_bytes_max must not be below arena_bytes");
@@ -272,9 +274,10 @@ impl Config {
 
     /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
     pub(crate) fn arena_limits(&self) -> (usize, usize) {
-        let quarter = memory_limit_bytes() / 4;
-        let max =
-            self.arena_bytes_max.unwrap_or_else(|| quarter.min(1 << 30).max(self.arena_bytes.min(quarter)));
+        let all = memory_limit_bytes();
+        let quarter = all / 4;
+        let usual = || quarter.min(1 << 30).max(self.arena_bytes.min(quarter));
+        let max = self.arena_bytes_max.map_or_else(usual, |max| max.min(all));
         (self.arena_bytes.min(quarter).min(max), max)
     }
 }

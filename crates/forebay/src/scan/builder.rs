@@ -13,6 +13,8 @@ use crate::shard;
 /// Without [`buffer`](ScanBuilder::buffer) and [`depth`](ScanBuilder::depth) the scan adapts: it begins with two
 /// requests of 128 KiB and doubles what is in flight with every block taken, up to eight requests of 512 KiB (4 MiB),
 /// which was the best of all cells measured; a consumer that is slower than the device makes it give depth back.
+///
+/// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
 #[must_use = "a scan begins with start()"]
 pub struct ScanBuilder {
