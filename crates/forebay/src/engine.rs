@@ -198,7 +198,8 @@ impl Engine {
     /// from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`] apply as given.
     ///
     /// # Errors
-    /// The system's, when the descriptor cannot be asked.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`): writes would
+    /// land at its end, not at their offsets. The system's, when the descriptor cannot be asked.
     pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
         open::from_std(self, file, open)
     }

@@ -146,6 +146,12 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
     let pool = engine.pool().clone();
     pool.run("open", move || {
         let fd = OwnedFd::from(file);
+        // pwrite(2): with O_APPEND data goes to the end of the file, whatever the offset.
+        if flags(&fd)?.contains(rustix::fs::OFlags::APPEND) {
+            let text = "the file was opened to append (O_APPEND), so every write would land at its end instead of at its \
+                        offset; open it without, and use File::append";
+            return Err(Error::invalid("open", text));
+        }
         let mode = match (is_direct(&fd)?, open.mode) {
             (true, _) => Mode::Direct,
             (false, Mode::Uncached) => Mode::Uncached,
@@ -304,9 +310,14 @@ fn dont_cache_flag(_: &OwnedFd) -> i32 {
     0
 }
 
+/// What a descriptor was opened with: fcntl(2), `F_GETFL`.
+fn flags(fd: &OwnedFd) -> Result<rustix::fs::OFlags> {
+    rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("open", error.raw_os_error()))
+}
+
 /// Whether a descriptor was opened with `O_DIRECT`: fcntl(2), `F_GETFL`.
 fn is_direct(fd: &OwnedFd) -> Result<bool> {
-    let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("open", error.raw_os_error()))?;
+    let flags = flags(fd)?;
     #[cfg(target_os = "linux")]
     return Ok(flags.contains(rustix::fs::OFlags::DIRECT));
     #[cfg(not(target_os = "linux"))]

@@ -124,7 +124,7 @@ impl UringDriver {
             unsafe { self.make(request) };
             return Ok(true);
         }
-        let fixed = request.region.filter(|&region| self.tables.has_region(region));
+        let fixed = self.tables.region_of(request);
         // SAFETY: the caller keeps memory and file until the completion.
         unsafe {
             match request.fixed_file {

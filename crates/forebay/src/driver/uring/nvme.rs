@@ -196,7 +196,7 @@ impl NvmeRing {
             command.cdw11 = (block >> 32) as u32;
             // The number of blocks counts from zero.
             command.cdw12 = (len >> target.block_shift) - 1;
-            region = request.region.filter(|&region| self.tables.has_region(region));
+            region = self.tables.region_of(request);
         }
         let bytes = command.to_bytes();
         let entry = match request.fixed_file {

@@ -109,7 +109,7 @@ impl PolledRing {
     /// As [`submit`](Self::submit).
     #[inline]
     unsafe fn push(&mut self, request: &IoRequest, data: u64) -> Result<(), QueueFull> {
-        let region = request.region.filter(|&region| self.tables.has_region(region));
+        let region = self.tables.region_of(request);
         let entry = match request.fixed_file {
             Some(index) => entry(types::Fixed(index), request, region),
             None => entry(types::Fd(request.fd), request, region),

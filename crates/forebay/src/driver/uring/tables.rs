@@ -7,13 +7,14 @@ use io_uring::{Submitter, types};
 
 use super::memlock::Registered;
 use super::{FIXED_FILES_MAX, Keeper, REGIONS_MAX};
+use crate::driver::IoRequest;
 
 /// What one ring has registered, so that requests need not look it up.
 pub(super) struct Tables {
     has_files: bool,
     has_regions: bool,
-    /// Bit per region: registered with this ring.
-    regions: [u64; REGIONS_MAX as usize / 64],
+    /// The regions that are registered with this ring, by index: where each begins, and its length, 0 for none.
+    regions: Vec<(usize, usize)>,
     /// Of these, what this ring pins itself.
     counted: Vec<Registered>,
 }
@@ -40,13 +41,16 @@ impl Tables {
                 false
             }
         };
-        Tables { has_files, has_regions, regions: [0; REGIONS_MAX as usize / 64], counted: Vec::new() }
+        Tables { has_files, has_regions, regions: Vec::new(), counted: Vec::new() }
     }
 
+    /// The index of the registered region that a request's memory lies in. Another engine's memory has an index of that
+    /// engine's, so the address decides: what lies elsewhere goes by its address, unregistered.
     #[inline]
-    pub(super) fn has_region(&self, region: u16) -> bool {
-        let word = self.regions.get(region as usize / 64).copied().unwrap_or(0);
-        word & (1 << (region % 64)) != 0
+    pub(super) fn region_of(&self, request: &IoRequest) -> Option<u16> {
+        let (index, memory) = (request.region?, request.memory?);
+        let (start, len) = *self.regions.get(usize::from(index))?;
+        (memory.addr().get().wrapping_sub(start) < len).then_some(index)
     }
 
     pub(super) fn add_file(&self, submitter: &Submitter<'_>, index: u32, fd: RawFd) -> bool {
@@ -72,7 +76,8 @@ impl Tables {
         if !self.has_regions || u32::from(index) >= REGIONS_MAX {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        if self.has_region(index) {
+        let place = usize::from(index);
+        if self.regions.get(place).is_some_and(|(_, len)| *len > 0) {
             return Ok(());
         }
         let cloned = keeper.register(index, start, len).and_then(|source| {
@@ -96,13 +101,16 @@ impl Tables {
             unsafe { submitter.register_buffers_update(index.into(), &[buffer], None)? };
             self.counted.push(registered);
         }
-        self.regions[index as usize / 64] |= 1 << (index % 64);
+        if self.regions.len() <= place {
+            self.regions.resize(place + 1, (0, 0));
+        }
+        self.regions[place] = (start.addr(), len);
         Ok(())
     }
 
     /// Lets go of the memory, with nothing in flight any more.
     pub(super) fn retire(&mut self, submitter: &Submitter<'_>) {
-        self.regions = [0; REGIONS_MAX as usize / 64];
+        self.regions.clear();
         if std::mem::take(&mut self.has_regions) {
             // A refusal leaves them pinned for as long as the ring lives, nothing else.
             let _ = submitter.unregister_buffers();
