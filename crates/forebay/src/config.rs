@@ -145,7 +145,8 @@ impl Config {
     }
 
     /// Requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers wait. Its memory is
-    /// taken at the start. Default: 4,096.
+    /// taken at the start. Default: 4,096. Starts of tasks ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never
+    /// wait and are not limited.
     pub fn inbox_depth(mut self, requests: usize) -> Config {
         self.inbox_depth = requests;
         self

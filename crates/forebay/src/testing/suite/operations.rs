@@ -180,6 +180,17 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         engine.remove_file(own.join("c")).await?;
         engine.remove_dir(&own).await?;
     });
+    operation!("directory handle", engine, dir => {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (first, second) = (format!("first-{number}"), format!("second-{number}"));
+        let dir = engine.open_dir(dir).await?;
+        dir.open(&first, Open::create()).await?.close().await?;
+        dir.rename(&first, &second).await?;
+        holds("the new name", dir.metadata(&second).await?.is_file())?;
+        dir.remove_file(&second).await?;
+        dir.sync().await?;
+    });
     operation!("space", engine, dir => {
         let file = engine.temp_file(dir, Open::create()).await?;
         file.truncate(100_000).await?;
