@@ -87,7 +87,9 @@ fn every_row_appends_in_both_loops_with_and_without_load() {
         }
     }
     let verdicts = value["verdicts"].to_string();
-    assert!(verdicts.contains("with the workers busy"), "{verdicts}");
+    // What is said of the slowest of a hundred needs a hundred appends, which a short sample may not have.
+    let told = ["with the workers busy", "the runtime keeps"].iter().any(|words| verdicts.contains(words));
+    assert!(told, "{verdicts}");
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
