@@ -199,7 +199,8 @@ impl Manifest {
             let lsn = self.wal.append_unsynced(&part).await?;
             first.get_or_insert(lsn);
         }
-        self.wal.sync().await?;
+        // Outside of its segments, so that an open knows a manifest that lost this edit.
+        self.wal.record_end().await?;
         Ok(first.unwrap_or_default())
     }
 

@@ -38,8 +38,8 @@ pub struct Verified {
     pub cut: bool,
     /// Files with names of tables that nothing names: what a crash left. An open removes them.
     pub leftovers: Vec<PathBuf>,
-    /// The same in a store with a finding. An open refuses it and keeps them: one may be the only copy of what is
-    /// missing.
+    /// The same where one of them may be the only copy of what is missing: in a store with a finding, or whose manifest
+    /// has no record of its end. An open keeps them.
     pub kept: Vec<PathBuf>,
 }
 

@@ -140,7 +140,8 @@ impl Scene {
         let (manifest, found) = self.manifest(&there).await?;
         // Again with its lock held: what another opener did meanwhile is over.
         let there = match self.look().await {
-            Ok(there) => there,
+            // Opening the manifest may have made the record of its end.
+            Ok(now) => Entries { has_manifest_end: there.has_manifest_end, ..now },
             Err(error) => {
                 let _ = manifest.close().await;
                 return Err(error);

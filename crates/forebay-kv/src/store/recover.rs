@@ -12,6 +12,7 @@ use super::flush;
 use super::rules::Entries;
 use super::shared::{Shared, table_name};
 use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::Edit;
 use crate::memtable;
 use crate::record;
 use crate::table::{HeaderFound, read_header};
@@ -54,6 +55,10 @@ pub(super) async fn recover(
     if shared.options.salvage {
         // What is missing is missed no more once nothing before it is in the log.
         flush::now(shared).await?;
+        let next = last.next();
+        let edit = Edit { log_start: Some(next.0), ..Edit::default() };
+        shared.edit(&edit, &[], |commit| commit.flushed = last.0).await?;
+        shared.wal.truncate_before(next).await?;
     }
     clear(shared, &mut recovery, entries).await?;
     if first < start {
@@ -115,7 +120,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
 /// these where the manifest may have lost an edit that named them.
 async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries) -> Result<()> {
     let unnamed: Vec<_> = shared.manifest.with(|state| entries.unnamed(state).cloned().collect());
-    let is_complete = !shared.options.salvage;
+    let is_complete = entries.has_leftovers_only() && !shared.options.salvage;
     for (id, path) in unnamed {
         if !is_ours(shared, id).await? {
             continue;

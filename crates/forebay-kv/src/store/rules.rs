@@ -15,6 +15,9 @@ use crate::manifest::State;
 /// File systems put it into their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
+/// The file in which a log keeps its end.
+const MANIFEST_END: &str = "wal.end";
+
 /// The entries of a store's directory.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
@@ -25,6 +28,9 @@ pub(crate) struct Entries {
     pub(crate) is_unfinished: bool,
     /// Names that are none of a store's, in order.
     pub(crate) strangers: Vec<String>,
+    /// The manifest's log has a record of its end, which an open compares with what it finds: no edit that was
+    /// acknowledged can be missing.
+    pub(crate) has_manifest_end: bool,
     /// The files that have names of tables, by number.
     pub(crate) table_files: Vec<(u32, PathBuf)>,
 }
@@ -44,6 +50,11 @@ impl Entries {
             }
         }
         found.strangers.sort_unstable();
+        if found.manifest
+            && let Ok(manifest) = dir.open_dir(MANIFEST).await
+        {
+            found.has_manifest_end = manifest.metadata(MANIFEST_END).await.is_ok();
+        }
         if found.tables {
             let tables = dir.open_dir(TABLES).await?;
             let entries = tables.read_dir().await?;
@@ -60,6 +71,12 @@ impl Entries {
     /// Returns whether there is neither a log nor a directory of tables: at most the beginning of a store.
     pub(crate) fn is_young(&self) -> bool {
         !self.log && !self.tables
+    }
+
+    /// Returns whether tables that the manifest does not name are what a crash left. Otherwise one may be the only copy
+    /// of what a lost edit of the manifest named.
+    pub(crate) fn has_leftovers_only(&self) -> bool {
+        self.has_manifest_end
     }
 
     /// The files of tables that the manifest does not name.

@@ -68,7 +68,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
         // An open removes a file only from a store that it takes: one of these may be the only copy of what is damaged.
-        match self.found.is_whole() {
+        match self.found.is_whole() && entries.has_leftovers_only() {
             true => self.found.leftovers = unnamed,
             false => self.found.kept = unnamed,
         }

@@ -61,7 +61,8 @@ pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::pa
             let path = entry.expect("an entry").path();
             match path.is_dir() {
                 true => dirs.push(path),
-                false if path.extension().is_some_and(|end| end == "wal" || end == "lock") => {}
+                false
+                    if path.extension().is_some_and(|end| end == "wal" || end == "lock" || end == "end") => {}
                 false => drop(found.insert(path.clone(), std::fs::read(&path).expect("a file"))),
             }
         }
