@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{Needed, Recovery, Scan, Scanner, recover};
-use crate::segment::Maker;
+use crate::segment::{Maker, locked_in_time};
 use crate::wal::Wal;
 
 mod first;
@@ -109,16 +109,89 @@ pub(crate) enum Where {
 }
 
 impl Where {
-    async fn open(self, engine: &Engine) -> Result<Dir> {
+    async fn open(self, engine: &Engine, create: bool) -> Result<Dir> {
         let path = match self {
             Where::Path(path) => path,
             Where::Dir(dir) => return Ok(dir),
         };
-        if !engine.metadata(&path).await?.is_dir() {
+        let metadata = match engine.metadata(&path).await {
+            Err(error) if create && error.kind() == forebay::ErrorKind::NotFound => {
+                make_dir(engine, &path).await?;
+                engine.metadata(&path).await?
+            }
+            other => other?,
+        };
+        if !metadata.is_dir() {
             let text = "a log needs a directory, and this is none";
             return Err(Error::at(ErrorKind::InvalidInput, &path, text));
         }
         Ok(engine.open_dir(&path).await?)
+    }
+}
+
+/// Makes a directory and those above it that are missing, each durable in the one above.
+async fn make_dir(engine: &Engine, path: &Path) -> Result<()> {
+    let mut missing = vec![path];
+    for above in path.ancestors().skip(1) {
+        let exists = above.as_os_str().is_empty() || engine.metadata(above).await.is_ok();
+        missing.push(if above.as_os_str().is_empty() { Path::new(".") } else { above });
+        if exists {
+            break;
+        }
+    }
+    engine.create_dir_all(path).await?;
+    for above in missing.iter().skip(1).rev() {
+        engine.sync_dir(above).await?;
+    }
+    Ok(())
+}
+
+/// Takes the log's lock, and writes this process's number into its file for others to name.
+///
+/// # Errors
+/// [`ErrorKind::Locked`]. A log that this same process has open is waited for, up to a second: the last drop of one ends it
+/// in the background.
+async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
+    let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(shard)).await?;
+    let is_sim = engine.driver() == "sim";
+    match lock.try_lock(Lock::Exclusive).await {
+        Ok(()) => {}
+        Err(error) if error.kind() == forebay::ErrorKind::Locked => {
+            let own = std::process::id();
+            let holder = if is_sim { Some(own) } else { holder_of(dir).await };
+            if holder != Some(own) || !locked_in_time(&lock, Lock::Exclusive).await? {
+                let path = dir.path().join(LOCK_NAME);
+                return Err(Error::at(ErrorKind::Locked, &path, locked_text(holder, own)));
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    if !is_sim {
+        // Without it, on a full disk say, an error names no process.
+        let _ = lock.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
+    }
+    Ok(lock)
+}
+
+/// Bytes of the number in the lock's file, with spaces behind it.
+const HOLDER_BYTES: usize = 16;
+
+/// The process that says that it has the log open.
+async fn holder_of(dir: &Dir) -> Option<u32> {
+    let file = dir.open(LOCK_NAME, Open::read().buffered()).await.ok()?;
+    let text = file.read_up_to(0..HOLDER_BYTES as u64).await.ok()?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+fn locked_text(holder: Option<u32>, own: u32) -> String {
+    match holder {
+        Some(pid) if pid == own => {
+            format!("this process ({pid}) has this log open; close or drop its other handles first")
+        }
+        Some(pid) => format!(
+            "somebody else has this log open, last opened by process {pid}; close it there, or wait for what reads it"
+        ),
+        None => "somebody else has this log open; close it there first".to_owned(),
     }
 }
 
@@ -137,17 +210,8 @@ struct Scene {
 
 /// Runs on the log's shard.
 async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Recovery)> {
-    let dir = dir.open(&engine).await?;
-    let path = dir.path().join(LOCK_NAME);
-    let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(options.shard)).await?;
-    if let Err(error) = lock.try_lock(Lock::Exclusive).await {
-        return Err(match error.kind() {
-            forebay::ErrorKind::Locked => {
-                Error::at(ErrorKind::Locked, &path, "somebody else has this log open")
-            }
-            _ => error.into(),
-        });
-    }
+    let dir = dir.open(&engine, options.create).await?;
+    let lock = lock_log(&engine, &dir, options.shard).await?;
     let maker = Maker {
         engine: engine.clone(),
         dir: dir.clone(),

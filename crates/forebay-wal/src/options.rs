@@ -110,7 +110,7 @@ impl Options {
         self
     }
 
-    /// Whether a directory without a log gets one. Default: yes.
+    /// Whether a directory without a log gets one, and is made itself where it is missing. Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
         self

@@ -81,7 +81,7 @@ impl Wal {
         &self.handle.shared
     }
 
-    /// Opens the log in a directory, which has to exist, and tells what was found. A directory without a log
+    /// Opens the log in a directory and tells what was found. A directory without a log
     /// gets a new one, unless [`Options::create`] says otherwise.
     ///
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for

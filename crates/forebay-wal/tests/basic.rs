@@ -216,11 +216,50 @@ fn a_second_opener_is_told() {
     assert_eq!(open(&second, &dir).1.last, Lsn(1));
 }
 
+/// The story: a log whose directory was missing could not be opened, although it was to be made.
+#[test]
+fn a_directory_that_is_missing_is_made() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("above/log");
+    let (wal, recovery) = Wal::open(&engine, &path, options()).wait().unwrap();
+    assert!(recovery.created);
+    wal.append(b"there").wait().unwrap();
+    wal.close().wait().unwrap();
+    assert_eq!(Wal::open(&engine, &path, options()).wait().unwrap().1.last, Lsn(1));
+}
+
+/// The story: the last handle was dropped, and opening the log again in the same process answered that somebody else had
+/// it open.
+#[test]
+fn a_log_is_opened_again_right_after_its_last_drop() {
+    let (engine, dir) = (engine(), dir());
+    for number in 1..=20 {
+        let (wal, recovery) = open(&engine, &dir);
+        assert_eq!(recovery.last, Lsn(number - 1));
+        drop(wal.try_append(b"queued").unwrap().expect("room"));
+        drop(wal);
+    }
+}
+
+/// The story: "somebody else has this log open" did not say who.
+#[test]
+fn the_process_that_has_the_log_open_is_named() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
+    assert!(error.to_string().contains(&format!("({})", std::process::id())), "{error}");
+    // As another process would see it.
+    std::fs::write(dir.path().join("wal.lock"), "4194303").unwrap();
+    let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
+    assert!(error.to_string().contains("process 4194303"), "{error}");
+    wal.close().wait().unwrap();
+}
+
 #[test]
 fn directories_that_cannot_be_used_are_named() {
     let (engine, dir) = (engine(), dir());
     let missing = dir.path().join("missing");
-    let error = Wal::open(&engine, &missing, options()).wait().unwrap_err();
+    let error = Wal::open(&engine, &missing, options().create(false)).wait().unwrap_err();
     assert_eq!((error.kind(), error.path()), (&ErrorKind::Io, Some(&*missing)));
     assert!(!missing.exists());
 

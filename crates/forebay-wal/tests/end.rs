@@ -131,6 +131,33 @@ fn a_closed_log_with_only_its_first_segment_is_refused() {
     lost(&engine, dir.path(), left..=100);
 }
 
+/// The story: after a salvage the records before the loss were truncated, and the next open no longer knew that the
+/// log began within a loss: what was missing was promised.
+#[test]
+fn a_log_that_begins_within_a_loss_says_so() {
+    let (engine, dir) = written(100);
+    for group in groups::live(&files(dir.path())).iter().filter(|group| group.lsns.end > 91) {
+        erase(dir.path(), group);
+    }
+    let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
+    assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(91), Lsn(100)));
+    append(&wal, 101..=103);
+    wal.truncate_before(Lsn(95)).wait().unwrap();
+    append(&wal, 104..=105);
+    wal.close().wait().unwrap();
+    let (wal, recovery) = open(&engine, dir.path());
+    assert_eq!((recovery.first, recovery.last), (Lsn(95), Lsn(105)));
+    assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(95), Lsn(100)));
+    assert_eq!(all(&wal), expected(101..=105));
+    // Nor is a reset to lower numbers a loss.
+    wal.reset_to(Lsn(7)).wait().unwrap();
+    append(&wal, 7..=9);
+    wal.close().wait().unwrap();
+    let (_, recovery) = open(&engine, dir.path());
+    assert_eq!((recovery.first, recovery.last), (Lsn(7), Lsn(9)));
+    assert_eq!((&recovery.lost[..], &recovery.damage[..]), (&[][..], &[][..]));
+}
+
 /// The story: with every segment deleted a new log was made in the old one's place.
 #[test]
 fn a_log_without_segments_is_no_new_one() {

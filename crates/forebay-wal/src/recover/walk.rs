@@ -133,6 +133,8 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
         }
         if reached == live.len() {
             walk.forget_before(newest.first_retained);
+            // A reset may have begun lower than the numbers at the start of its segment.
+            walk.gaps.retain(|gap| !gap.lost.is_empty() || (gap.cut, gap.resume) != (start, start));
             walk.join_gaps();
             return Some(walk);
         }
@@ -158,7 +160,8 @@ impl Walk {
     /// Whether `header` is the group that was written behind the last one, with nothing between.
     fn links(&self, header: &Header) -> bool {
         let place = header.position();
-        let Some(last) = self.last else { return place == self.end };
+        // A log may begin within an accepted loss, once what was before it is truncated.
+        let Some(last) = self.last else { return place == self.end && header.first_lsn <= self.next_lsn };
         let next_segment = place.offset == 0 && place.generation > self.end.generation;
         let Epochs { number, firsts } = header.epochs;
         let epochs = match header.kind {
