@@ -226,8 +226,9 @@ mod tests {
             idle.push(stream);
         }
         let stream = TcpStream::connect(address).expect("it listens");
-        let link = handshake::as_controller(stream, &secret, Times::default());
-        assert!(link.is_ok(), "{:#}", link.err().expect("an error"));
+        if let Err(error) = handshake::as_controller(stream, &secret, Times::default()) {
+            panic!("{error:#}");
+        }
         drop(idle);
     }
 }
