@@ -65,6 +65,13 @@ fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
         }
         KvCommand::Verify(args) => verify(args),
         KvCommand::Compact(args) => compact(args),
+        KvCommand::Salvage(args) => {
+            let opened = Opened::at(&args.dir, options(args.memory_mib).create(false).salvage(true))?;
+            let said = text::recovered(opened.store.recovery());
+            opened.close()?;
+            print(&said)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -120,7 +127,10 @@ fn failure(error: &Error) -> Failure {
     Failure::Store(match error.kind() {
         ErrorKind::NotFound => format!("{error} (put and load make one with --create)"),
         ErrorKind::Corruption | ErrorKind::MissingTable => {
-            format!("{error} (`forebay kv verify` says what else is damaged)")
+            format!(
+                "{error} (`forebay kv verify` says what else is damaged; `forebay kv salvage` goes on with what is left \
+                 of a log)"
+            )
         }
         _ => error.to_string(),
     })

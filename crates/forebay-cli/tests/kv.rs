@@ -299,3 +299,52 @@ fn stats_and_compact_say_what_there_is() {
     ends(2, &["kv", "compact", dir.text(), "--keyspace", "none"]);
     ends(0, &["kv", "verify", dir.text()]);
 }
+
+/// The last pages of a store's log or manifest that are not zeros become zeros.
+fn lose_the_end(dir: &Path) {
+    let segments = fs::read_dir(dir).expect("a log").map(|entry| entry.expect("an entry").path());
+    let contents = |path: PathBuf| (fs::read(&path).expect("a segment"), path);
+    let mut segments: Vec<_> =
+        segments.filter(|path| path.extension().is_some_and(|end| end == "wal")).map(contents).collect();
+    segments.retain(|(bytes, _)| bytes.iter().any(|&byte| byte != 0));
+    segments.sort_by(|one, other| one.1.cmp(&other.1));
+    let (bytes, path) = segments.pop().expect("a used segment");
+    let end = bytes.iter().rposition(|&byte| byte != 0).expect("it is used") / 4096;
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("a segment");
+    file.write_all_at(&vec![0; 3 * 4096], (end.saturating_sub(2) * 4096) as u64).expect("zeros");
+}
+
+/// `kv verify` called a store whole that `kv get` refused, and its only table one that an open removes; a store that lost the end
+/// of its log gave old values. Every command says the same now, and a salvage takes what is left.
+#[test]
+fn a_store_that_lost_an_end_is_refused_by_every_command() {
+    for log in ["manifest", "log"] {
+        let dir = Directory::new(&format!("kv-lost-{log}"));
+        made(dir.path());
+        for number in 0..4 {
+            ends(0, &["kv", "put", dir.text(), &format!("late {number}"), "new"]);
+        }
+        lose_the_end(&dir.path().join(log));
+        let verified = ends(1, &["kv", "verify", dir.text()]);
+        assert!(
+            verified.out.starts_with("DAMAGED") && !verified.out.contains("an open removes it"),
+            "{}",
+            verified.out
+        );
+        let place = text(dir.path());
+        for arguments in
+            [&["kv", "get", place, "late 3"][..], &["kv", "scan", place], &["kv", "stats", place]]
+        {
+            let refused = ends(2, arguments);
+            assert!(refused.out.is_empty() && refused.err.contains("forebay kv salvage"), "{}", refused.err);
+        }
+        assert!(table(dir.path()).exists());
+        if log == "log" {
+            let salvaged = ends(0, &["kv", "salvage", dir.text()]);
+            assert!(salvaged.out.contains(" are lost"), "{}", salvaged.out);
+            ends(0, &["kv", "verify", dir.text()]);
+            ends(0, &["kv", "put", dir.text(), "after", "it"]);
+            assert_eq!(ends(0, &["kv", "get", dir.text(), "after"]).out, "it");
+        }
+    }
+}

@@ -29,6 +29,8 @@ pub(crate) enum KvCommand {
     Verify(VerifyArgs),
     /// Bring everything to the last level, so that nothing old takes space.
     Compact(CompactArgs),
+    /// Open a store that lost a part of its logs with what is left, so that other commands take it again.
+    Salvage(SalvageArgs),
 }
 
 /// What most commands take.
@@ -171,6 +173,16 @@ pub(crate) struct VerifyArgs {
     /// Say nothing about progress.
     #[arg(long)]
     pub(super) quiet: bool,
+}
+
+/// Options of `kv salvage`.
+#[derive(Debug, Args)]
+pub(crate) struct SalvageArgs {
+    /// The store's directory.
+    pub(super) dir: PathBuf,
+    /// The most memory of the store, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub(super) memory_mib: u64,
 }
 
 /// Options of `kv compact`.

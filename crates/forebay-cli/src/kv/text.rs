@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use forebay_kv::{MemoryStats, Stats, Verified};
+use forebay_kv::{MemoryStats, Recovery, Stats, Verified};
 
 /// Bytes of all tables.
 pub(super) fn table_bytes(stats: &Stats) -> u64 {
@@ -86,6 +86,26 @@ pub(super) fn verified(verified: &Verified) -> String {
     for leftover in &verified.leftovers {
         let _ = writeln!(out, "not needed, an open removes it: {}", leftover.display());
     }
+    out
+}
+
+/// What a salvage found.
+pub(super) fn recovered(recovery: &Recovery) -> String {
+    let mut out = String::new();
+    for lost in recovery.log.lost.iter().chain(&recovery.manifest.lost) {
+        let (file, first, last) = (lost.file.display(), lost.first, lost.last);
+        let _ = writeln!(out, "{file} at byte {}: records {first} to {last} are lost", lost.offset);
+    }
+    if let Some(error) = &recovery.refused {
+        let _ = writeln!(out, "{error}");
+    }
+    for kept in &recovery.kept {
+        let _ = writeln!(out, "kept: no manifest names {}; it may hold what is missing", kept.display());
+    }
+    if out.is_empty() {
+        out += "nothing was missing\n";
+    }
+    let _ = writeln!(out, "{} of the log read back", counted(recovery.replayed, "record"));
     out
 }
 
