@@ -196,8 +196,8 @@ fn a_salvage_takes_what_is_left_and_says_what_is_missing() {
     let place = overwritten(&engine);
     let mut segments = named(&place.path().join("log"), "wal");
     segments.retain(|path| end_of(path) > 0);
-    let last = segments.last().expect("a segment");
-    zero_from(last, 0);
+    // The last one may hold nothing but the mark of the end.
+    segments.iter().rev().take(2).for_each(|path| zero_from(path, 0));
     let refused = Store::open(&engine, place.path(), options()).wait().expect_err("records are missing");
     assert_eq!(*refused.kind(), ErrorKind::Corruption, "{refused}");
 
