@@ -118,7 +118,8 @@ impl Range {
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get). After an error the range is over.
-    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<(Vec<u8>, Value)>>>> {
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
         Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))
     }
 

@@ -94,6 +94,7 @@ impl Reader {
     /// [`ErrorKind::OutOfRange`] when the record was truncated away or lies beyond the next one to be
     /// appended; [`ErrorKind::Corruption`] when it is damaged or was lost before; the system's. It stays
     /// where it is.
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Record>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
     }

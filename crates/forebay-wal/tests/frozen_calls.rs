@@ -31,6 +31,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Three of them are as much as may wait.
 const RECORD: usize = 1000;
 
+/// A number and its bytes.
+type Record = (u64, Vec<u8>);
+
 /// A log with room for three records, and what was acknowledged.
 #[derive(Clone)]
 struct Scene {
@@ -40,7 +43,7 @@ struct Scene {
     /// A log whose records may go.
     scrap: Wal,
     next: Arc<AtomicU64>,
-    acknowledged: Arc<Mutex<Vec<(u64, Vec<u8>)>>>,
+    acknowledged: Arc<Mutex<Vec<Record>>>,
 }
 
 fn options() -> Options {

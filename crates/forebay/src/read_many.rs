@@ -190,6 +190,7 @@ pub struct ReadManyStream {
 
 impl ReadManyStream {
     /// The next result and the number of its range; `None` when all were given.
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<(usize, Result<Block>)>>> {
         Waitable::new("read_many", poll_fn(|context| self.poll_next_result(context)))
     }

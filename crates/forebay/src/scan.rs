@@ -94,6 +94,7 @@ impl Scan {
     /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks;
     /// where read-ahead alone needs more memory than there is, the scan goes on with less of it. After an error the scan is
     /// over. A file that became shorter meanwhile ends early, without an error.
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
         Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
     }

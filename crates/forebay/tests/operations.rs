@@ -331,7 +331,7 @@ fn blocks_compare_with_bytes_become_vecs_and_are_written_to() {
     let engine = engine();
     let mut block = engine.block(4096).unwrap();
     block.truncate(0);
-    write!(block, "{}-{}", 12, "ab").unwrap();
+    write!(block, "{}-ab", 12).unwrap();
     assert_eq!(block, *b"12-ab");
     assert_eq!(b"12-ab", block);
     let room = block.capacity() - block.len();

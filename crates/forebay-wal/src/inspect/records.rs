@@ -65,6 +65,9 @@ pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
     })
 }
 
+/// A record and its number.
+type Numbered = (Lsn, Vec<u8>);
+
 impl Records {
     /// What [`inspect`](super::inspect) says of the log.
     pub fn report(&self) -> &Report {
@@ -75,7 +78,8 @@ impl Records {
     ///
     /// # Errors
     /// The system's; [`ErrorKind::Io`] when the file is not any more what it was.
-    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<(Lsn, Vec<u8>)>>>> {
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Numbered>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
     }
 
