@@ -64,10 +64,12 @@ impl FoundEnd {
 /// # Errors
 /// The system's, unless `tolerant`: then what cannot be read is damaged. [`ErrorKind::Version`].
 pub(crate) async fn find(dir: &Dir, tolerant: bool) -> Result<FoundEnd> {
-    if dir.metadata(END_NAME).await.is_err() {
-        return Ok(FoundEnd::none(dir.path()));
-    }
-    let file = dir.open(END_NAME, Open::read().buffered()).await?;
+    let file = match dir.open(END_NAME, Open::read().buffered()).await {
+        Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
+            return Ok(FoundEnd::none(dir.path()));
+        }
+        other => other?,
+    };
     let mut slots = Vec::with_capacity(SLOTS.len());
     for at in SLOTS {
         match file.read_up_to(at..at + SLOT_BYTES as u64).await {
