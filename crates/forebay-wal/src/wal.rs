@@ -121,6 +121,25 @@ impl Wal {
     /// are polled when they are woken. Others pass one that is not (kept in a `select!`, say) while
     /// there is room; the first time they may wait 50 ms for it. Once its record is queued it is written, polled or not.
     ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// // Appends at the same time share one write and one flush.
+    /// let both = [b"from one", b"another "].map(|record| {
+    ///     let wal = wal.clone();
+    ///     std::thread::spawn(move || wal.append(record).wait())
+    /// });
+    /// for append in both {
+    ///     let lsn = append.join().expect("it does not panic")?;
+    ///     assert!(lsn <= wal.durable_lsn());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned). After `Poisoned` the record may or may not be in
@@ -161,6 +180,19 @@ impl Wal {
 
     /// Gives up the records before `lsn`; durable when it answers. Segments without any other records are
     /// used again. A number that is not above the first record's changes nothing.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append_batch(&[b"in the snapshot", b"newer"]).wait()?;
+    /// wal.truncate_before(Lsn(2)).wait()?; // once the snapshot is durable
+    /// assert_eq!((wal.first_lsn(), wal.durable_lsn()), (Lsn(2), Lsn(2)));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) above [`next_lsn`](Wal::next_lsn); as
@@ -223,6 +255,26 @@ impl Wal {
 
     /// Reads durable records from `lsn` on, up to the last one and, when asked again, on to those that came
     /// since.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append_batch(&[b"one", b"two"]).wait()?;
+    /// let mut reader = wal.read_from(Lsn(2));
+    /// let mut found = Vec::new();
+    /// while let Some(record) = reader.next().wait() {
+    ///     found.push(record?.to_vec());
+    /// }
+    /// assert_eq!(found, [b"two"]);
+    /// // The reader goes on where it was when more is there.
+    /// wal.append(b"three").wait()?;
+    /// assert_eq!(reader.next().wait().expect("one more")?.lsn(), Lsn(3));
+    /// # Ok(()) }
+    /// ```
     pub fn read_from(&self, lsn: Lsn) -> Reader {
         Reader::new(self.shared().clone(), lsn.0)
     }
