@@ -368,7 +368,8 @@ async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
 fn simulate(seed: u64) -> Result<(), String> {
     // Room for all gets of the first world, so that as many read as may; in the others they find the inbox full.
     let inbox = if seed.is_multiple_of(6) { 128 } else { 1 + seed as usize % 3 };
-    let config = Config::default().shards(2).inbox_depth(inbox).queue_depth(4);
+    // A store reserves its memory: two that stay open, and those that are opened meanwhile.
+    let config = Config::default().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);
     let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
         let limit = std::pin::pin!(sim::sleep(LIMIT));
         match futures::future::select(std::pin::pin!(in_a_world(engine, seed)), limit).await {
