@@ -205,7 +205,7 @@ fn repair_saves_what_salvage_saves() {
         wal.close().wait().expect("closing");
         drop(wal);
         let (wal, _) = Wal::open(&engine, &log, options()).wait().expect("it opens");
-        wal.append(b"the last").wait().expect("appended");
+        wal.append(&record(193)).wait().expect("appended");
         wal.close().wait().expect("closing");
     }
     let report = inspect(&engine, &log).wait().expect("it is a log");
@@ -259,7 +259,8 @@ fn an_unfinished_end_is_told_as_at_most_the_last_group() {
     let (engine, dir) = (engine(), Directory::new("wal-tail"));
     let (log, out) = (dir.path().join("log"), dir.path().join("out"));
     write(&engine, &log, 10);
-    // As after a power cut in the last write: no mark, and half of the last record.
+    // As after a power cut in the last write: no record of the end, no mark, and half of the last record.
+    fs::remove_file(log.join("wal.end")).expect("a closed log has it");
     let report = inspect(&engine, &log).wait().expect("it is a log");
     let (file, offset, bytes) = group_of(&report, 10);
     let end = report.segments[0].used_bytes();
@@ -368,7 +369,7 @@ fn repair_never_touches_what_is_there() {
     assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
     assert!(outcome.out.starts_with("whole: 3 records"), "{}", outcome.out);
     let names: Vec<_> = everything(&empty).0.into_keys().collect();
-    assert_eq!(names, [empty.join("0000000000000001.wal")]);
+    assert_eq!(names, [empty.join("0000000000000001.wal"), empty.join("wal.end")]);
 }
 
 /// A copied log has no lock file, and looking at it must not make one.

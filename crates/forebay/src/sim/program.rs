@@ -234,7 +234,7 @@ pub async fn dropped_after<F: IntoFuture>(polls: usize, future: F) -> Option<F::
 /// use forebay::Open;
 ///
 /// let mut world = World::new(1);
-/// let outcome = world.run(async |engine| {
+/// let outcome: Result<forebay::Result<()>, _> = world.run(async |engine| {
 ///     let file = engine.open("/f", Open::create()).await?;
 ///     file.write(0, vec![7; 8192]).await?;
 ///     // Begun, and never polled again until the others are through.
@@ -243,7 +243,7 @@ pub async fn dropped_after<F: IntoFuture>(polls: usize, future: F) -> Option<F::
 ///     if let Err(read) = kept {
 ///         assert_eq!(read.await?[..], [7; 4096]);
 ///     }
-///     forebay::Result::Ok(())
+///     Ok(())
 /// });
 /// outcome.unwrap().unwrap();
 /// ```
