@@ -236,8 +236,8 @@ impl File {
     }
 
     /// Returns whether the file has no name any more, as of now: what is written to it then is gone when it is closed. One
-    /// system call on the calling thread, which takes some 0.2 us and does not reach the device. On a network file system
-    /// it says what this machine knows.
+    /// system call on the calling thread, which does not reach the device. On a network file system the result is that of
+    /// this machine's cached attributes.
     ///
     /// # Errors
     /// Those of fstat(2).
