@@ -196,6 +196,30 @@ fn the_end_of_a_log_that_was_not_closed_is_recorded_on_demand() {
     }
 }
 
+/// The story: the end was recorded where a segment is full, the last groups of that segment rotted, and salvage declared the
+/// damage up to the recorded place. Once a later end was recorded the log was refused again: nothing stood at that place.
+#[test]
+fn a_loss_before_a_recorded_place_stays_declared_when_that_place_is_forgotten() {
+    let (running, dir) = (engine(), dir());
+    let (wal, _) = open(&running, dir.path());
+    // With the log's first group and the truncation sixteen: the end lies where the segment does.
+    append(&wal, 1..=14);
+    wal.truncate_after(Lsn(12)).wait().unwrap();
+    append(&wal, 13..=17);
+    running.close().wait().unwrap();
+    drop(wal);
+    // The groups of 12, 13 and 14, and the truncation.
+    write(dir.path(), &groups::file_name(1), 12 << 12, &[0; 4 << 12]);
+    let engine = engine();
+    let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
+    assert_eq!(recovery.lost.iter().map(|lost| lost.first.0..=lost.last.0).collect::<Vec<_>>(), [12..=12]);
+    append(&wal, 18..=20);
+    wal.close().wait().unwrap();
+    let (wal, again) = open(&engine, dir.path());
+    assert_eq!((again.last, again.lost), (Lsn(20), recovery.lost));
+    assert_eq!(all(&wal), [expected(1..=11), expected(13..=20)].concat());
+}
+
 /// The story: a truncation was acknowledged, the group that had done it rotted, and what was removed came back.
 #[test]
 fn what_was_truncated_stays_so_without_its_group() {

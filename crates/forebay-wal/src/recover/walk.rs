@@ -248,9 +248,13 @@ impl Walk {
         }
     }
 
-    /// Makes one of gaps that touch: only the record of an earlier end stands between them, which is gone once a later
-    /// one is written.
+    /// Makes one of gaps that touch, and lets each end at a group: only the record of an earlier end stands before that
+    /// one, and it is gone once a later one is written.
     fn join_gaps(&mut self) {
+        for gap in &mut self.gaps {
+            let next = self.groups.partition_point(|group| group.header.position() < gap.resume);
+            gap.resume = self.groups.get(next).map_or(gap.resume, |group| group.header.position());
+        }
         let mut joined: Vec<Gap> = Vec::with_capacity(self.gaps.len());
         for gap in self.gaps.drain(..) {
             match joined.last_mut().filter(|last| last.resume == gap.cut) {
