@@ -14,8 +14,6 @@ use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot};
 pub(crate) const END_NAME: &str = "wal.end";
 /// Its name until it is complete.
 pub(crate) const END_NEW_NAME: &str = "wal.end.new";
-/// "No space left on device" and "disk quota exceeded".
-const NO_SPACE: [i32; 2] = [28, 122];
 
 /// What was found.
 #[derive(Clone, Debug)]
@@ -111,7 +109,7 @@ impl EndFile {
         let number = self.newest.0 + 1;
         let Some(file) = self.file().await? else {
             return match self.make(record, number).await {
-                Err(error) if error.raw_os_error().is_some_and(|errno| NO_SPACE.contains(&errno)) => Ok(()),
+                Err(error) if error.kind() == forebay::ErrorKind::NoSpace => Ok(()),
                 other => Ok(other?),
             };
         };

@@ -27,8 +27,11 @@ struct Inner {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The system refused; [`Error::cause`] has the operation, the file, the errno, and in its kind what to match on
-    /// ([`NoSpace`](forebay::ErrorKind::NoSpace), [`PermissionDenied`](forebay::ErrorKind::PermissionDenied) ...).
+    /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied), [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
+    /// The file system is full, or a quota is used up. The text says how much the log needs;
+    /// [`Wal::no_space`](crate::Wal::no_space) says so while the log still works.
+    NoSpace,
     /// Records that had been acknowledged are damaged or gone, and nothing was changed on disk.
     /// [`Options::salvage`](crate::Options::salvage) opens with what is left.
     Corruption(Lost),
@@ -77,6 +80,16 @@ impl Error {
         Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
     }
 
+    /// No space for a segment of `bytes` bytes, because of `cause`.
+    pub(crate) fn no_space(path: PathBuf, bytes: u64, cause: &Error) -> Error {
+        let text = format!(
+            "there is no space for a segment of {bytes} bytes; free as many on this file system, or truncate the log \
+             while it is open"
+        );
+        let (kind, path, cause) = (ErrorKind::NoSpace, Some(path), cause.0.cause.clone());
+        Error(Arc::new(Inner { kind, path, text, cause }))
+    }
+
     /// The same failure as the answer to a later call.
     pub(crate) fn poisoned(&self) -> Error {
         if matches!(self.0.kind, ErrorKind::Poisoned | ErrorKind::Closed) {
@@ -114,6 +127,7 @@ impl From<forebay::Error> for Error {
             forebay::ErrorKind::WaitOnShard => ErrorKind::WaitOnShard,
             forebay::ErrorKind::WaitInWorld => ErrorKind::WaitInWorld,
             forebay::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+            forebay::ErrorKind::NoSpace => ErrorKind::NoSpace,
             _ => ErrorKind::Io,
         };
         Error(Arc::new(Inner { kind, path: None, text: String::new(), cause: Some(Arc::new(cause)) }))

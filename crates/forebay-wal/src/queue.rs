@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     durable_lsn: AtomicU64,
     /// What goes on in the background had better end.
     pub(crate) stop: AtomicBool,
+    /// There is no space for the next segment; [`State`] has the error.
+    short: AtomicBool,
     /// Where the log's task runs.
     shard: usize,
     state: Mutex<State>,
@@ -80,6 +82,8 @@ pub(crate) struct State {
     ended: bool,
     /// What ended the log's task, when that was not its own end.
     cut_short: Option<Error>,
+    /// Why the next segment cannot be made at present.
+    no_space: Option<Error>,
     ends: Vec<Waker>,
     pub(crate) index: Index,
     pub(crate) stats: Stats,
@@ -96,6 +100,8 @@ pub(crate) struct Ticket {
 /// What the log's task does next.
 pub(crate) enum Work {
     Group(Group),
+    /// It looks for space again.
+    Space,
     /// Nothing is left, and nothing will come.
     End,
 }
@@ -112,6 +118,7 @@ impl Shared {
             done: AtomicU64::new(0),
             durable_lsn: AtomicU64::new(index.durable_lsn()),
             stop: AtomicBool::new(false),
+            short: AtomicBool::new(false),
             state: Mutex::new(State {
                 groups: VecDeque::new(),
                 free: Vec::new(),
@@ -127,6 +134,7 @@ impl Shared {
                 closing: false,
                 ended: false,
                 cut_short: None,
+                no_space: None,
                 ends: Vec::new(),
                 index,
                 stats: Stats::new(),
@@ -166,6 +174,31 @@ impl Shared {
 
     pub(crate) fn durable_lsn(&self) -> u64 {
         self.durable_lsn.load(Ordering::Acquire)
+    }
+
+    /// Whether there is no space for the next segment at present.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Acquire)
+    }
+
+    /// Why, if so.
+    pub(crate) fn no_space(&self) -> Option<Error> {
+        self.is_short().then(|| self.lock().no_space.clone()).flatten()
+    }
+
+    /// Takes note of what became of the next segment. The log's task is woken to try again in time.
+    pub(crate) fn note_space<T>(&self, made: &Result<T>) {
+        let no_space = made.as_ref().err().filter(|error| *error.kind() == ErrorKind::NoSpace);
+        if no_space.is_none() && !self.is_short() {
+            return;
+        }
+        let writer = {
+            let mut state = self.lock();
+            state.no_space = no_space.cloned();
+            self.short.store(no_space.is_some(), Ordering::Release);
+            state.writer.take()
+        };
+        wake_all(writer);
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -47,8 +47,21 @@ impl Maker {
     /// through once. Durable when it answers. `shared`, if there is one, tells when to stop.
     ///
     /// # Errors
-    /// The system's. A file that could not be finished is removed.
+    /// `NoSpace`, saying how much is missing, and the system's. A file that could not be finished is removed.
     pub(crate) async fn make(
+        &self,
+        generation: u64,
+        used: Option<Arc<Segment>>,
+        shared: Option<&Shared>,
+    ) -> Result<Arc<Segment>> {
+        let made = self.try_make(generation, used, shared).await;
+        made.map_err(|error| match error.kind() {
+            ErrorKind::NoSpace => Error::no_space(self.path(generation), self.bytes, &error),
+            _ => error,
+        })
+    }
+
+    async fn try_make(
         &self,
         generation: u64,
         used: Option<Arc<Segment>>,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use forebay::{Dir, Engine};
 
 use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+use crate::error::Error;
 use crate::lsn::{End, Lsn};
 use crate::open::{Opening, Where};
 use crate::options::Options;
@@ -277,6 +278,17 @@ impl Wal {
     /// ```
     pub fn read_from(&self, lsn: Lsn) -> Reader {
         Reader::new(self.shared().clone(), lsn.0)
+    }
+
+    /// Returns why the next segment cannot be made at present: its file system is full. `None` once it was made, and while
+    /// it is not due yet. Costs one atomic load when there is space.
+    ///
+    /// The log works until the segment that it writes is full, which is up to three quarters of
+    /// [`Options::segment_bytes`] later; an append that needs the next one then fails and poisons the log. So a program
+    /// can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and go on when this is `None`. The log
+    /// tries again when a truncation frees a segment, and once a second.
+    pub fn no_space(&self) -> Option<Error> {
+        self.shared().no_space()
     }
 
     /// Counts and times since the log was opened.

@@ -104,6 +104,7 @@ impl Writer {
         loop {
             match idle.next(self).await? {
                 Some(Work::Group(group)) => self.write_queued(group).await?,
+                Some(Work::Space) => self.look_for_space().await?,
                 Some(Work::End) => {
                     self.mark().await?;
                     return self.record_end().await;
@@ -130,6 +131,8 @@ impl Writer {
         });
         self.next.settle(&self.maker);
         self.next.retire(retired);
+        // Without space a group behind this one is due soon: it frees the segments.
+        self.chain.marked &= !(self.shared.is_short() && self.next.is_leaving());
         #[cfg(feature = "_breakage")]
         if crate::breakage::Breakage::SegmentGoneEarly.is_on() {
             self.next.settle(&self.maker);
@@ -142,7 +145,7 @@ impl Writer {
     /// flush, and is left out when it would need a segment that is not there yet.
     async fn mark(&mut self) -> Result<()> {
         let fits = self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes;
-        if self.chain.marked || !(fits || self.next.is_ready()) {
+        if self.chain.marked || !(fits || self.next.is_made().await) {
             self.chain.marked = true;
             return Ok(());
         }
@@ -152,6 +155,17 @@ impl Writer {
         let written = self.write(&mut group).await?;
         note(&mut self.shared.lock(), &written);
         self.next.settle(&self.maker);
+        self.prepare_ahead();
+        Ok(())
+    }
+
+    /// Tries again to make the next segment, with one that a further group frees if there is such a one.
+    async fn look_for_space(&mut self) -> Result<()> {
+        if self.next.is_leaving() {
+            self.chain.marked = false;
+            return self.mark().await;
+        }
+        self.prepare_ahead();
         Ok(())
     }
 
@@ -285,10 +299,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the next segment made once a quarter of this one is used.
+    /// Has the next segment made once a quarter of this one is used, and tries again where there was no space for it.
     fn prepare_ahead(&mut self) {
         if self.offset >= self.segment.bytes / 4 {
             self.next.begin(&self.maker, &self.shared);
+        }
+        if self.shared.is_short() {
+            self.next.try_again(&self.maker, &self.shared);
         }
     }
 }

@@ -153,8 +153,9 @@ impl Shared {
 
     /// An error of the log as the writer's answer. What means that the log is broken breaks the store.
     pub(crate) fn log_error(&self, error: forebay_wal::Error) -> Error {
+        use forebay_wal::ErrorKind as Kind;
         match error.kind() {
-            forebay_wal::ErrorKind::Poisoned | forebay_wal::ErrorKind::Io => self.fail(&error.into()),
+            Kind::Poisoned | Kind::Io | Kind::NoSpace => self.fail(&error.into()),
             _ => error.into(),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay::shard;
 
 use super::Writer;
+use super::next::RETRY;
 use crate::error::Result;
 use crate::queue::{Shared, Work};
 
@@ -18,6 +19,8 @@ pub(super) struct Idle {
     /// Until appends that were called and not polled are passed, and the time on the engine's clock.
     patience: Option<(u64, shard::Sleep)>,
     ticks: u32,
+    /// Until it looks for space again, while there is none for the next segment.
+    space: Option<shard::Sleep>,
 }
 
 /// The time without a group is counted in halves, so that a busy log arms a timer now and then and not once a
@@ -60,6 +63,18 @@ impl Idle {
                 Poll::Ready(Ok(())) => {
                     self.patience = None;
                     shared.pass();
+                }
+            }
+        }
+        self.space = self.space.take().filter(|_| shared.is_short());
+        if shared.is_short() {
+            let space = self.space.get_or_insert_with(|| shard::sleep(RETRY));
+            match Pin::new(space).poll(context) {
+                Poll::Pending => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Ready(Ok(())) => {
+                    self.space = None;
+                    return Poll::Ready(Ok(Some(Work::Space)));
                 }
             }
         }

@@ -1,11 +1,14 @@
 //! The next segment, made before it is needed.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use forebay::Class;
 use forebay::shard::JoinHandle;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::queue::Shared;
 use crate::segment::{Maker, Segment};
 
@@ -14,6 +17,10 @@ type Making = JoinHandle<Result<Arc<Segment>>>;
 /// The segment after the one that is written.
 pub(crate) struct Next {
     making: Option<Making>,
+    /// What became of it, once that was looked at.
+    made: Option<Result<Arc<Segment>>>,
+    /// When its making began, on the engine's clock.
+    began_ns: u64,
     /// The one being made is a used one.
     recycled: bool,
     /// It is there already.
@@ -27,6 +34,9 @@ pub(crate) struct Next {
     leaving: Vec<Arc<Segment>>,
 }
 
+/// How long after one that found no space another try is made, unless a segment was freed since.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+
 /// Segments kept to be used again; further ones are removed.
 const USED_MAX: usize = 2;
 
@@ -34,6 +44,8 @@ impl Next {
     pub(crate) fn new(generation: u64) -> Next {
         Next {
             making: None,
+            made: None,
+            began_ns: 0,
             recycled: false,
             found: false,
             generation,
@@ -49,26 +61,62 @@ impl Next {
 
     /// Has it made in the background, unless it is.
     pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>) {
-        if self.making.is_some() {
+        if self.is_ready() {
             return;
         }
+        self.began_ns = shared.engine.now_ns();
         let found = self.found;
         let free = if found { None } else { self.free() };
         let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
         let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
-            match found {
+            let made = match found {
                 true => maker.adopt(generation).await,
                 false => maker.make(generation, used, Some(&shared)).await,
-            }
+            };
+            shared.note_space(&made);
+            made
         });
         self.making = Some(task);
     }
 
+    /// Has it made again, if there was no space for it and a segment was freed or some time has passed since.
+    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Shared>) {
+        if let Some(making) = &mut self.making
+            && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            (self.making, self.made) = (None, Some(made.unwrap_or_else(|error| Err(error.into()))));
+        }
+        let no_space =
+            matches!(&self.made, Some(Err(error)) if *error.kind() == ErrorKind::NoSpace && !self.found);
+        let is_due = || {
+            let since_ns = shared.engine.now_ns().saturating_sub(self.began_ns);
+            self.free().is_some() || u128::from(since_ns) >= RETRY.as_nanos()
+        };
+        if no_space && is_due() {
+            self.made = None;
+            self.begin(maker, shared);
+        }
+    }
+
     /// Whether it can be had without waiting long.
     pub(crate) fn is_ready(&self) -> bool {
-        self.making.is_some()
+        self.making.is_some() || self.made.is_some()
+    }
+
+    /// Waits until its making is over; returns whether it is there then.
+    pub(crate) async fn is_made(&mut self) -> bool {
+        if let Some(making) = &mut self.making {
+            let made = making.await;
+            (self.making, self.made) = (None, Some(made.unwrap_or_else(|error| Err(error.into()))));
+        }
+        matches!(self.made, Some(Ok(_)))
+    }
+
+    /// Whether segments are given up that a further durable group frees.
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
     }
 
     /// The segment, and whether it is a used one. What fails is tried once more: space may have come back
@@ -77,9 +125,10 @@ impl Next {
         let mut tries = 0;
         loop {
             self.begin(maker, shared);
-            let Some(making) = self.making.take() else { continue };
+            self.is_made().await;
+            let Some(made) = self.made.take() else { continue };
             tries += 1;
-            match making.await? {
+            match made {
                 Ok(segment) => {
                     self.generation += 1;
                     self.found = false;
@@ -122,8 +171,9 @@ impl Next {
 
     /// Waits until nothing is being made any more, and gives the lock of what was made back.
     pub(crate) async fn end(&mut self) {
-        let Some(making) = self.making.take() else { return };
-        if let Ok(Ok(segment)) = making.await {
+        if self.is_made().await
+            && let Some(Ok(segment)) = self.made.take()
+        {
             let _ = segment.file.unlock().await;
         }
     }

@@ -151,5 +151,5 @@ impl Log {
 
 /// Whether `error` is what a call may answer when the system under the log failed.
 pub(crate) fn is_failure(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned)
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned)
 }
