@@ -45,6 +45,10 @@ pub use store::{
 pub use value::Value;
 pub use verify::{Verified, verify, verify_with};
 
+// Its examples use the core, the log and the store, and this crate knows all three.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct RootReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct CrateReadme;

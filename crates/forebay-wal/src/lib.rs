@@ -40,3 +40,6 @@ pub use wal::Wal;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/wal.md")]
+struct Manual;

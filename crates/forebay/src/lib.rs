@@ -113,9 +113,6 @@ pub use walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use write::{Sync, Write, WriteData};
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct RootReadme;
-#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
 #[cfg(doctest)]
@@ -127,6 +124,9 @@ struct Porting;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/polling.md")]
+struct PollingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/gathering.md")]
 struct Gathering;
