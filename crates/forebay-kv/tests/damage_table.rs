@@ -1,6 +1,6 @@
 //! One table of damages against everything that looks at a store: what is zeroed, flipped, cut or deleted at each
-//! boundary of its files, and what an open with all reads and a verification say of it. Their word agrees on each row,
-//! both name the damaged file, and no row has a wrong value.
+//! boundary of its files, and what an open with all reads, a verification and one of the open store say of it. Their word
+//! agrees on each row, all name the damaged file, and no row has a wrong value.
 
 mod common;
 
@@ -121,12 +121,14 @@ fn inflict(path: &Path, at: u64, damage: Damage) {
     }
 }
 
-/// Opens a store and reads all of it in every way; what fails is the answer, and a wrong value ends the test.
-fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> Vec<Error> {
+/// Opens a store, verifies it while it is open, and reads all of it in every way. Returns what failed, and what the
+/// verification found if the store opened; a wrong value ends the test.
+fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> (Vec<Error>, Option<Vec<Error>>) {
     let store = match Store::open(engine, at, options()).wait() {
         Ok(store) => store,
-        Err(error) => return vec![error],
+        Err(error) => return (vec![error], None),
     };
+    let verified = store.verify().wait().unwrap_or_else(|error| panic!("{row}: {error}"));
     let keys = store.default_keyspace();
     let mut errors = Vec::new();
     let asked: Vec<Vec<u8>> =
@@ -161,7 +163,20 @@ fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> Vec<Error
     }
     // A table that fails may make the store read-only.
     let _ = store.close().wait();
-    errors
+    (errors, Some(verified.findings))
+}
+
+/// Findings of tables, comparable: file, kind and place.
+fn of_tables(findings: &[Error]) -> Vec<String> {
+    let is_table =
+        |error: &&Error| error.path().is_some_and(|path| path.extension().is_some_and(|end| end == "fkv"));
+    let mut all: Vec<String> = findings
+        .iter()
+        .filter(is_table)
+        .map(|error| format!("{:?} {:?} {:?}", error.path(), error.kind(), error.offset()))
+        .collect();
+    all.sort();
+    all
 }
 
 /// One row of the table.
@@ -185,7 +200,14 @@ fn check(
         Ok(verified) => verified.findings.clone(),
         Err(error) => vec![error.clone()],
     };
-    let errors = read_all(engine, row_at, values, &row);
+    let (errors, open_findings) = read_all(engine, row_at, values, &row);
+    if let Some(open_findings) = &open_findings {
+        assert_eq!(of_tables(open_findings), of_tables(&findings), "{row}: open and closed");
+        assert!(
+            open_findings.is_empty() || !findings.is_empty(),
+            "{row}: whole, and open it has {open_findings:?}"
+        );
+    }
     assert!(errors.is_empty() || !findings.is_empty(), "{row}: whole, and reading it says {errors:?}");
     let is_table = relative.starts_with("tables");
     for error in findings.iter().chain(&errors) {
@@ -243,7 +265,7 @@ fn all_that_look_at_a_damaged_store_agree() {
     let (engine, place) = (engine(), dir());
     let at = place.path().join("store");
     let values = made(&engine, &at);
-    assert!(read_all(&engine, &at, &values, "the whole store").is_empty());
+    assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
     rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut]);
 }
 
@@ -255,6 +277,6 @@ fn all_that_look_at_a_damaged_checkpoint_agree() {
     let store = Store::open(&engine, &at, options()).wait().expect("a whole store");
     store.checkpoint(&copy).wait().expect("a checkpoint");
     store.close().wait().expect("an end");
-    assert!(read_all(&engine, &copy, &values, "the whole checkpoint").is_empty());
+    assert!(read_all(&engine, &copy, &values, "the whole checkpoint").0.is_empty());
     rows(&engine, &copy, &values, &[Damage::Flip, Damage::Cut]);
 }
