@@ -179,16 +179,50 @@ fn of_tables(findings: &[Error]) -> Vec<String> {
     all
 }
 
-/// One row of the table.
+/// A store with damage is opened with salvage. Where that opens, nothing has a value that it never had, and after a close
+/// it opens without salvage. Returns whether it opened.
+fn salvage(engine: &Engine, at: &Path, values: &Values, row: &str) -> bool {
+    let Ok(store) = Store::open(engine, at, options().salvage(true)).wait() else { return false };
+    let keys = store.default_keyspace();
+    let was = |name: &[u8], found: &[u8]| {
+        let older = (0..LOADED).find(|number| key(*number) == name).map(value);
+        values.get(name).is_some_and(|now| now == found) || older.is_some_and(|older| older == found)
+    };
+    engine
+        .block_on(async {
+            let mut range = keys.iter();
+            // Where a table is damaged the range says so, and ends.
+            while let Some(Ok((name, found))) = range.next().await {
+                assert!(was(&name, &found), "{row}: salvage made up a value of {name:?}");
+            }
+        })
+        .expect("not on a shard");
+    let _ = store.close().wait();
+    let again = Store::open(engine, at, options())
+        .wait()
+        .unwrap_or_else(|error| panic!("{row}: salvaged, and then {error}"));
+    let _ = again.close().wait();
+    true
+}
+
+/// What all rows of a table share: the whole store, where its damaged copies go, and what it holds.
+struct Scene<'a> {
+    engine: &'a Engine,
+    made: &'a Path,
+    row_at: PathBuf,
+    values: &'a Values,
+}
+
+/// One row of the table. Returns whether the verification finds something; whether a salvage opened the store goes to
+/// `salvaged`.
 fn check(
-    engine: &Engine,
-    made: &Path,
-    row_at: &Path,
+    scene: &Scene<'_>,
     file: &Path,
     at: u64,
     damage: Damage,
-    values: &Values,
+    salvaged: &mut Vec<(String, bool)>,
 ) -> bool {
+    let Scene { engine, made, row_at, values } = scene;
     let relative = file.strip_prefix(made).expect("a file of the store");
     let row = format!("{} at {at}, {damage:?}", relative.display());
     copy(made, row_at);
@@ -230,14 +264,20 @@ fn check(
         let left = files(&row_at.join("tables"), "fkv").len();
         assert!(left >= tables, "{row}: a table went away");
     }
+    if open_findings.is_none() {
+        std::fs::remove_dir_all(row_at).expect("a row goes");
+        copy(made, row_at);
+        inflict(&damaged, at, damage);
+        salvaged.push((row.clone(), salvage(engine, row_at, values, &row)));
+    }
     std::fs::remove_dir_all(row_at).expect("a row goes");
     !findings.is_empty()
 }
 
 fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
     let place = dir();
-    let row_at = place.path().join("row");
-    let (mut found, mut whole) = (0, 0);
+    let scene = Scene { engine, made, row_at: place.path().join("row"), values };
+    let (mut found, mut whole, mut salvaged) = (0, 0, Vec::new());
     let tables =
         files(&made.join("tables"), "fkv").into_iter().map(|path| (boundaries_of_table(&path), path));
     let logs = ["log", "manifest"].into_iter().flat_map(|log| files(&made.join(log), "wal"));
@@ -246,17 +286,21 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
         let is_table = path.extension().is_some_and(|end| end == "fkv");
         for &damage in damages {
             for &at in &boundaries {
-                let is_found = check(engine, made, &row_at, &path, at, damage, values);
+                let is_found = check(&scene, &path, at, damage, &mut salvaged);
                 // Each byte of a table is covered. A log's padding and marks may go without a loss.
                 assert!(is_found || !is_table, "{} at {at}, {damage:?}: nobody sees it", path.display());
                 if is_found { found += 1 } else { whole += 1 }
             }
         }
         if !boundaries.is_empty() {
-            check(engine, made, &row_at, &path, 0, Damage::Delete, values);
+            check(&scene, &path, 0, Damage::Delete, &mut salvaged);
         }
     }
-    println!("{found} rows with a finding, {whole} without");
+    let refused: Vec<&String> = salvaged.iter().filter(|(_, opened)| !opened).map(|(row, _)| row).collect();
+    println!(
+        "{found} rows with a finding, {whole} without; salvage refused {refused:?} of {}",
+        salvaged.len()
+    );
     assert!(found > 40, "{found} rows with a finding");
 }
 
