@@ -8,6 +8,10 @@ use crate::groups::{self, GRAIN};
 use crate::log::DIR;
 use crate::model::Hit;
 
+/// Records where the log ended, outside of its segments, in two slots.
+const END: &str = "wal.end";
+const SLOT: u64 = 64 << 10;
+
 /// All files of the log.
 pub(crate) async fn files(engine: &Engine) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
@@ -29,6 +33,9 @@ pub(crate) async fn files(engine: &Engine) -> Result<BTreeMap<String, Vec<u8>>> 
 pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
     let files = files(engine).await?;
     let groups = groups::live(&files);
+    if sim::random(8) == 0 {
+        return recorded_end(engine, &files).await.map(|()| None);
+    }
     // Without its only group a log has nothing to go on with.
     if groups.len() < 2 || sim::random(8) == 0 {
         return beside(engine, &files, &groups).await.map(|()| None);
@@ -59,6 +66,26 @@ pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
         last: back == 0,
         erased: way <= 1 && page == 0,
     }))
+}
+
+/// Damages the record of the log's end, in one slot or in both, or removes it: the segments lose nothing by that.
+async fn recorded_end(engine: &Engine, files: &BTreeMap<String, Vec<u8>>) -> Result<()> {
+    let Some(bytes) = files.get(END) else { return Ok(()) };
+    let struck = sim::random(4);
+    if struck == 3 {
+        return engine.remove_file(format!("{DIR}/{END}")).await;
+    }
+    for slot in [0, SLOT].into_iter().filter(|slot| struck == 2 || struck * SLOT == *slot) {
+        if slot + GRAIN as u64 <= bytes.len() as u64 {
+            let way = sim::random(2);
+            change(engine, END, slot, |bytes| match way {
+                0 => bytes.fill(0),
+                _ => bytes[40] ^= 4,
+            })
+            .await?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes garbage behind the newest group, where nothing was.
