@@ -12,6 +12,7 @@ use forebay::Engine;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
+use crate::recover::Lost;
 use crate::segment::Index;
 use crate::stats::Stats;
 use crate::wait::wake_all;
@@ -69,6 +70,8 @@ pub(crate) struct State {
     pub(crate) next_lsn: u64,
     /// The first record once everything in the queue is done.
     pub(crate) first_lsn: u64,
+    /// What an earlier salvage gave up, once everything in the queue is done.
+    holes: Vec<Lost>,
     /// Bytes of framed records that are not durable.
     pending: usize,
     /// Appends that wait for room.
@@ -126,6 +129,7 @@ impl Shared {
                 next_group: 1,
                 next_lsn,
                 first_lsn: index.first_lsn(),
+                holes: index.holes().to_vec(),
                 pending: 0,
                 line: Line::default(),
                 watchers: Vec::new(),
@@ -151,6 +155,7 @@ impl Shared {
         let mut state = self.lock();
         state.next_lsn = next_lsn;
         state.first_lsn = state.index.first_lsn();
+        state.holes = state.index.holes().to_vec();
         self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
     }
 

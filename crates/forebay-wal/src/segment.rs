@@ -14,7 +14,7 @@ use crate::queue::Shared;
 
 mod index;
 
-pub(crate) use index::{Done, Index, Place};
+pub(crate) use index::{Done, Index, Place, cut_holes};
 
 /// One file of the log, which is kept as it is while anybody holds it.
 #[derive(Debug)]

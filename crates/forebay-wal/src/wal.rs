@@ -179,8 +179,9 @@ impl Wal {
         Settled::new(self.shared(), None)
     }
 
-    /// Gives up the records before `lsn`; durable when it answers. Segments without any other records are
-    /// used again. A number that is not above the first record's changes nothing.
+    /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are
+    /// used again. A number that is not above the first record's changes nothing. Where a salvage gave the record
+    /// `lsn` up, the log begins behind that loss.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -131,10 +131,10 @@ fn a_closed_log_with_only_its_first_segment_is_refused() {
     lost(&engine, dir.path(), left..=100);
 }
 
-/// The story: after a salvage the records before the loss were truncated, and the next open no longer knew that the
-/// log began within a loss: what was missing was promised.
+/// The story: after a salvage the records before the loss were truncated up to a number within it, and the next open no longer
+/// knew that the log began within a loss: what was missing was promised. It begins behind the loss.
 #[test]
-fn a_log_that_begins_within_a_loss_says_so() {
+fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     let (engine, dir) = written(100);
     for group in groups::live(&files(dir.path())).iter().filter(|group| group.lsns.end > 91) {
         erase(dir.path(), group);
@@ -143,11 +143,11 @@ fn a_log_that_begins_within_a_loss_says_so() {
     assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(91), Lsn(100)));
     append(&wal, 101..=103);
     wal.truncate_before(Lsn(95)).wait().unwrap();
+    assert_eq!(wal.first_lsn(), Lsn(101));
     append(&wal, 104..=105);
     wal.close().wait().unwrap();
     let (wal, recovery) = open(&engine, dir.path());
-    assert_eq!((recovery.first, recovery.last), (Lsn(95), Lsn(105)));
-    assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(95), Lsn(100)));
+    assert_eq!((recovery.first, recovery.last, recovery.lost), (Lsn(101), Lsn(105), vec![]));
     assert_eq!(all(&wal), expected(101..=105));
     // Nor is a reset to lower numbers a loss.
     wal.reset_to(Lsn(7)).wait().unwrap();
@@ -156,6 +156,30 @@ fn a_log_that_begins_within_a_loss_says_so() {
     let (_, recovery) = open(&engine, dir.path());
     assert_eq!((recovery.first, recovery.last), (Lsn(7), Lsn(9)));
     assert_eq!((&recovery.lost[..], &recovery.damage[..]), (&[][..], &[][..]));
+}
+
+/// The story: behind a loss that salvage had declared the end was truncated, newer records were appended, and everything up to
+/// a number within the loss was given up. The segment in which the log began then held nothing that proved the loss, and the
+/// log was refused. Found in a simulated world.
+#[test]
+fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
+    let (engine, dir) = written(100);
+    for group in groups::live(&files(dir.path())).iter().filter(|group| (51..=55).contains(&group.lsns.start))
+    {
+        erase(dir.path(), group);
+    }
+    let (wal, recovery) = Wal::open(&engine, dir.path(), quiet().salvage(true)).wait().unwrap();
+    assert_eq!((recovery.lost[0].first, recovery.lost[0].last), (Lsn(51), Lsn(55)));
+    append(&wal, 101..=103);
+    wal.truncate_after(Lsn(54)).wait().unwrap();
+    append(&wal, 55..=60);
+    wal.truncate_before(Lsn(53)).wait().unwrap();
+    assert_eq!(wal.first_lsn(), Lsn(55));
+    append(&wal, 61..=62);
+    wal.close().wait().unwrap();
+    let (wal, recovery) = open(&engine, dir.path());
+    assert_eq!((recovery.first, recovery.last, recovery.lost), (Lsn(55), Lsn(62), vec![]));
+    assert_eq!(all(&wal), expected(55..=62));
 }
 
 /// The story: with every segment deleted a new log was made in the old one's place.

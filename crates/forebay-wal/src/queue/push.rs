@@ -10,6 +10,8 @@ use super::{Shared, State, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Kind;
 use crate::lsn::Lsn;
+use crate::recover::Lost;
+use crate::segment::cut_holes;
 use crate::wait::wake_all;
 
 /// A change of the log that is no record.
@@ -196,6 +198,12 @@ impl State {
             }
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
+                // Within a loss nothing is left in the segments that proves where the log begins.
+                let behind = |lsn: u64, lost: &Lost| match lost.first.0 <= lsn && lsn <= lost.last.0 {
+                    true => lost.last.0 + 1,
+                    false => lsn,
+                };
+                let lsn = state.holes.iter().fold(lsn, behind);
                 state.first_lsn = lsn;
                 state.last_group().retain = Some(lsn);
             }
@@ -203,10 +211,12 @@ impl State {
             Change::TruncateAfter(lsn) => {
                 state.begin_group(Group::new(), Kind::Truncate, lsn);
                 state.next_lsn = lsn + 1;
+                cut_holes(&mut state.holes, lsn + 1);
             }
             Change::ResetTo(lsn) => {
                 state.begin_group(Group::new(), Kind::Reset, lsn).retain = Some(lsn);
                 (state.first_lsn, state.next_lsn) = (lsn, lsn);
+                state.holes.clear();
             }
         }
         Ok(())

@@ -77,6 +77,14 @@ impl Done {
     }
 }
 
+/// Records from `next` on are gone, lost or not.
+pub(crate) fn cut_holes(holes: &mut Vec<Lost>, next: u64) {
+    for lost in holes.iter_mut() {
+        lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
+    }
+    holes.retain(|lost| lost.first <= lost.last);
+}
+
 impl Index {
     /// Of a log without records, whose first will be `next_lsn`.
     pub(crate) fn new(log_id: u128, next_lsn: u64) -> Index {
@@ -132,6 +140,11 @@ impl Index {
             file: self.segments.last().map(|segment| segment.path.clone()).unwrap_or_default(),
             offset: 0,
         })
+    }
+
+    /// What an earlier salvage gave up of the log's records.
+    pub(crate) fn holes(&self) -> &[Lost] {
+        &self.holes
     }
 
     pub(crate) fn durable_lsn(&self) -> u64 {
@@ -193,10 +206,7 @@ impl Index {
         }
         self.begin_run(next, self.end);
         self.first_lsn = self.first_lsn.min(next);
-        for lost in &mut self.holes {
-            lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
-        }
-        self.holes.retain(|lost| lost.first <= lost.last);
+        cut_holes(&mut self.holes, next);
         self.next_lsn = next;
         self.version += 1;
     }
