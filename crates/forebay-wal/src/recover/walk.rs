@@ -251,10 +251,6 @@ impl Walk {
     /// Makes one of gaps that touch, and lets each end at a group: only the record of an earlier end stands before that
     /// one, and it is gone once a later one is written.
     fn join_gaps(&mut self) {
-        for gap in &mut self.gaps {
-            let next = self.groups.partition_point(|group| group.header.position() < gap.resume);
-            gap.resume = self.groups.get(next).map_or(gap.resume, |group| group.header.position());
-        }
         let mut joined: Vec<Gap> = Vec::with_capacity(self.gaps.len());
         for gap in self.gaps.drain(..) {
             match joined.last_mut().filter(|last| last.resume == gap.cut) {
@@ -270,6 +266,10 @@ impl Walk {
                 }
                 None => joined.push(gap),
             }
+        }
+        for gap in &mut joined {
+            let next = self.groups.partition_point(|group| group.header.position() < gap.resume);
+            gap.resume = self.groups.get(next).map_or(gap.resume, |group| group.header.position());
         }
         self.gaps = joined;
     }
