@@ -8,6 +8,7 @@ use forebay::sim::{self, Fault, Rule};
 use forebay_wal::{Error, ErrorKind};
 
 use crate::damage;
+use crate::groups;
 use crate::log::{Log, Shape, is_failure};
 use crate::model::{Model, Removal};
 use crate::records;
@@ -141,8 +142,12 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                 }
                 salvage = true;
             }
-            ErrorKind::Corruption(lost) if shared.lock().is_lying() && lost.last.0 == u64::MAX => {
-                return Err(GONE.to_string());
+            ErrorKind::Corruption(lost) if shared.lock().is_lying() => {
+                let left = damage::files(engine).await.map(|files| groups::live(&files).len());
+                return Err(match left {
+                    Ok(0) => GONE.to_string(),
+                    left => format!("salvage is refused with {lost:?}, and {left:?} groups are left"),
+                });
             }
             // A log whose last handle was dropped ends in the background.
             ErrorKind::Locked if locked < 1_000 => {
