@@ -20,7 +20,7 @@ pub(crate) use range::{RangeRead, Widened, cut, from_page_cache};
 /// A read of exactly one range, which begins when it is first polled; see [`File::read`].
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct Read<'f> {
-    inner: RangeRead<'f>,
+    inner: RangeRead<'f, true>,
 }
 
 /// A read of what one range has, which begins when it is first polled; see [`File::read_up_to`].
@@ -65,11 +65,11 @@ operation!(ReadUpTo);
 
 /// What both kinds of reads of a range have in common.
 macro_rules! range_read {
-    ($name:ident, exact: $exact:literal, $method:literal) => {
+    ($name:ident, $method:literal) => {
         impl<'f> $name<'f> {
             #[inline]
             pub(crate) fn new(file: &'f File, range: Range<u64>) -> $name<'f> {
-                $name { inner: RangeRead::new(file, range, $exact) }
+                $name { inner: RangeRead::new(file, range) }
             }
 
             /// Blocks the calling thread until the bytes are there.
@@ -92,5 +92,5 @@ macro_rules! range_read {
     };
 }
 
-range_read!(Read, exact: true, "read");
-range_read!(ReadUpTo, exact: false, "read_up_to");
+range_read!(Read, "read");
+range_read!(ReadUpTo, "read_up_to");

@@ -127,6 +127,11 @@ impl<'f> OpFuture<'f> {
         matches!(self.state, State::New).then_some(&mut self.request)
     }
 
+    /// Returns offset and length in the file, as the operation was made.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.request.offset, self.request.len.into())
+    }
+
     /// The same operation, as far as it has come, for a target that is not borrowed.
     pub(crate) fn into_owned(mut self, target: Target<'static>) -> OpFuture<'static> {
         let state = std::mem::replace(&mut self.state, State::Over);

@@ -118,7 +118,7 @@ impl<'f> Write<'f> {
             asked: len as u32,
             buffer,
         });
-        Write { inner: FileOp::new(file, "write", Some((offset, len)), request) }
+        Write { inner: FileOp::new(file, Call::Write, request) }
     }
 
     /// How far the write must have come before it is over. Default: [`Durability::None`].
@@ -179,7 +179,7 @@ impl<'f> Sync<'f> {
             asked: 0,
             buffer: OpBuffer::None,
         };
-        Sync { inner: FileOp::new(file, "sync", None, Ok(request)) }
+        Sync { inner: FileOp::new(file, Call::Sync, Ok(request)) }
     }
 
     /// Blocks the calling thread until the sync is over.
@@ -238,9 +238,31 @@ impl Future for Sync<'_> {
 /// An operation of a file that moves no bytes to the caller.
 struct FileOp<'f> {
     core: Held<'f>,
-    operation: &'static str,
-    place: Option<(u64, u64)>,
     state: State<'f>,
+    call: Call,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Write,
+    Sync,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Write => "write",
+            Call::Sync => "sync",
+        }
+    }
+
+    /// Returns offset and length of what is written.
+    fn place(self, op: &OpFuture<'_>) -> Option<(u64, u64)> {
+        match self {
+            Call::Write => Some(op.place()),
+            Call::Sync => None,
+        }
+    }
 }
 
 enum State<'f> {
@@ -250,18 +272,13 @@ enum State<'f> {
 
 impl<'f> FileOp<'f> {
     #[inline]
-    fn new(
-        file: &'f File,
-        operation: &'static str,
-        place: Option<(u64, u64)>,
-        request: Result<OpRequest>,
-    ) -> FileOp<'f> {
+    fn new(file: &'f File, call: Call, request: Result<OpRequest>) -> FileOp<'f> {
         let core = Held::Borrowed(file.core());
         let state = match request {
             Ok(request) => State::Op(OpFuture::new(core.target(), request)),
             Err(error) => State::Fault(Some(error)),
         };
-        FileOp { core, operation, place, state }
+        FileOp { core, state, call }
     }
 
     #[inline]
@@ -285,33 +302,36 @@ impl<'f> FileOp<'f> {
             State::Fault(fault) => State::Fault(fault),
             State::Op(op) => State::Op(op.into_owned(core.target())),
         };
-        FileOp { core, operation: self.operation, place: self.place, state }
+        FileOp { core, state, call: self.call }
     }
 
     fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
-        debug.field("path", &self.core.path()).field("place", &self.place);
+        debug.field("path", &self.core.path());
+        match &self.state {
+            State::Op(op) => debug.field("place", &self.call.place(op)),
+            State::Fault(fault) => debug.field("fault", fault),
+        };
     }
 
     #[inline]
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let result = match &mut self.state {
+        match &mut self.state {
             State::Op(op) => {
                 let result = std::task::ready!(op.poll_result(context));
                 // What an operation that failed early gives back is the engine's again.
                 drop(op.take_buffer());
-                result
+                Poll::Ready(result.map(drop).map_err(|failure| {
+                    let error = failure.into_error(self.call.name(), Some(&self.core));
+                    match self.call.place(op) {
+                        Some((offset, len)) => error.with_range(offset, len),
+                        None => error,
+                    }
+                }))
             }
             State::Fault(error) => {
-                let again = || Error::invalid(self.operation, "polled again after it had answered");
-                return Poll::Ready(Err(error.take().unwrap_or_else(again)));
+                let again = || Error::invalid(self.call.name(), "polled again after it had answered");
+                Poll::Ready(Err(error.take().unwrap_or_else(again)))
             }
-        };
-        Poll::Ready(result.map(drop).map_err(|failure| {
-            let error = failure.into_error(self.operation, Some(&self.core));
-            match self.place {
-                Some((offset, len)) => error.with_range(offset, len),
-                None => error,
-            }
-        }))
+        }
     }
 }

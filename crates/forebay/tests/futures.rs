@@ -211,6 +211,8 @@ fn what_was_made_before_the_close_answers_closed() {
     drop(engine);
 }
 
+/// Reads had 136 bytes and writes 152. A future is moved from where it is made to where it is polled, and on x86-64 a move of more
+/// than 128 bytes is a call of memcpy(3): it cost a write 58 instructions of 2,100.
 #[test]
 fn futures_are_small_unpin_and_may_be_sent() {
     fn checked<F: Future + Unpin + Send>(bytes_max: usize) {
@@ -219,11 +221,11 @@ fn futures_are_small_unpin_and_may_be_sent() {
         println!("{name}: {} bytes", size_of::<F>());
     }
     checked::<Nop<'_>>(104);
-    checked::<Read<'_>>(144);
-    checked::<ReadUpTo<'_>>(144);
-    checked::<ReadInto<'_>>(144);
-    checked::<Write<'_>>(160);
-    checked::<forebay::Sync<'_>>(160);
+    checked::<Read<'_>>(128);
+    checked::<ReadUpTo<'_>>(128);
+    checked::<ReadInto<'_>>(128);
+    checked::<Write<'_>>(120);
+    checked::<forebay::Sync<'_>>(120);
     checked::<ReadMany>(96);
     checked::<WalkOne<'_, First>>(80);
     checked::<WalkMany<First>>(48);

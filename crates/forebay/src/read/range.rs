@@ -17,10 +17,11 @@ use crate::open::Mode;
 use crate::submit::{Held, OpFuture};
 
 /// Reads a range into a block; what [`File::read`], scans and appends are made of.
-pub(crate) struct RangeRead<'f> {
+///
+/// `EXACT`: a range that the file has only a part of is an error.
+pub(crate) struct RangeRead<'f, const EXACT: bool = false> {
     core: Held<'f>,
     pub(super) range: Range<u64>,
-    exact: bool,
     stage: Stage<'f>,
 }
 
@@ -34,20 +35,22 @@ enum Stage<'f> {
     Op(OpFuture<'f>),
 }
 
-impl<'f> RangeRead<'f> {
-    #[inline]
-    pub(crate) fn new(file: &'f File, range: Range<u64>, exact: bool) -> RangeRead<'f> {
-        RangeRead::of_core(Held::Borrowed(file.core()), range, Class::OF_TASK, exact)
-    }
-
+impl RangeRead<'static> {
     /// A read that keeps the file itself, of what the range has.
     pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
-        RangeRead::of_core(Held::Owned(core), range, class, false)
+        RangeRead::of_core(Held::Owned(core), range, class)
     }
 
     /// A read that is over.
     pub(crate) fn known(core: Arc<FileCore>, range: Range<u64>, result: Result<Block>) -> RangeRead<'static> {
-        RangeRead { core: Held::Owned(core), range, exact: false, stage: Stage::Known(Some(result)) }
+        RangeRead { core: Held::Owned(core), range, stage: Stage::Known(Some(result)) }
+    }
+}
+
+impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
+    #[inline]
+    pub(crate) fn new(file: &'f File, range: Range<u64>) -> RangeRead<'f, EXACT> {
+        RangeRead::of_core(Held::Borrowed(file.core()), range, Class::OF_TASK)
     }
 
     /// Sets the class; changes nothing once the read has begun.
@@ -63,7 +66,7 @@ impl<'f> RangeRead<'f> {
     }
 
     /// The same read, as far as it has come, with a count of the file of its own.
-    pub(super) fn into_owned(self) -> RangeRead<'static> {
+    pub(super) fn into_owned(self) -> RangeRead<'static, EXACT> {
         let core = self.core.into_owned();
         let stage = match self.stage {
             Stage::Op(op) => Stage::Op(op.into_owned(core.target())),
@@ -71,7 +74,7 @@ impl<'f> RangeRead<'f> {
             Stage::Known(known) => Stage::Known(known),
             Stage::Empty => Stage::Empty,
         };
-        RangeRead { core, range: self.range, exact: self.exact, stage }
+        RangeRead { core, range: self.range, stage }
     }
 
     pub(super) fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
@@ -84,7 +87,7 @@ impl<'f> RangeRead<'f> {
     }
 
     #[inline]
-    fn of_core(core: Held<'f>, range: Range<u64>, class: Class, exact: bool) -> RangeRead<'f> {
+    fn of_core(core: Held<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
         let stage = match Widened::of(&range, core.alignment().read_offset) {
             Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
             Ok(_) if range.is_empty() => Stage::Empty,
@@ -105,7 +108,7 @@ impl<'f> RangeRead<'f> {
                 }
             }
         };
-        RangeRead { core, range, exact, stage }
+        RangeRead { core, range, stage }
     }
 
     #[inline]
@@ -149,7 +152,7 @@ impl<'f> RangeRead<'f> {
         let OpBuffer::Buffer(buffer) = buffer else {
             return Err(describe(Error::os("read", libc::EIO)));
         };
-        cut(buffer, bytes, &self.range, self.core.alignment().read_offset, self.exact).map_err(describe)
+        cut(buffer, bytes, &self.range, self.core.alignment().read_offset, EXACT).map_err(describe)
     }
 
     fn again(&self) -> Error {
