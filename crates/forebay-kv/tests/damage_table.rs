@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{dir, engine, key, options, value};
+use common::{copy, dir, engine, key, named, options, value};
 use forebay::Engine;
 use forebay_kv::{Error, ErrorKind, Store};
 
@@ -59,26 +59,6 @@ fn made(engine: &Engine, at: &Path) -> Values {
     }
     store.close().wait().expect("an end");
     values
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a new directory");
-    for entry in std::fs::read_dir(from).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name");
-        match path.is_dir() {
-            true => copy(&path, &to.join(name)),
-            false => drop(std::fs::copy(&path, to.join(name)).expect("a copy")),
-        }
-    }
-}
-
-fn files(dir: &Path, end: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).expect("a directory");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|found| found == end));
-    paths.sort();
-    paths
 }
 
 /// Where the parts of a table begin: header, leaves, each inner level, the filter, the footer; and a page within each.
@@ -228,7 +208,7 @@ fn check(
     copy(made, row_at);
     let damaged = row_at.join(relative);
     inflict(&damaged, at, damage);
-    let tables = files(&row_at.join("tables"), "fkv").len();
+    let tables = named(&row_at.join("tables"), "fkv").len();
     let verified = forebay_kv::verify(engine, row_at).wait();
     let findings = match &verified {
         Ok(verified) => verified.findings.clone(),
@@ -261,7 +241,7 @@ fn check(
         }
     }
     if !errors.is_empty() {
-        let left = files(&row_at.join("tables"), "fkv").len();
+        let left = named(&row_at.join("tables"), "fkv").len();
         assert!(left >= tables, "{row}: a table went away");
     }
     if open_findings.is_none() {
@@ -279,8 +259,8 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
     let scene = Scene { engine, made, row_at: place.path().join("row"), values };
     let (mut found, mut whole, mut salvaged) = (0, 0, Vec::new());
     let tables =
-        files(&made.join("tables"), "fkv").into_iter().map(|path| (boundaries_of_table(&path), path));
-    let logs = ["log", "manifest"].into_iter().flat_map(|log| files(&made.join(log), "wal"));
+        named(&made.join("tables"), "fkv").into_iter().map(|path| (boundaries_of_table(&path), path));
+    let logs = ["log", "manifest"].into_iter().flat_map(|log| named(&made.join(log), "wal"));
     let logs = logs.map(|path| (boundaries_of_segment(&path), path));
     for (boundaries, path) in tables.chain(logs) {
         let is_table = path.extension().is_some_and(|end| end == "fkv");

@@ -7,32 +7,11 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{dir, engine, key, open, options, value};
+use common::{copy, dir, engine, key, named, open, options, value};
 use forebay::Engine;
 use forebay_kv::{ErrorKind, Store};
 
 const LOADED: u64 = 300;
-
-/// The files of a directory whose names end so, in order.
-fn named(dir: &Path, end: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).expect("a directory");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|found| found == end));
-    paths.sort();
-    paths
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a new directory");
-    for entry in std::fs::read_dir(from).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name");
-        match path.is_dir() {
-            true => copy(&path, &to.join(name)),
-            false => drop(std::fs::copy(&path, to.join(name)).expect("a copy")),
-        }
-    }
-}
 
 /// Zeros a file from a byte to its end; its length stays.
 fn zero_from(path: &Path, at: u64) {

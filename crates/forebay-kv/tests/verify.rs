@@ -61,10 +61,7 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 fn named(dir: &Path, end: &str) -> PathBuf {
-    let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|found| found == end));
-    paths.sort();
-    paths.remove(0)
+    common::named(dir, end).remove(0)
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
+use std::path::{Path, PathBuf};
+
 use forebay::{Config, Engine};
 use forebay_kv::{Options, Store};
 
@@ -68,4 +70,26 @@ pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::pa
         }
     }
     found
+}
+
+/// Returns the files of a directory with this extension, in order of their names.
+pub(crate) fn named(dir: &Path, end: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("a directory");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == end));
+    paths.sort();
+    paths
+}
+
+/// Copies a directory with all that is in it to a new one.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a new directory");
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name");
+        match path.is_dir() {
+            true => copy(&path, &to.join(name)),
+            false => drop(std::fs::copy(&path, to.join(name)).expect("a copy")),
+        }
+    }
 }
