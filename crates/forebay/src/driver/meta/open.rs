@@ -73,20 +73,6 @@ fn access(read: bool, write: bool) -> OFlags {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "freebsd"))]
-fn open_with(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    mut flags: OFlags,
-    mode: Mode,
-    direct: bool,
-) -> rustix::io::Result<OwnedFd> {
-    flags.set(OFlags::DIRECT, direct);
-    // open(2) may answer EINTR on slow devices (NFS, FUSE).
-    retry(|| rustix::fs::openat(dir, path, flags, mode))
-}
-
-#[cfg(target_vendor = "apple")]
 fn open_with(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -94,26 +80,20 @@ fn open_with(
     mode: Mode,
     direct: bool,
 ) -> rustix::io::Result<OwnedFd> {
+    #[cfg(any(target_os = "linux", target_os = "freebsd"))]
+    let flags = if direct { flags | OFlags::DIRECT } else { flags };
+    #[cfg(not(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple")))]
+    if direct {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // open(2) may answer EINTR on slow devices (NFS, FUSE).
     let file = retry(|| rustix::fs::openat(dir, path, flags, mode))?;
+    #[cfg(target_vendor = "apple")]
     if direct {
         // fcntl(2), F_NOCACHE: what there is in the place of O_DIRECT.
         rustix::fs::fcntl_nocache(&file, true)?;
     }
     Ok(file)
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "freebsd", target_vendor = "apple")))]
-fn open_with(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    flags: OFlags,
-    mode: Mode,
-    direct: bool,
-) -> rustix::io::Result<OwnedFd> {
-    if direct {
-        return Err(Errno::OPNOTSUPP);
-    }
-    retry(|| rustix::fs::openat(dir, path, flags, mode))
 }
 
 /// Refuses what has no bytes at offsets. Opening a FIFO would keep a thread of the pool until somebody opens its other
