@@ -1,13 +1,14 @@
 //! What must be undone when the program ends, also by Ctrl-C: temp files, cgroups, child processes.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::{AtFlags, Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -87,15 +88,9 @@ impl Cleanup {
         loop {
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
             let name = format!(".forebay-{label}-{}-{number}.tmp", std::process::id());
-            let path = directory.join(name);
-            let doomed = path.clone();
-            let created = self.create(
-                || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path),
-                move || {
-                    // It may be gone already; there is nobody left to tell.
-                    let _ = std::fs::remove_file(doomed);
-                },
-            );
+            let (path, place) = (directory.join(&name), Arc::new(Place::in_directory(directory, &name)?));
+            let doomed = place.clone();
+            let created = self.create(|| place.create_file(), move || doomed.remove());
             match created {
                 Ok((file, guard)) => return Ok(TempFile { path, file, guard }),
                 // Left over from a killed process that had the same number: not ours to touch.
@@ -113,10 +108,13 @@ impl Cleanup {
     pub(crate) fn temp_directory(&self, parent: &Path, label: &str) -> io::Result<TempDirectory> {
         loop {
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            let path = parent.join(format!(".forebay-{label}-{}-{number}.tmp", std::process::id()));
-            let doomed = path.clone();
-            let created = self
-                .create(|| DirBuilder::new().mode(0o700).create(&path), move || remove_directory(&doomed));
+            let name = format!(".forebay-{label}-{}-{number}.tmp", std::process::id());
+            let (path, place) = (parent.join(&name), Arc::new(Place::in_directory(parent, &name)?));
+            let doomed = place.clone();
+            let created = self.create(
+                || Ok(rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)?),
+                move || doomed.remove_directory(),
+            );
             match created {
                 Ok(((), guard)) => return Ok(TempDirectory { path, guard }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -130,14 +128,55 @@ impl Cleanup {
     }
 }
 
-/// Removes a directory with all that is in it, also while threads of this process still make files there: what was made
-/// behind the removal's back is found the next time, and once the directory itself is gone nothing more can be made.
-fn remove_directory(path: &Path) {
-    for _ in 0..REMOVALS_MAX {
-        match std::fs::remove_dir_all(path) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-            // It may be gone already; for any other failure there is nobody left to tell.
-            _ => return,
+/// A name in a directory that is held: where that directory is moved, the name goes with it, and nothing is touched in one
+/// that is put in its place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    directory: OwnedFd,
+    name: String,
+}
+
+impl Place {
+    /// # Errors
+    /// Fails when the directory is missing.
+    pub(crate) fn in_directory(directory: &Path, name: &str) -> io::Result<Self> {
+        let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(here, flags, Mode::empty())?;
+        Ok(Self { directory, name: name.to_owned() })
+    }
+
+    fn create_file(&self) -> io::Result<File> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, &self.name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(File::from(file))
+    }
+
+    /// Removes the file of this name. It may be gone already; there is nobody left to tell.
+    fn remove(&self) {
+        let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+    }
+
+    /// Removes the file of this name if it is that file, and not another that was given the name since.
+    pub(crate) fn remove_if(&self, own: &File) {
+        let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if let (Ok(there), Ok(own)) = (there, rustix::fs::fstat(own))
+            && (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        {
+            self.remove();
+        }
+    }
+
+    /// Removes a directory with all that is in it, also while threads of this process still make files there: what was
+    /// made behind the removal's back is found the next time, and once the directory itself is gone nothing more can be made.
+    fn remove_directory(&self) {
+        let path = format!("/proc/self/fd/{}/{}", self.directory.as_raw_fd(), self.name);
+        for _ in 0..REMOVALS_MAX {
+            match std::fs::remove_dir_all(&path) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                // It may be gone already; for any other failure there is nobody left to tell.
+                _ => return,
+            }
         }
     }
 }
@@ -241,6 +280,28 @@ mod tests {
             assert!(filling.join().expect("it ends with the directory").is_some());
             assert!(!path.exists());
         }
+    }
+
+    /// The directory that was measured in was moved away, and a copy of it put in its place: at the end the program removed the
+    /// copy's file, which it had not made, and left its own behind.
+    #[test]
+    fn nothing_is_removed_in_a_directory_that_took_the_place_of_the_first() {
+        let above = Cleanup::default();
+        let above =
+            above.temp_directory(&std::env::temp_dir(), "moved").expect("the temp directory is writable");
+        let (here, moved) = (above.path().join("data"), above.path().join("data.old"));
+        std::fs::create_dir(&here).expect("a new directory");
+        let cleanup = Cleanup::default();
+        let file = cleanup.temp_file(&here, "test").expect("it is writable");
+        let directory = cleanup.temp_directory(&here, "test").expect("it is writable");
+        std::fs::rename(&here, &moved).expect("it is ours");
+        std::fs::create_dir_all(directory.path()).expect("the same names again");
+        std::fs::write(file.path(), "another's").expect("the same names again");
+        std::fs::write(directory.path().join("file"), "another's").expect("the same names again");
+        let (file_path, directory_path) = (file.path().to_owned(), directory.path().to_owned());
+        drop((file, directory));
+        assert!(file_path.exists() && directory_path.join("file").exists());
+        assert_eq!(std::fs::read_dir(&moved).expect("it is ours").count(), 0);
     }
 
     #[test]

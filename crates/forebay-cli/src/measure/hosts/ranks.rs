@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::secret::Key;
-use crate::cleanup::{Cleanup, Guard};
+use crate::cleanup::{Cleanup, Guard, Place};
 use crate::exit::Failure;
 
 /// What the environment says about this process.
@@ -136,13 +136,12 @@ impl Invitation {
         let temp = cleanup.temp_file(directory, "ranks")?;
         temp.file().write_all(serde_json::to_string(self)?.as_bytes())?;
         temp.file().sync_all()?;
-        let doomed = path.to_owned();
+        let name = path.file_name().and_then(|name| name.to_str()).context("a file with a name")?;
+        let (place, own) = (Place::in_directory(directory, name)?, temp.file().try_clone()?);
         let ((), guard) = cleanup.create(
             // One of the same name was left behind by a run of this user that was killed.
             || fs::rename(temp.path(), path),
-            move || {
-                let _ = fs::remove_file(doomed);
-            },
+            move || place.remove_if(&own),
         )?;
         Ok(guard)
     }
