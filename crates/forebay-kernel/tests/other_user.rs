@@ -6,6 +6,7 @@ mod common;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use common::{Tree, become_another_user, engine};
 use forebay::Open;
@@ -16,6 +17,9 @@ const CAP_BPF: u32 = 39;
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
 /// Holds the name of the scene that a child plays.
 const SCENE: &str = "FOREBAY_KERNEL_SCENE";
+
+/// Held from the copy of a program to its start.
+static COPY: Mutex<()> = Mutex::new(());
 
 /// Runs the test `name` again in a child, where this call runs `body` with a tree that has been planted for it.
 fn scene(name: &str, body: impl FnOnce(&Path)) {
@@ -30,15 +34,24 @@ fn scene(name: &str, body: impl FnOnce(&Path)) {
     let path = dir.path().join("tree");
     std::fs::write(&path, &Tree::new(4096, 9, 1, 8).bytes).expect("the directory takes files");
     let program = dir.path().join("program");
-    std::fs::copy(std::env::current_exe().expect("this test has a file"), &program).expect("there is space");
-    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("it is ours");
-    let output = Command::new(program)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(SCENE, &path)
-        .stdin(Stdio::null())
-        .output()
-        .expect("another process");
+    let child = {
+        // A child that is born while another test writes its copy holds that copy open until it runs, and a program that is open
+        // for writing cannot be run.
+        let _turn = COPY.lock().unwrap_or_else(PoisonError::into_inner);
+        std::fs::copy(std::env::current_exe().expect("this test has a file"), &program)
+            .expect("there is space");
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("it is ours");
+        Command::new(program)
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(SCENE, &path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("another process")
+    };
+    let output = child.wait_with_output().expect("it is our child");
     let text =
         format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("1 passed"), "{name}: {}\n{text}", output.status);
