@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// There is no space for the next segment; [`State`] has the error.
     short: AtomicBool,
+    /// Bytes that the segment has left behind its last group.
+    pub(crate) left: AtomicU64,
     /// Where the log's task runs.
     shard: usize,
     state: Mutex<State>,
@@ -122,6 +124,7 @@ impl Shared {
             durable_lsn: AtomicU64::new(index.durable_lsn()),
             stop: AtomicBool::new(false),
             short: AtomicBool::new(false),
+            left: AtomicU64::new(0),
             state: Mutex::new(State {
                 groups: VecDeque::new(),
                 free: Vec::new(),
@@ -184,6 +187,12 @@ impl Shared {
     /// Whether there is no space for the next segment at present.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
+    }
+
+    /// Bytes that the segment has left behind its last group and the records that wait.
+    pub(crate) fn segment_left(&self) -> u64 {
+        let pending = self.lock().pending as u64;
+        self.left.load(Ordering::Acquire).saturating_sub(pending)
     }
 
     /// Why, if so.

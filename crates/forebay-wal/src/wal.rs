@@ -292,6 +292,13 @@ impl Wal {
         self.shared().no_space()
     }
 
+    /// Returns how many bytes the segment that is written has left for further records, framing and padding included: what a
+    /// program can still append while [`no_space`](Wal::no_space) is an error. Each group of records is padded to 4,096
+    /// bytes or what the device wants, and so is each truncation.
+    pub fn segment_bytes_left(&self) -> u64 {
+        self.shared().segment_left()
+    }
+
     /// Counts and times since the log was opened.
     pub fn stats(&self) -> Stats {
         self.shared().stats()

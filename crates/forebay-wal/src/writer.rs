@@ -218,6 +218,8 @@ impl Writer {
         }
         let header = Header { total_len: total, ..header };
         self.offset += u64::from(total);
+        let left = self.segment.bytes.saturating_sub(self.offset);
+        self.shared.left.store(left, std::sync::atomic::Ordering::Release);
         self.chain = Chain {
             epochs: header.epochs,
             previous: crc,
