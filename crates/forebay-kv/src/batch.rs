@@ -15,6 +15,8 @@ use crate::store::shared::Shared;
 pub struct Batch {
     record: Vec<u8>,
     places: Vec<u32>,
+    /// It has more than deletions.
+    grows: bool,
     /// The store that its keyspaces are of.
     store: Option<u64>,
     failed: Option<Error>,
@@ -65,7 +67,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.record.clear();
         self.places.clear();
-        (self.store, self.failed) = (None, None);
+        (self.grows, self.store, self.failed) = (false, None, None);
     }
 
     fn add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> &mut Batch {
@@ -92,6 +94,7 @@ impl Batch {
         self.record.resize(at + bytes, 0);
         record::put_entry(&mut self.record[at..], keyspace.id(), key, change);
         self.places.push(at as u32);
+        self.grows |= !matches!(change, Change::Delete);
         Ok(())
     }
 
@@ -110,6 +113,6 @@ impl Batch {
             bytes.copy_from_slice(&self.record);
             bytes[..record::HEADER_BYTES].copy_from_slice(&record::header_bytes(self.places.len() as u32));
         });
-        Ok(Some(Ready::new(shared, record, self.places.clone())))
+        Ok(Some(Ready::new(shared, record, self.places.clone(), self.grows)))
     }
 }

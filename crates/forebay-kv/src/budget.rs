@@ -41,6 +41,7 @@ use crate::admission::Pool;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::store::open::MANIFEST_BYTES;
 use crate::value::HeldBytes;
 
 /// The shares of a store's budget, in bytes, and what is used of those that are given out here.
@@ -83,6 +84,11 @@ pub(crate) struct Budget {
 }
 
 const MIB: u64 = 1 << 20;
+/// The longest table, and the shortest that is called full.
+const TABLE_BYTES_MAX: u64 = 64 * MIB;
+const TABLE_BYTES_MIN: u64 = 256 << 10;
+/// The largest reserve that nobody asked for.
+const RESERVE_MAX: u64 = 192 * MIB;
 /// Of budgets up to this the cache has the larger part.
 const SMALL: u64 = 40 * MIB;
 /// The smallest memtable that can be asked for.
@@ -185,6 +191,25 @@ impl Budget {
     pub(crate) fn log_limits(&self) -> (usize, usize) {
         let pending = self.log / 3;
         (pending as usize, ((pending / 4).min(MIB) as usize).max(4096))
+    }
+
+    /// The longest table that compactions write.
+    pub(crate) fn table_bytes_max(&self) -> u64 {
+        (self.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
+    }
+
+    /// Bytes of a segment of the log.
+    pub(crate) fn log_segment_bytes(&self, options: &Options) -> u64 {
+        let usual = (self.record as u64 + (64 << 10)).max(self.memtable).next_power_of_two();
+        options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
+    }
+
+    /// Space on disk that brings a full store through: everything in memory goes to tables, one table of the last level is
+    /// written again, and either log gets its next segment. Each such step gives back more than it took as soon as
+    /// there are deletions.
+    pub(crate) fn reserve(&self, options: &Options) -> u64 {
+        let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
+        (self.memtables + self.table_bytes_max() + logs).next_multiple_of(4096).min(RESERVE_MAX)
     }
 
     pub(crate) fn exhausted(&self, held: u64) -> Error {

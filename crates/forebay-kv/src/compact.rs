@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
+use crate::manifest::version::Version;
 use crate::merge::Bounds;
 use crate::store::flush;
 use crate::store::shared::Shared;
+use crate::store::space::Work;
 use crate::store::turn::Turn;
 
 mod out;
@@ -64,8 +66,10 @@ enum Reason {
 /// Compacts until the store closes or fails.
 pub(crate) async fn run(shared: &Arc<Shared>) {
     let compaction = &shared.compaction;
+    // The attempt of a full store in which it looked for work last.
+    let mut looked = None;
     loop {
-        let is_resting = match reason(shared).await {
+        let is_resting = match reason(shared, looked).await {
             Reason::Over => return,
             reason => reason == Reason::Rest,
         };
@@ -73,8 +77,11 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
         loop {
             let _turn = compaction.turn.take().await;
             let edits = compaction.edits();
+            let attempt = shared.full.attempt();
+            looked = Some(attempt);
             let job = shared.with_view(|view| pick::next(&view.version, &shared.pick_how(), is_resting));
             let Some(job) = job else {
+                shared.needs_no_space();
                 if is_resting {
                     compaction.is_awaited.store(false, Ordering::Release);
                     compaction.rested.store(edits + 1, Ordering::Release);
@@ -82,11 +89,15 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
                 }
                 break;
             };
-            match run::run(shared, &job).await {
-                Ok(true) => {}
+            match run::run(shared, job).await {
+                Ok(true) => shared.found_space(Work::Compaction),
                 Ok(false) => return,
+                Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                    shared.lacks_space(Work::Compaction, &error);
+                    break;
+                }
                 Err(error) => {
-                    failed(shared, error);
+                    shared.unless_closed(error);
                     return;
                 }
             }
@@ -99,11 +110,15 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
 }
 
 /// Waits until there is something to do.
-async fn reason(shared: &Arc<Shared>) -> Reason {
+async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
     let compaction = &shared.compaction;
     let now = || {
         if shared.check_writable().is_err() {
             return Some(Reason::Over);
+        }
+        // Where there is no space all that gives some back is worth the work, once for each occasion.
+        if shared.full.is_full() {
+            return (looked != Some(shared.full.attempt())).then_some(Reason::Rest);
         }
         if shared.with_view(|view| pick::is_urgent(&view.version, &shared.pick_how())) {
             return Some(Reason::Urgent);
@@ -143,12 +158,19 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
     let compaction = &shared.compaction;
     // Time may have passed without a change.
     compaction.rested.store(0, Ordering::Release);
+    let (of_flushes, of_compactions) =
+        (shared.full.patience(Work::Flush), shared.full.patience(Work::Compaction));
+    shared.try_again();
     let rests = || {
         if let Err(error) = shared.check_writable() {
             return Some(Err(error));
         }
         if shared.lock().sealed.is_empty() && compaction.has_rested() {
             return Some(Ok(()));
+        }
+        let tries = [(Work::Flush, of_flushes), (Work::Compaction, of_compactions)];
+        if let Err(error) = tries.iter().try_for_each(|(work, most)| shared.full.check_tries(*work, *most)) {
+            return Some(Err(error));
         }
         // What was flushed meanwhile is asked for again.
         if !compaction.is_awaited.swap(true, Ordering::AcqRel) {
@@ -179,29 +201,40 @@ pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -
 
 /// The next step towards the last level, in compaction's turn. Answers whether there was one.
 async fn step(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds, upto: u32) -> Result<bool> {
-    let how = shared.pick_how();
-    let job = shared.with_view(|view| pick::asked(&view.version, &how, keyspace, bounds, upto));
-    now(shared, job).await
+    now(shared, |version, how| pick::asked(version, how, keyspace, bounds, upto)).await
 }
 
 /// The next step that takes keys out of the first two levels, in compaction's turn. Answers whether there was
 /// one.
 pub(crate) async fn clear(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
-    let job = shared.with_view(|view| pick::clearing(&view.version, &shared.pick_how(), keyspace, bounds));
-    now(shared, job).await
+    now(shared, |version, how| pick::clearing(version, how, keyspace, bounds)).await
 }
 
-async fn now(shared: &Arc<Shared>, job: Option<pick::Job>) -> Result<bool> {
+/// Runs the job that is picked, if there is one, in compaction's turn.
+async fn now(
+    shared: &Arc<Shared>,
+    pick: impl Fn(&Version, &pick::How<'_>) -> Option<pick::Job>,
+) -> Result<bool> {
     shared.check_writable()?;
-    let Some(job) = job else { return Ok(false) };
-    match run::run(shared, &job).await {
-        Ok(true) => Ok(true),
-        Ok(false) => shared.check_writable().map(|()| true),
-        Err(error) => Err(failed(shared, error)),
+    let patience = shared.full.patience(Work::Compaction);
+    loop {
+        let attempt = shared.full.attempt();
+        // Again for each try: of a job that was run piece by piece some may be done.
+        let Some(job) = shared.with_view(|view| pick(&view.version, &shared.pick_how())) else {
+            return Ok(false);
+        };
+        match run::run(shared, job).await {
+            Ok(true) => {
+                shared.found_space(Work::Compaction);
+                return Ok(true);
+            }
+            Ok(false) => return shared.check_writable().map(|()| true),
+            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                shared.lacks_space(Work::Compaction, &error);
+                shared.full.check_tries(Work::Compaction, patience)?;
+                shared.next_attempt(attempt).await;
+            }
+            Err(error) => return Err(shared.unless_closed(error)),
+        }
     }
-}
-
-/// The answer after a compaction that did not come to its end: the store is read-only, unless it was closed.
-fn failed(shared: &Shared, error: Error) -> Error {
-    if *error.kind() == ErrorKind::Closed { error } else { shared.fail(&error) }
 }

@@ -33,13 +33,17 @@ enum Cause {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The system refused; [`Error::core`] has the operation, the file, the errno, and in its kind what to match on
-    /// ([`NoSpace`](forebay::ErrorKind::NoSpace), [`PermissionDenied`](forebay::ErrorKind::PermissionDenied) ...).
+    /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied), [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
     /// What was read is not what was written: [`Error::path`] and [`Error::offset`] say where. Nothing was
     /// changed on disk.
     Corruption,
     /// A table that the manifest names is not there, or is shorter than it was. Nothing was changed on disk.
     MissingTable,
+    /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is lost. An open
+    /// store goes on: reads and deletes work, compaction gives the space of what is deleted back, and puts are taken
+    /// again by themselves as soon as there is space.
+    NoSpace,
     /// An earlier write of this store failed, and nothing can be written any more; reads go on. The text and
     /// [`source`](std::error::Error::source) are that first failure's. Opening the store again recovers.
     ReadOnly,
@@ -99,6 +103,12 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset, text: text.into(), cause: None }))
     }
 
+    /// The answer to what grows while there is no space.
+    pub(crate) fn no_space(dir: &Path, text: String, cause: &Error) -> Error {
+        let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(cause.clone())));
+        Error(Arc::new(Inner { kind: ErrorKind::NoSpace, path, offset: None, text, cause }))
+    }
+
     /// The answer to writes after the first one that failed.
     pub(crate) fn read_only(&self) -> Error {
         if matches!(self.0.kind, ErrorKind::ReadOnly | ErrorKind::Closed) {
@@ -153,6 +163,14 @@ impl Error {
         }
     }
 
+    /// The failure that made the store read-only, of the answer to later writes; any other error as it is.
+    pub(crate) fn first(&self) -> Error {
+        match (&self.0.kind, &self.0.cause) {
+            (ErrorKind::ReadOnly, Some(Cause::Store(first))) => first.clone(),
+            _ => self.clone(),
+        }
+    }
+
     fn caused(kind: ErrorKind, cause: Cause) -> Error {
         Error(Arc::new(Inner { kind, path: None, offset: None, text: String::new(), cause: Some(cause) }))
     }
@@ -168,6 +186,7 @@ impl From<forebay::Error> for Error {
             forebay::ErrorKind::WaitOnShard => ErrorKind::WaitOnShard,
             forebay::ErrorKind::WaitInWorld => ErrorKind::WaitInWorld,
             forebay::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+            forebay::ErrorKind::NoSpace => ErrorKind::NoSpace,
             _ => ErrorKind::Io,
         };
         Error::caused(kind, Cause::Core(Arc::new(cause)))
@@ -181,6 +200,7 @@ impl From<forebay_wal::Error> for Error {
                 ErrorKind::Corruption
             }
             forebay_wal::ErrorKind::Poisoned => ErrorKind::ReadOnly,
+            forebay_wal::ErrorKind::NoSpace => ErrorKind::NoSpace,
             forebay_wal::ErrorKind::TooLarge { limit } => ErrorKind::TooLarge { limit: *limit },
             forebay_wal::ErrorKind::Locked => ErrorKind::Locked,
             forebay_wal::ErrorKind::Version { found } => ErrorKind::Version { found: *found },

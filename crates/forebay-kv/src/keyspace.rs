@@ -219,8 +219,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::InvalidInput`] for the empty key;
-    /// [`ErrorKind::ReadOnly`] after a write that failed, [`ErrorKind::MemoryBudget`],
-    /// [`ErrorKind::Closed`]. After `ReadOnly` the put may be in the store or not once it is opened again.
+    /// [`ErrorKind::NoSpace`] while the disk is full, and nothing was written; [`ErrorKind::ReadOnly`] after a write
+    /// that failed, [`ErrorKind::MemoryBudget`], [`ErrorKind::Closed`]. After `ReadOnly` the put may be in the store or not once it is opened again.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
     }
@@ -236,7 +236,7 @@ impl Keyspace {
     /// Removes a key, if it is there; durable when it answers. Costs what a put does.
     ///
     /// # Errors
-    /// As [`put`](Keyspace::put).
+    /// As [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only where memory or the log have no room for it either.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Delete)
     }
@@ -250,7 +250,8 @@ impl Keyspace {
         record::check(key, change)?;
         let shared = &self.handle.shared;
         let record = Record::single(self.id, key, change);
-        Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32]))
+        let grows = !matches!(change, Change::Delete);
+        Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32], grows))
     }
 
     /// Puts `new`, or deletes if it is `None`, if the key's value is `expected`, where `None` means that

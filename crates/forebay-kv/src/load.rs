@@ -57,7 +57,7 @@ impl BulkLoad {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a key that is not above the last one and for the empty one;
     /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
-    /// [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error, or when this future was
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error, or when this future was
     /// dropped unfinished, every further call answers an error, and nothing of the load will be in the store.
     pub fn add(
         &mut self,
@@ -98,6 +98,7 @@ impl BulkLoad {
 
     async fn try_put(&mut self, key: &[u8], value: &[u8], expires_s: Option<u64>) -> Result<()> {
         self.handle.shared.check_writable()?;
+        self.handle.shared.full.check_growth()?;
         record::check(key, &Change::Put { value, expires_s })?;
         // Compaction has to have memory for it.
         let limit = self.handle.shared.budget.value;
@@ -170,6 +171,7 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
     if metas.is_empty() {
         return shared.check_writable();
     }
+    shared.full.check_growth()?;
     // The levels below the first do not change but by this.
     let _turn = shared.compaction.turn.take().await;
     // What is in the way goes down first, so that little of it is left when flushes are held up.
@@ -197,9 +199,10 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
         ..Edit::default()
     };
     shared.check_writable()?;
+    shared.full.check_growth()?;
     // Whether it comes to be or not, the manifest may name them.
     drop(output.keep());
-    shared.edit(&edit, &added, |commit| commit.loads += 1).await.map_err(|error| shared.fail(&error))?;
+    shared.edit(&edit, &added, |commit| commit.loads += 1).await?;
     let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
     shared.counters.loaded.fetch_add(bytes, Ordering::Relaxed);
     Ok(())

@@ -24,6 +24,10 @@ pub(crate) use state::State;
 
 /// Edits after which the whole state is written down.
 const EDITS_MAX: u64 = 256;
+/// The same where the disk is full.
+const EDITS_MIN: u64 = 32;
+/// Bytes of the last segment that there is space for which no flush or compaction begins to use up.
+const ROOM_MIN: u64 = 64 << 10;
 
 /// The manifest of an open store.
 #[derive(Debug)]
@@ -181,6 +185,32 @@ impl Manifest {
             true => Ok(()),
             false => self.apply(&Edit { log_end: Some(end), ..Edit::default() }).await,
         }
+    }
+
+    /// Why its log finds no space for its next segment at present.
+    pub(crate) fn no_space(&self) -> Option<Error> {
+        self.wal.no_space().map(Error::from)
+    }
+
+    /// Whether that leaves too little room for edits.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match self.no_space() {
+            Some(error) if self.wal.segment_bytes_left() < ROOM_MIN => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the whole state down sooner than usual: earlier segments are free then, to be the next or to go.
+    pub(crate) async fn shrink(&self) -> Result<()> {
+        let _turn = self.turn.take().await;
+        let least = if self.wal.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
+        let is_worth_it = self.lock().edits >= least;
+        // Where there is no space for the next segment it has to fit into this one.
+        let has_room = || {
+            let room = 2 * self.state().to_edit().encode().len() as u64 + ROOM_MIN / 2;
+            self.wal.no_space().is_none() || self.wal.segment_bytes_left() > room
+        };
+        if is_worth_it && has_room() { self.write_down().await } else { Ok(()) }
     }
 
     /// Writes the whole state down and drops what lies before.

@@ -18,6 +18,7 @@ pub struct Options {
     pub(crate) store_id: Option<u64>,
     pub(crate) clock: fn() -> u64,
     pub(crate) pinned_bytes: Option<u64>,
+    pub(crate) reserve_bytes: Option<u64>,
     #[cfg(feature = "kernel")]
     pub(crate) kernel_walk: bool,
     #[cfg(feature = "kernel")]
@@ -40,6 +41,7 @@ impl Options {
             store_id: None,
             clock: seconds_since_1970,
             pinned_bytes: None,
+            reserve_bytes: None,
             #[cfg(feature = "kernel")]
             kernel_walk: false,
             #[cfg(feature = "kernel")]
@@ -105,6 +107,16 @@ impl Options {
     /// [`memtable_bytes`](Options::memtable_bytes), from 1 to 64 MiB.
     pub fn log_segment_bytes(mut self, bytes: u64) -> Options {
         self.log_segment_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of the reserve: a file in the store's directory that holds space and no data. When the file system is full it
+    /// is given up, so that deletions can be written to tables and compacted, which gives space back; then it is
+    /// allocated again. 0: none, and a full store may not get smaller by deletes. At most 1 TiB. Default: the share of
+    /// memtables, one table and a segment of either log, at most 192 MiB (161 MiB with 256 MiB of memory, 8 MiB with 16);
+    /// half or a quarter of it where there is less space when the store is opened. File systems without fallocate(2) have none.
+    pub fn reserve_bytes(mut self, bytes: u64) -> Options {
+        self.reserve_bytes = Some(bytes);
         self
     }
 

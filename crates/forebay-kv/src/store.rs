@@ -25,6 +25,7 @@ mod recover;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod signal;
+pub(crate) mod space;
 mod stats;
 pub(crate) mod swap;
 mod tasks;
@@ -59,7 +60,8 @@ const KEYSPACES_MAX: usize = 1024;
 ///
 /// A write, a flush or a table that fails makes the store *read-only*: every later write answers
 /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) with that first failure as its source; reads go on.
-/// Opening the store again recovers, also when it was space that was missing.
+/// Opening the store again recovers. Where it is space that is missing the store is *full* instead: puts return
+/// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is some, deletes are taken and give some back.
 ///
 /// When the last handle is dropped what is queued is still written, in the background;
 /// [`close`](Store::close) tells when that is done. The engine lives as long as the store.
@@ -219,7 +221,7 @@ impl Store {
     /// the log has given it up.
     ///
     /// # Errors
-    /// As [`Keyspace::put`].
+    /// As [`Keyspace::put`]; [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) only if it was tried and found none.
     pub fn flush(&self) -> Answer<'_, ()> {
         Answer::new(&self.shared().engine, flush::everything(self.shared()))
     }

@@ -8,9 +8,6 @@ use crate::error::Result;
 use crate::store::shared::Shared;
 use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
 
-/// The longest table.
-const TABLE_BYTES_MAX: u64 = 64 << 20;
-const TABLE_BYTES_MIN: u64 = 256 << 10;
 /// Memory of the writer is looked at once in so many entries.
 const LOOK: u64 = 64;
 
@@ -46,7 +43,7 @@ impl Output {
         Output {
             shared: shared.clone(),
             spec,
-            bytes_max: (shared.budget.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX),
+            bytes_max: shared.budget.table_bytes_max(),
             memory_max: (depth + 1) * buffer_bytes as u64 + memory / 3,
             writer: None,
             metas: Vec::new(),

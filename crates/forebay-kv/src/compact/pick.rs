@@ -4,6 +4,7 @@
 //! and those whose target would be less than a few memtables have nothing: level 0 is compacted past them. So
 //! what lies above the last level is at most an eighth of it at rest. A deletion counts with what it deletes.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::budget::Budget;
@@ -37,6 +38,25 @@ pub(crate) struct Job {
     pub(crate) levels: Arc<Levels>,
 }
 
+/// A part of a job: the keys within bounds.
+pub(crate) struct Piece {
+    pub(crate) keyspace: u32,
+    level: usize,
+    target: usize,
+    upper: Vec<Arc<Table>>,
+    lower: Arc<Table>,
+    pub(crate) bounds: Bounds,
+    pub(crate) is_last: bool,
+}
+
+impl Piece {
+    /// As a job of the keyspace's levels as they are now.
+    pub(crate) fn into_job(self, levels: Arc<Levels>) -> Job {
+        let Piece { keyspace, level, target, upper, lower, .. } = self;
+        Job { keyspace, level, target, upper, lower: vec![lower], levels }
+    }
+}
+
 /// A keyspace's levels as they are and as they should be.
 struct Shape<'l> {
     levels: &'l Arc<Levels>,
@@ -46,6 +66,8 @@ struct Shape<'l> {
     /// Bytes of an entry of the last level.
     entry_bytes: u64,
     now_s: u64,
+    /// Bytes of level 0 that are compacted at once.
+    level0_bytes_max: u64,
 }
 
 impl<'l> Shape<'l> {
@@ -63,7 +85,8 @@ impl<'l> Shape<'l> {
             let entries: u64 = levels.level(level).iter().map(|table| table.meta().entries).sum();
             levels.bytes(level) / entries.max(1)
         });
-        Shape { levels, base, targets, entry_bytes, now_s: how.now_s }
+        let level0_bytes_max = if how.is_full { how.budget.memtable } else { u64::MAX };
+        Shape { levels, base, targets, entry_bytes, now_s: how.now_s, level0_bytes_max }
     }
 
     /// A table's bytes, and those that it deletes.
@@ -122,6 +145,11 @@ impl<'l> Shape<'l> {
         (0..LAST).find(|level| is_restless && !self.levels.level(*level).is_empty())
     }
 
+    /// The first level above the last that has deletions.
+    fn deleting(&self) -> Option<usize> {
+        (0..LAST).find(|level| self.levels.level(*level).iter().any(|table| table.meta().deleted > 0))
+    }
+
     /// Bytes that compaction has to rewrite.
     fn pending(&self) -> u64 {
         let over = (1..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level]));
@@ -142,7 +170,14 @@ impl<'l> Shape<'l> {
         let level0 = self.levels.level(0);
         // Those from the newest that is meant on: none may stay behind what is newer.
         let first = level0.iter().position(|table| is_meant(table)).unwrap_or(level0.len());
-        level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..].to_vec()
+        let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
+        let mut bytes = 0;
+        let fits = |table: &&Arc<Table>| {
+            bytes += table.meta().bytes;
+            bytes <= self.level0_bytes_max
+        };
+        let count = meant.iter().rev().take_while(fits).count().max(1).min(meant.len());
+        meant[meant.len() - count..].to_vec()
     }
 
     /// The table of a level whose move frees most for what it costs.
@@ -182,6 +217,8 @@ pub(crate) struct How<'b> {
     pub(crate) budget: &'b Budget,
     /// The seconds since 1970, now.
     pub(crate) now_s: u64,
+    /// There is no space on disk: as little at once as can be.
+    pub(crate) is_full: bool,
 }
 
 /// Bytes of a table's values that have expired, about: as if expiries came one after the other at even
@@ -200,7 +237,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
     version.keyspaces().map(move |(keyspace, levels)| (keyspace, Shape::of(levels, how)))
 }
 
-/// The most urgent job; `is_resting` also those that only save space.
+/// The most urgent job; `is_resting` also those that only save space, and where there is none on disk all that have
+/// deletions.
 pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
@@ -211,10 +249,12 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
     }
     let part = if is_resting { REST } else { EXPIRED };
     let stale = |(keyspace, shape): (u32, Shape<'_>)| Some(shape.again(keyspace, shape.stale(part)?));
+    let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.restless()?);
     shapes(version, how)
         .find_map(stale)
         .or_else(|| shapes(version, how).filter(|_| is_resting).find_map(restless))
+        .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
 }
 
 /// Whether there is work that does not wait for rest.
@@ -288,6 +328,22 @@ pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<
 }
 
 impl Job {
+    /// The same in pieces, each of which takes space for one table of the target: the keys up to the end of each of those.
+    /// The upper tables stay until the last piece; what they have in common with the pieces before is the same.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = Piece> {
+        let Job { keyspace, level, target, upper, lower, .. } = self;
+        let mut low = Bound::Unbounded;
+        let last = lower.len().saturating_sub(1);
+        // One table is not held until the next piece, so that its space is free by then.
+        lower.into_iter().enumerate().map(move |(index, table)| {
+            let end = table.meta().largest.to_vec();
+            let is_last = index == last;
+            let high = if is_last { Bound::Unbounded } else { Bound::Included(end.clone()) };
+            let bounds = Bounds { low: std::mem::replace(&mut low, Bound::Excluded(end)), high };
+            Piece { keyspace, level, target, upper: upper.clone(), lower: table, bounds, is_last }
+        })
+    }
+
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.upper.iter().chain(&self.lower)
     }

@@ -21,7 +21,14 @@ const SLICE_ENTRIES: usize = 32;
 const SLICE_BYTES: usize = 16 << 10;
 
 /// Runs a job. Answers whether it was done: a store that closes ends it, and nothing has changed.
-pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
+///
+/// Where there is no space on disk a job is run piece by piece: the tables that a piece has written again go before the next
+/// begins, so it takes space for one of them. A job of which some pieces are done is picked again from its beginning.
+///
+/// # Errors
+/// After `NoSpace` nothing has changed but by the pieces that were done. Errors of the manifest make the store read-only.
+pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
+    shared.manifest.check_room()?;
     if job.is_move() {
         let added = job.upper.iter().map(|table| (job.target as u8, table.clone())).collect::<Vec<_>>();
         let edit = Edit {
@@ -33,10 +40,28 @@ pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
         shared.counters.moved.fetch_add(job.upper.len() as u64, Ordering::Relaxed);
         return Ok(true);
     }
+    if !shared.full.is_full() || job.lower.len() < 2 {
+        return part(shared, &job, Bounds::ALL, true).await;
+    }
+    for piece in job.into_pieces() {
+        let Some(levels) = shared.with_view(|view| view.version.keyspace(piece.keyspace).cloned()) else {
+            return Ok(true);
+        };
+        shared.manifest.check_room()?;
+        let (bounds, is_last) = (piece.bounds.clone(), piece.is_last);
+        if !part(shared, &piece.into_job(levels), bounds, is_last).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs a job for the keys within bounds; the last part gives up the upper tables.
+async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
     let memory = shared.budget.tables / 2;
     let _buffers = Held::new(Some(&shared.budget.tables_used), memory);
     let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
-    let is_done = match merge(shared, job, memory / 2, &mut output).await {
+    let is_done = match merge(shared, job, bounds, memory / 2, &mut output).await {
         Ok(is_whole) => is_whole,
         Err(error) => {
             output.abandon().await;
@@ -68,12 +93,16 @@ pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
     }
     let edit = Edit {
         next_table: written.iter().map(|meta| meta.id + 1).max().unwrap_or(0),
-        removed: job.inputs().map(|table| table.id()).collect(),
+        removed: job
+            .inputs()
+            .skip(if is_last { 0 } else { job.upper.len() })
+            .map(|table| table.id())
+            .collect(),
         added: written.iter().map(|meta| (job.target as u8, meta.clone())).collect(),
         ..Edit::default()
     };
     if is_hasty() {
-        for table in job.inputs() {
+        for table in job.inputs().filter(|_| is_last) {
             shared.remove_table(table.id()).await;
         }
     }
@@ -90,11 +119,17 @@ pub(super) async fn run(shared: &Arc<Shared>, job: &Job) -> Result<bool> {
 }
 
 /// Writes what stays. Answers whether it came to the end.
-async fn merge(shared: &Arc<Shared>, job: &Job, memory: u64, output: &mut Output) -> Result<bool> {
+async fn merge(
+    shared: &Arc<Shared>,
+    job: &Job,
+    bounds: Bounds,
+    memory: u64,
+    output: &mut Output,
+) -> Result<bool> {
     let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
     let runs = if job.level == 0 { job.upper.len() } else { 1 } + usize::from(!job.lower.is_empty());
     let how = limit(how, memory / runs as u64, u64::from(shared.options.leaf_bytes));
-    let bounds = Arc::new(Bounds::ALL);
+    let bounds = Arc::new(bounds);
     let uppers = match job.level {
         0 => job.upper.chunks(1),
         _ => job.upper.chunks(job.upper.len().max(1)),

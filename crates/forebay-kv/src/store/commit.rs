@@ -23,14 +23,16 @@ pub(crate) struct Ready {
     pub(crate) record: Record,
     /// Where its entries are.
     pub(crate) places: Vec<u32>,
+    /// It has more than deletions.
+    grows: bool,
     /// As long as its writer has it, it is memory that the program holds.
     _held: Held,
 }
 
 impl Ready {
-    pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>) -> Ready {
+    pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
         let held = Held::new(Some(shared.cache.held()), record.memory_bytes());
-        Ready { record, places, _held: held }
+        Ready { record, places, grows, _held: held }
     }
 }
 
@@ -67,11 +69,17 @@ impl Shared {
         }
         let mut commit = self.lock();
         self.check_writable()?;
+        self.look_at_logs();
+        match ready.grows {
+            true => self.full.check_growth()?,
+            false => self.check_log_room(ready.record.len())?,
+        }
         if !check(&commit) {
             return Ok(Tried::Refused);
         }
         let is_turn = commit.sealed.is_empty() || self.gate.is_turn(place);
         if !is_turn || !self.has_space(&mut commit, cost)? {
+            self.full.check_flush()?;
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
             return Ok(Tried::NoSpace);
         }
@@ -170,12 +178,20 @@ impl Shared {
     ) -> Result<Place<'a>> {
         let place = place.unwrap_or_else(|| self.gate.join());
         let cost = memtable::cost(ready.record.len(), ready.places.len());
-        let is_free = |is_first| match self.check_writable() {
+        let check = || match ready.grows {
+            true => self.check_writable().and_then(|()| self.full.check_growth()),
+            false => self.check_writable(),
+        };
+        let is_free = |is_first| match check() {
             Err(error) => Some(Err(error)),
             Ok(()) => {
                 let commit = self.lock();
                 let is_turn = is_first || commit.sealed.is_empty();
-                (is_turn && self.is_free(&commit, cost)).then_some(Ok(()))
+                match is_turn && self.is_free(&commit, cost) {
+                    true => Some(Ok(())),
+                    // Nothing makes room where flushes find no space.
+                    false => self.full.check_flush().err().map(Err),
+                }
             }
         };
         place.until(is_free).await?;
@@ -208,7 +224,10 @@ impl<'a> Write<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared>, ready: Result<Ready>) -> Write<'a> {
         let stage = match ready {
             Err(error) => Stage::Failed(error),
-            Ok(ready) if shared.throttle.delay().is_zero() => Stage::Ready(ready, None),
+            // In a full store puts are refused, and deletes are what helps.
+            Ok(ready) if shared.throttle.delay().is_zero() || shared.full.is_full() => {
+                Stage::Ready(ready, None)
+            }
             Ok(ready) => {
                 let slowed = async move {
                     shared.counters.slowed.fetch_add(1, Ordering::Relaxed);

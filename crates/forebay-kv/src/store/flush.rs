@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use forebay_wal::Lsn;
 
 use super::shared::{Commit, Shared};
-use crate::error::Result;
+use super::space::Work;
+use crate::error::{ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
 use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
@@ -19,15 +20,27 @@ const BATCH: usize = 32;
 /// Seals what is in memory and waits until it is in tables.
 pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
     shared.check_writable()?;
+    let patience = shared.full.patience(Work::Flush);
     let upto = seal(shared, |_| ());
-    flushed(shared, upto).await
+    shared.try_again();
+    flushed(shared, upto, patience).await
 }
 
 /// Writes everything in memory to tables, before the store has tasks.
 pub(super) async fn now(shared: &Arc<Shared>) -> Result<()> {
     seal(shared, |_| ());
-    while oldest(shared).await? {}
+    while oldest_now(shared).await? {}
     Ok(())
+}
+
+/// As [`oldest`], before the store has tasks: on a full disk the reserve is given up.
+pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
+    match oldest(shared).await {
+        Err(error) if *error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
+            oldest(shared).await
+        }
+        done => done,
+    }
 }
 
 /// Seals what is in memory; answers the last record of it. `also` runs in the same moment.
@@ -52,20 +65,21 @@ impl Drop for Hold<'_> {
 /// Flushes what was written so far, and nothing else until the answer is dropped. Only one may be held.
 pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
     shared.check_writable()?;
-    let hold = Hold(shared);
+    let (hold, patience) = (Hold(shared), shared.full.patience(Work::Flush));
     let upto = seal(shared, |upto| shared.flush_limit.store(upto, Ordering::Release));
-    flushed(shared, upto).await?;
+    shared.try_again();
+    flushed(shared, upto, patience).await?;
     Ok(hold)
 }
 
-/// Waits until a record is in tables.
-async fn flushed(shared: &Shared, upto: u64) -> Result<()> {
+/// Waits until a record is in tables, or flushes found no space so often.
+async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
     shared
         .space
         .until(|| match shared.check_writable() {
             _ if shared.lock().flushed >= upto => Some(Ok(())),
             Err(error) => Some(Err(error)),
-            Ok(()) => None,
+            Ok(()) => shared.full.check_tries(Work::Flush, patience).err().map(Err),
         })
         .await
 }
@@ -91,15 +105,16 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
         // Snapshots may keep it: then the cache gets so much less. Where it has no more, the next writer is told.
         None => drop(shared.check_held()),
     }
-    shared.wal.truncate_before(Lsn(last + 1)).await?;
+    shared.wal.truncate_before(Lsn(last + 1)).await.map_err(|error| shared.log_error(error))?;
     Ok(true)
 }
 
 async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     let last = memtables.last_lsn();
+    shared.manifest.check_room()?;
     // A table must not have what the log may lose: the log would give its number away again.
     if shared.wal.durable_lsn().0 < last {
-        shared.wal.sync().await?;
+        shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
     }
     if is_cut_too_soon() {
         shared.wal.truncate_before(Lsn(last + 1)).await?;

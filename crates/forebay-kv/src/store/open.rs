@@ -100,6 +100,9 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
     if options.log_segment_bytes.is_some_and(|bytes| !is_segment(bytes)) {
         return refused("log_segment_bytes must be a multiple of 4,096 from 64 KiB to 1 GiB");
     }
+    if options.reserve_bytes.is_some_and(|bytes| bytes > 1 << 40) {
+        return refused("reserve_bytes must be at most 1 TiB");
+    }
     if options.store_id == Some(0) {
         return refused("store_id must not be 0");
     }
@@ -150,8 +153,9 @@ impl Scene {
         match self.rest(budget, &manifest, &there).await {
             Ok((cache, version, tables, wal, log, budget, refused)) => {
                 let Scene { engine, dir, options } = self;
-                let dir = dir.path().to_path_buf();
-                let parts = Parts { engine, dir, tables, options, budget, cache, wal, manifest, version };
+                let (home, dir) = (dir.clone(), dir.path().to_path_buf());
+                let parts =
+                    Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version };
                 let shared = Arc::new(Shared::new(parts));
                 let recovery = Recovery { log, manifest: found, refused, ..Recovery::default() };
                 match recover::recover(&shared, recovery, &there).await {
@@ -163,7 +167,7 @@ impl Scene {
                         // So that the next open does not find them locked.
                         let _ = shared.wal.close().await;
                         let _ = shared.manifest.close().await;
-                        Err(error)
+                        Err(error.first())
                     }
                 }
             }
@@ -327,10 +331,8 @@ impl Scene {
 
     fn log_options(&self, budget: &Budget, is_begun: bool) -> forebay_wal::Options {
         let (pending, group) = budget.log_limits();
-        let usual = (budget.record as u64 + (64 << 10)).max(budget.memtable).next_power_of_two();
-        let segment = self.options.log_segment_bytes.unwrap_or(usual.clamp(1 << 20, 64 << 20));
         let options = forebay_wal::Options::new()
-            .segment_bytes(segment)
+            .segment_bytes(budget.log_segment_bytes(&self.options))
             .record_bytes_max(budget.record)
             .pending_bytes_max(pending)
             .group_bytes_max(group)

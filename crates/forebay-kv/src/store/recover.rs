@@ -108,7 +108,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
                 }
             }
             // A smaller budget than the one that it was written with.
-            flush::oldest(shared).await?;
+            flush::oldest_now(shared).await?;
         }
         shared.counters.replayed.fetch_add(1, Ordering::Relaxed);
         forebay::shard::yield_if_needed().await;

@@ -8,6 +8,7 @@ use forebay_wal::Recovery;
 
 use super::open::{LOG, MANIFEST, TABLES};
 use super::shared::table_id;
+use super::space::RESERVE;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::State;
@@ -44,7 +45,7 @@ impl Entries {
                 Some(MANIFEST) => found.manifest = true,
                 Some(LOG) => found.log = true,
                 Some(TABLES) => found.tables = true,
-                Some(LOST_AND_FOUND) => {}
+                Some(LOST_AND_FOUND | RESERVE) => {}
                 Some(checkpoint::MARK) => found.is_unfinished = true,
                 _ => found.strangers.push(entry.name().to_string_lossy().into_owned()),
             }

@@ -11,13 +11,14 @@ use forebay_wal::Wal;
 
 use super::gate::Gate;
 use super::signal::Signal;
+use super::space::Space;
 use super::stats::Counters;
 use super::throttle::Throttle;
 use super::turn::Turn;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, Pinning};
 use crate::compact::{Compaction, pick};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::KernelWalks;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     /// The path by which it was opened, for messages: the directory may have been moved since.
     pub(crate) dir: PathBuf,
+    /// The directory, wherever it is now.
+    pub(super) home: Dir,
     /// The directory of the tables, wherever it is now.
     pub(crate) tables: Dir,
     pub(crate) options: Options,
@@ -64,6 +67,8 @@ pub(crate) struct Shared {
     /// Where writers wait for memory.
     pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
+    /// Whether there is space on disk.
+    pub(crate) full: Space,
     /// Memtables with newer records are not flushed for now.
     pub(crate) flush_limit: AtomicU64,
     pub(crate) counters: Counters,
@@ -112,6 +117,7 @@ impl Commit {
 pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) dir: PathBuf,
+    pub(crate) home: Dir,
     pub(crate) tables: Dir,
     pub(crate) options: Options,
     pub(crate) budget: Budget,
@@ -123,7 +129,7 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Shared {
-        let Parts { engine, dir, tables, options, budget, cache, wal, manifest, version } = parts;
+        let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let commit = Commit {
             active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
@@ -136,6 +142,7 @@ impl Shared {
             kernel: KernelWalks::new(&options, budget.cache),
             engine,
             dir,
+            home,
             tables,
             options,
             budget,
@@ -157,6 +164,7 @@ impl Shared {
             throttle: Throttle::default(),
             gate: Gate::default(),
             compaction: Compaction::default(),
+            full: Space::default(),
             flush_limit: AtomicU64::new(u64::MAX),
             counters: Counters::default(),
             work: Signal::default(),
@@ -273,12 +281,17 @@ impl Shared {
 
     /// What picking a compaction depends on besides the tables.
     pub(crate) fn pick_how(&self) -> pick::How<'_> {
-        pick::How { budget: &self.budget, now_s: self.now_s() }
+        pick::How { budget: &self.budget, now_s: self.now_s(), is_full: self.full.is_full() }
+    }
+
+    /// An error after which something may have changed on disk: the store is read-only, unless it was closed.
+    pub(crate) fn unless_closed(&self, error: Error) -> Error {
+        if *error.kind() == ErrorKind::Closed { error } else { self.fail(&error) }
     }
 
     /// Makes a change of the tables durable, shows it to readers, and gives up the tables that it removes:
     /// their files go when the last reader has. `added` are the opened tables that the edit adds; `also` may
-    /// change the commit section in the same moment.
+    /// change the commit section in the same moment. After an error the store is read-only.
     pub(crate) async fn edit(
         &self,
         edit: &Edit,
@@ -286,7 +299,8 @@ impl Shared {
         also: impl FnOnce(&mut Commit),
     ) -> Result<()> {
         let edit = &Edit { log_end: Some(self.wal.durable_end()), ..edit.clone() };
-        self.manifest.apply(edit).await?;
+        self.manifest.apply(edit).await.map_err(|error| self.unless_closed(error))?;
+        self.look_at_logs();
         let mut retired: Vec<Arc<Table>> = Vec::new();
         {
             let mut commit = self.lock();

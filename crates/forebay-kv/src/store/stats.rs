@@ -54,6 +54,10 @@ pub struct Stats {
     pub kernel_fell_back: u64,
     /// Why the kernel walks none, if it was to and cannot; known from the first attempt on.
     pub kernel_refused: Option<String>,
+    /// Why puts return [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) at present: the store is full.
+    pub full: Option<crate::Error>,
+    /// Bytes of the file that holds space for a full store; 0 while the store is full, and where there is none.
+    pub reserve_bytes: u64,
     /// The failure that made the store read-only.
     pub failed: Option<crate::Error>,
 }
@@ -233,6 +237,8 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         kernel_walks,
         kernel_fell_back,
         kernel_refused,
+        full: shared.full.why(),
+        reserve_bytes: shared.full.reserve_bytes(),
         failed: shared.has_failed(),
     }
 }

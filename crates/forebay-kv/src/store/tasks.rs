@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::flush;
 use super::shared::Shared;
+use super::space::{self, Work};
 use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
@@ -35,6 +36,12 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
         let _task = task;
         compact::run(&compactor).await;
     }));
+    let (spacer, class) = (shared.clone(), shared.options.background);
+    let task = shared.begin_task();
+    drop(shared.engine.spawn_on_shard(background, class, move || async move {
+        let _task = task;
+        space::run(&spacer).await;
+    }));
     let (remover, class) = (shared.clone(), shared.options.background);
     let task = shared.begin_task();
     drop(shared.engine.spawn_on_shard(background, class, move || async move {
@@ -56,18 +63,27 @@ impl Drop for Ending {
 /// Flushes until the store closes, then closes the logs.
 async fn run(ending: Ending) {
     let shared = &ending.0;
+    // The attempt in which the last flush found no space.
+    let mut lacked = None;
     loop {
         let limit = || shared.flush_limit.load(Ordering::Acquire);
         let is_oldest_due =
             || shared.lock().sealed.front().is_some_and(|oldest| oldest.last_lsn() <= limit());
-        let has_sealed = || shared.check_writable().is_ok() && is_oldest_due();
+        let is_new = || lacked != Some(shared.full.attempt()) || !shared.full.is_full();
+        let has_sealed = || shared.check_writable().is_ok() && is_new() && is_oldest_due();
         let is_work = || shared.is_closing() || has_sealed();
         shared.work.until(|| is_work().then_some(())).await;
         if shared.is_closing() {
             break;
         }
-        if let Err(error) = flush::oldest(shared).await {
-            shared.fail(&error);
+        let attempt = shared.full.attempt();
+        match flush::oldest(shared).await {
+            Ok(_) => shared.found_space(Work::Flush),
+            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                lacked = Some(attempt);
+                shared.lacks_space(Work::Flush, &error);
+            }
+            Err(error) => drop(shared.fail(&error)),
         }
     }
     shared.tasks_end().await;
@@ -108,6 +124,7 @@ async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
     for name in files.iter().filter_map(|file| file.file_name()) {
         let _ = shared.tables.remove_file(name).await;
     }
+    shared.gave_space_back();
 }
 
 /// Waits until the store has ended.
@@ -138,6 +155,7 @@ pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> R
 async fn make(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
     let _turn = shared.keyspace_turn.take().await;
     shared.check_writable()?;
+    shared.full.check_growth()?;
     let known = shared.with_view(|view| {
         let ids: Vec<u32> = view.version.keyspaces().map(|(id, _)| id).collect();
         (view.version.keyspace_named(name), ids.len(), ids.last().map_or(0, |id| id + 1))

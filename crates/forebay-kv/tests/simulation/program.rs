@@ -8,7 +8,7 @@ use forebay::sim::{self, Rule};
 use forebay_kv::{Error, ErrorKind, Snapshot, Swapped};
 
 use crate::model::{At, KEYS, Model, OPEN_MAX, SPACES, State, WRITERS};
-use crate::store::{Open, Shape, bytes, is_failure, key, number, rest};
+use crate::store::{Open, Shape, bytes, is_failure, is_full, key, number, rest};
 
 /// The model, which all tasks of a life share.
 #[derive(Clone, Debug, Default)]
@@ -263,7 +263,9 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
                 match sim::dropped_after(polls, open.write(me, &changes)).await {
                     None => {}
                     Some(Ok(())) => shared.lock().acknowledge(me, number),
-                    Some(Err(error)) if matches!(error.kind(), ErrorKind::TooLarge { .. }) => {
+                    Some(Err(error))
+                        if matches!(error.kind(), ErrorKind::TooLarge { .. }) || is_full(&error) =>
+                    {
                         shared.lock().refused(me, number);
                     }
                     Some(Err(error)) => return Err(error.into()),
@@ -277,11 +279,11 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
                     pasts.clear();
                 }
             }
-            13 if sim::random(3) == 0 => open.store.flush().await?,
+            13 if sim::random(3) == 0 => unless_full(open.store.flush().await)?,
             14 => rest(2_000).await,
             15 => scan(open, shared, me).await?,
-            16 if sim::random(2) == 0 => open.store.compact().await?,
-            16 => open.store.settle().await?,
+            16 if sim::random(2) == 0 => unless_full(open.store.compact().await)?,
+            16 => unless_full(open.store.settle().await)?,
             17 if shared.lock().open(me) < OPEN_MAX => load(open, shared, me).await?,
             _ => read(open, shared, me).await?,
         }
@@ -320,9 +322,20 @@ async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let entries: Vec<(At, u64)> = entries.collect();
     let changes = entries.iter().map(|(at, value)| (*at, Some(*value))).collect();
     let number = shared.lock().begin(me, changes);
-    open.load(me, &entries).await?;
-    shared.lock().acknowledge(me, number);
+    match open.load(me, &entries).await {
+        Ok(()) => shared.lock().acknowledge(me, number),
+        Err(error) if is_full(&error) => shared.lock().refused(me, number),
+        Err(error) => return Err(error.into()),
+    }
     Ok(())
+}
+
+/// A full store goes on: it must not have failed.
+fn unless_full(answer: Result<(), Error>) -> Result<(), Error> {
+    match answer {
+        Err(error) if is_full(&error) => Ok(()),
+        other => other,
+    }
 }
 
 fn change(shared: &Shared, me: u8, at: At) -> (At, Option<u64>) {
@@ -342,6 +355,7 @@ async fn write(open: &Open, shared: &Shared, me: u8, changes: Vec<(At, Option<u6
         Err(error) if matches!(error.kind(), ErrorKind::TooLarge { .. }) && changes.len() > 1 => {
             shared.lock().refused(me, number);
         }
+        Err(error) if is_full(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),
     }
     Ok(())
@@ -368,6 +382,7 @@ async fn swap(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
             }
         }
         Ok(answer) => return Err(Stop::Wrong(format!("a swap of {current:x?} answered {answer:?}"))),
+        Err(error) if is_full(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),
     }
     Ok(())

@@ -190,7 +190,12 @@ impl Open {
 
 /// Whether `error` is what a call may answer when the system under the store failed.
 pub(crate) fn is_failure(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly)
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::NoSpace)
+}
+
+/// Whether a store answers so that is full: nothing was changed, and it goes on.
+pub(crate) fn is_full(error: &Error) -> bool {
+    *error.kind() == ErrorKind::NoSpace
 }
 
 /// A short time.

@@ -63,8 +63,10 @@ impl Shared {
         self.ended.load(Ordering::Acquire)
     }
 
-    fn tell_all(&self) {
-        [&self.work, &self.space, &self.changed, &self.end].into_iter().for_each(Signal::tell);
+    pub(in crate::store) fn tell_all(&self) {
+        [&self.work, &self.space, &self.changed, &self.end, &self.full.bell]
+            .into_iter()
+            .for_each(Signal::tell);
         self.throttle.tell();
         self.gate.tell_all();
     }

@@ -1,0 +1,360 @@
+//! A full disk: which work lacks space, what is refused meanwhile, and the reserve that makes a full store shrink.
+//!
+//! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One task here does
+//! what the state needs. It gives the reserve up, so that deletions find their way to the last level; it has the
+//! work tried again whenever space may have come back, and twice a second; and it ends the state when the reserve
+//! can be allocated again. That is more space than the work had lacked, so the state does not come and go.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay::Open;
+
+use super::shared::Shared;
+use super::signal::Signal;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The file that only holds space.
+pub(crate) const RESERVE: &str = "reserve";
+/// The time after which what found no space is tried again, whatever happened.
+const AGAIN: Duration = Duration::from_millis(500);
+/// A store that is opened takes its reserve or so many times half of it, as there is space.
+const HALVINGS: u32 = 2;
+
+/// Bytes of the log's last segment that deletes leave to what the log itself has to write.
+const LOG_ROOM: u64 = 32 << 10;
+
+/// What may find no space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Flush,
+    Compaction,
+    /// The reserve of a store that is being opened, or a segment of the log.
+    Other,
+}
+
+/// How some work fared.
+#[derive(Debug, Default)]
+struct Tries {
+    /// It found no space the last time.
+    is_lacking: AtomicBool,
+    /// Counts the times that it found none.
+    failures: AtomicU64,
+}
+
+/// Whether a store is full, and its reserve.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    is_full: AtomicBool,
+    /// The answer to what is refused meanwhile.
+    why: Mutex<Option<Error>>,
+    flush: Tries,
+    compaction: Tries,
+    /// Counts the occasions to try again.
+    attempts: AtomicU64,
+    /// The bytes of the file, and those that it has to have for the state to end; 0 without one.
+    reserve: AtomicU64,
+    goal: AtomicU64,
+    /// Space may have come back.
+    is_rung: AtomicBool,
+    /// The store became full, space may have come back, or the store ends.
+    pub(super) bell: Signal,
+}
+
+impl Tries {
+    fn is_lacking(&self) -> bool {
+        self.is_lacking.load(Ordering::Acquire)
+    }
+}
+
+impl Space {
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Acquire)
+    }
+
+    /// Why the store is full, if it is.
+    pub(crate) fn why(&self) -> Option<Error> {
+        match self.is_full() {
+            true => self.why.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            false => None,
+        }
+    }
+
+    /// An error for what grows while the store is full.
+    pub(crate) fn check_growth(&self) -> Result<()> {
+        self.why().map_or(Ok(()), Err)
+    }
+
+    /// An error for what waits for a flush that finds no space.
+    pub(crate) fn check_flush(&self) -> Result<()> {
+        match self.flush.is_lacking() {
+            true => self.check_growth(),
+            false => Ok(()),
+        }
+    }
+
+    /// The number of the present attempt: who found no space in it waits for the next.
+    pub(crate) fn attempt(&self) -> u64 {
+        self.attempts.load(Ordering::Acquire)
+    }
+
+    /// The failures of some work that whoever needs it waits out: of a store that is not full one, after which the reserve is
+    /// given up and the work tried again.
+    pub(crate) fn patience(&self, work: Work) -> u64 {
+        self.failures(work) + u64::from(!self.is_full())
+    }
+
+    /// The error of work that found no space more often than is waited out.
+    pub(crate) fn check_tries(&self, work: Work, patience: u64) -> Result<()> {
+        match self.failures(work) > patience && self.tries(work).is_some_and(Tries::is_lacking) {
+            true => self.check_growth(),
+            false => Ok(()),
+        }
+    }
+
+    fn failures(&self, work: Work) -> u64 {
+        self.tries(work).map_or(0, |tries| tries.failures.load(Ordering::Acquire))
+    }
+
+    /// The bytes that the reserve has.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.reserve.load(Ordering::Relaxed)
+    }
+
+    fn lacks_something(&self) -> bool {
+        self.flush.is_lacking() || self.compaction.is_lacking()
+    }
+
+    fn tries(&self, work: Work) -> Option<&Tries> {
+        match work {
+            Work::Flush => Some(&self.flush),
+            Work::Compaction => Some(&self.compaction),
+            Work::Other => None,
+        }
+    }
+
+    /// Space may have come back.
+    fn ring(&self) {
+        if self.is_full() {
+            self.is_rung.store(true, Ordering::Release);
+            self.bell.tell();
+        }
+    }
+}
+
+impl Shared {
+    /// Takes note that some work found no space. The store is full from now on.
+    pub(crate) fn lacks_space(&self, work: Work, cause: &Error) {
+        let space = &self.full;
+        if let Some(tries) = space.tries(work) {
+            tries.is_lacking.store(true, Ordering::Release);
+            tries.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        {
+            let mut why = space.why.lock().unwrap_or_else(PoisonError::into_inner);
+            if !space.is_full() {
+                *why = Some(full(self, cause));
+                space.is_full.store(true, Ordering::Release);
+            }
+        }
+        self.tell_all();
+    }
+
+    /// The store is full also when the next segment of a log finds no space.
+    pub(crate) fn look_at_logs(&self) {
+        if !self.full.is_full()
+            && let Some(error) = self.log_lacks()
+        {
+            self.lacks_space(Work::Other, &error);
+        }
+    }
+
+    fn log_lacks(&self) -> Option<Error> {
+        self.wal.no_space().map(Error::from).or_else(|| self.manifest.no_space())
+    }
+
+    /// An error for a deletion of so many bytes for which the log may have no room: one that has none fails for good.
+    pub(crate) fn check_log_room(&self, bytes: usize) -> Result<()> {
+        match self.wal.no_space() {
+            Some(_) if self.wal.segment_bytes_left() < 2 * bytes as u64 + LOG_ROOM => {
+                self.full.check_growth()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes note that some work was done.
+    pub(crate) fn found_space(&self, work: Work) {
+        if let Some(tries) = self.full.tries(work) {
+            tries.is_lacking.store(false, Ordering::Release);
+        }
+        self.full.ring();
+    }
+
+    /// Takes note that there is nothing to compact, which needs no space. An occasion to try again only if there was.
+    pub(crate) fn needs_no_space(&self) {
+        if self.full.compaction.is_lacking.swap(false, Ordering::AcqRel) {
+            self.full.ring();
+        }
+    }
+
+    /// What found no space is tried again: files were removed, or somebody waits for it.
+    pub(crate) fn try_again(&self) {
+        if self.full.is_full() {
+            self.full.attempts.fetch_add(1, Ordering::AcqRel);
+            self.work.tell();
+            self.changed.tell();
+        }
+    }
+
+    /// Files were removed.
+    pub(super) fn gave_space_back(&self) {
+        self.full.ring();
+    }
+
+    /// Waits for the next attempt after `attempt`, or for the end of the state or the store.
+    pub(crate) async fn next_attempt(&self, attempt: u64) {
+        let is_next = || self.full.attempt() != attempt || !self.full.is_full() || self.is_over();
+        self.changed.until(|| is_next().then_some(())).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.check_writable().is_err()
+    }
+
+    /// Gives the reserve up. Answers whether there was one.
+    pub(super) async fn release_reserve(&self) -> bool {
+        self.full.reserve.store(0, Ordering::Release);
+        // What cannot be removed now is found when the store is opened.
+        self.home.remove_file(RESERVE).await.is_ok()
+    }
+
+    /// Gives the file so much space, or removes it.
+    async fn allocate_reserve(&self, bytes: u64) -> Result<()> {
+        let open = Open::create().buffered().shard(self.background_shard());
+        let file = self.home.open(RESERVE, open).await?;
+        let allocated = file.allocate(0..bytes).await;
+        let closed = file.close().await;
+        let done = allocated.and(closed).map_err(Error::from);
+        match done {
+            Ok(()) => self.full.reserve.store(bytes, Ordering::Release),
+            // Also what a file system allocated of it before it had no more.
+            Err(_) => drop(self.home.remove_file(RESERVE).await),
+        }
+        done
+    }
+
+    /// Makes the reserve of a store that was opened, or finds it. Where space is short it is smaller.
+    async fn begin_reserve(&self) {
+        let wanted = self.options.reserve_bytes.unwrap_or_else(|| self.budget.reserve(&self.options));
+        if let Ok(found) = self.home.metadata(RESERVE).await {
+            if found.is_file() && found.len() == wanted && wanted > 0 && found.blocks_bytes() >= wanted {
+                self.full.reserve.store(wanted, Ordering::Release);
+                self.full.goal.store(wanted, Ordering::Release);
+                return;
+            }
+            let _ = self.home.remove_file(RESERVE).await;
+        }
+        if wanted == 0 {
+            return;
+        }
+        for halvings in 0..=HALVINGS {
+            let bytes = (wanted >> halvings).max(1);
+            match self.allocate_reserve(bytes).await {
+                Ok(()) => return self.full.goal.store(bytes, Ordering::Release),
+                Err(error) if *error.kind() != ErrorKind::NoSpace => return,
+                Err(error) if halvings == HALVINGS => {
+                    self.full.goal.store(bytes, Ordering::Release);
+                    self.lacks_space(Work::Other, &error);
+                }
+                Err(_) => {}
+            }
+            if self.is_over() {
+                return;
+            }
+        }
+    }
+
+    /// Whether the state is over: nothing lacks space, and the reserve could be allocated again.
+    async fn has_space_again(&self) -> bool {
+        if self.full.lacks_something() || self.log_lacks().is_some() {
+            return false;
+        }
+        match self.full.goal.load(Ordering::Acquire) {
+            0 => true,
+            bytes => match self.allocate_reserve(bytes).await {
+                Err(error) => *error.kind() != ErrorKind::NoSpace,
+                Ok(()) => true,
+            },
+        }
+    }
+
+    fn end_full(&self) {
+        {
+            let mut why = self.full.why.lock().unwrap_or_else(PoisonError::into_inner);
+            self.full.is_full.store(false, Ordering::Release);
+            *why = None;
+        }
+        self.tell_all();
+    }
+}
+
+/// Makes the reserve, then waits for the store to become full, again and again; until the store closes or fails.
+pub(super) async fn run(shared: &Arc<Shared>) {
+    let space = &shared.full;
+    shared.begin_reserve().await;
+    loop {
+        let is_woken = || space.is_full() || shared.is_over();
+        space.bell.until(|| is_woken().then_some(())).await;
+        if shared.is_over() {
+            return;
+        }
+        shared.release_reserve().await;
+        shrink(shared).await;
+        shared.try_again();
+        loop {
+            let is_rung = || space.is_rung.swap(false, Ordering::AcqRel) || shared.is_over();
+            let rung = space.bell.until(|| is_rung().then_some(()));
+            let is_time = forebay::shard::timeout(AGAIN, rung).await.is_err();
+            if shared.is_over() {
+                return;
+            }
+            if shared.has_space_again().await {
+                shared.end_full();
+                break;
+            }
+            shrink(shared).await;
+            if is_time {
+                seal(shared);
+            }
+            shared.try_again();
+        }
+    }
+}
+
+/// Frees segments of the manifest's log. Each piece of a compaction is an edit.
+async fn shrink(shared: &Shared) {
+    if let Err(error) = shared.manifest.shrink().await {
+        shared.unless_closed(error);
+    }
+}
+
+/// Has the deletions flushed that were taken since: only in tables do they give space back.
+fn seal(shared: &Shared) {
+    let mut commit = shared.lock();
+    if commit.sealed.is_empty() {
+        shared.seal(&mut commit);
+    }
+}
+
+/// The answer to what is refused.
+fn full(shared: &Shared, cause: &Error) -> Error {
+    let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \
+                  back. Puts are taken again as soon as there is space";
+    let goal = match shared.full.goal.load(Ordering::Acquire) {
+        0 => String::new(),
+        bytes => format!(" for a reserve of {bytes} bytes"),
+    };
+    Error::no_space(&shared.dir, format!("the store's file system is full; {remedy}{goal}"), cause)
+}
