@@ -5,7 +5,7 @@ mod common;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -401,6 +401,32 @@ fn an_inbox_of_one_loses_none_of_thousands_of_senders() {
         }
     });
     comes_to_rest(&scene.engine);
+}
+
+/// The story: spawns that found the inbox full waited beside it, and the shard took them after its first 256 messages, before
+/// spawns of the same thread that lay further behind in the inbox.
+#[test]
+fn spawns_of_one_thread_begin_in_their_order() {
+    const INBOX: usize = 1000;
+    let scene = scene(config().shards(1).inbox_depth(INBOX));
+    let (open, closed) = mpsc::channel::<()>();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    // The shard's thread is held until all are sent.
+    let held = scene.engine.spawn_on_shard(0, Class::DEFAULT, move || async move { closed.recv().is_ok() });
+    let tasks: Vec<_> = (0..INBOX + 700)
+        .map(|number| {
+            let order = order.clone();
+            scene
+                .engine
+                .spawn_on_shard(0, Class::DEFAULT, move || async move { order.lock().unwrap().push(number) })
+        })
+        .collect();
+    open.send(()).unwrap();
+    assert!(held.wait().unwrap());
+    for task in tasks {
+        task.wait().unwrap();
+    }
+    assert!(order.lock().unwrap().is_sorted());
 }
 
 /// The story: the first use of a file on a shard counted a table entry before it saw that the file was closed, and did

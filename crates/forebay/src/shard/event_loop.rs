@@ -88,7 +88,11 @@ impl Shard {
     }
 
     fn take_messages(&self) {
-        for _ in 0..MESSAGES_PER_TURN {
+        if self.late_calls.get().is_none() && self.inbox.has_calls() {
+            self.late_calls.set(Some(self.inbox.late_calls()));
+        }
+        let mut taken = 0;
+        while taken < MESSAGES_PER_TURN {
             // A full op table leaves messages in the inbox, whose senders wait in turn.
             if self.ops.with(|ops| ops.is_full()) {
                 break;
@@ -100,13 +104,10 @@ impl Shard {
                 Some(Message::Call(call)) => call(self),
                 None => break,
             }
+            taken += 1;
         }
-        // Behind the messages, which are older.
-        for _ in 0..MESSAGES_PER_TURN {
-            match self.inbox.pop_call() {
-                Some(call) => call(self),
-                None => break,
-            }
+        if let Some((calls, ahead)) = self.late_calls.get() {
+            self.take_calls(calls, ahead.saturating_sub(taken));
         }
         self.inbox.tell_room();
         for _ in 0..MESSAGES_PER_TURN {
@@ -115,6 +116,21 @@ impl Shard {
                 None => break,
             }
         }
+    }
+
+    /// Takes the calls that found the inbox full, once the messages before them were taken: calls of one thread stay in order.
+    #[inline(never)]
+    fn take_calls(&self, mut calls: usize, ahead: usize) {
+        let mut taken = 0;
+        while ahead == 0 && calls > 0 && taken < MESSAGES_PER_TURN {
+            let Some(call) = self.inbox.pop_call() else {
+                calls = 0;
+                break;
+            };
+            call(self);
+            (calls, taken) = (calls - 1, taken + 1);
+        }
+        self.late_calls.set((calls > 0).then_some((calls, ahead)));
     }
 
     /// Reads what destructors on other threads left.

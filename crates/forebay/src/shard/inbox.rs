@@ -174,20 +174,23 @@ impl Inbox {
         self.messages.pop()
     }
 
-    /// Takes the next call that found no room; for the shard, after the messages before it.
+    /// Whether calls found no room.
     #[inline]
-    pub(crate) fn pop_call(&self) -> Option<Call> {
-        // As in `pop`.
-        if self.calls.is_empty() {
-            return None;
-        }
-        self.pop_any_call()
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
     }
 
-    // Apart from the look, which each turn of a shard makes: with both in one function, saving registers for the part that
-    // runs seldom cost more than the look.
+    /// How many calls found no room, and how many messages may be older than one of these.
     #[inline(never)]
-    fn pop_any_call(&self) -> Option<Call> {
+    pub(crate) fn late_calls(&self) -> (usize, usize) {
+        let _alone = self.gate.enter();
+        // In this order: whatever the sender of one of these calls sent before it is among the messages by now, or was taken.
+        let calls = self.calls.len();
+        (calls, self.messages.len())
+    }
+
+    /// Takes the next call that found no room; for the shard, after the messages before it.
+    pub(crate) fn pop_call(&self) -> Option<Call> {
         let _alone = self.gate.enter();
         self.calls.pop()
     }
@@ -200,7 +203,8 @@ impl Inbox {
         }
     }
 
-    // Apart from the look, as `pop_any_call`.
+    // Apart from the look, which each turn of a shard makes: with both in one function, saving registers for the part that
+    // runs seldom cost more than the look.
     #[inline(never)]
     fn wake_waiters(&self) {
         let waiting = {
@@ -239,7 +243,7 @@ impl Inbox {
         self.pop_any_runnable()
     }
 
-    // Apart from the look, as `pop_any_call`.
+    // Apart from the look, as `wake_waiters`.
     #[inline(never)]
     fn pop_any_runnable(&self) -> Option<Runnable> {
         let _alone = self.gate.enter();

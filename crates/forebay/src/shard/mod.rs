@@ -82,6 +82,8 @@ pub(crate) struct Shard {
     counters: Counters,
     class: Cell<Class>,
     known_regions: Cell<usize>,
+    /// Calls that found the inbox full, and how many messages may be older than one of them.
+    late_calls: Cell<Option<(usize, usize)>>,
     /// How long the device took for the operation whose times were taken last.
     device_ns: Cell<u64>,
     spin_idle: Cell<event_loop::Spin>,

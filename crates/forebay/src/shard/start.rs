@@ -237,6 +237,7 @@ pub(crate) fn new_shard(
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),
         known_regions: Cell::new(0),
+        late_calls: Cell::new(None),
         device_ns: Cell::new(u64::MAX),
         spin_idle: Cell::default(),
         spin_flying: Cell::default(),
