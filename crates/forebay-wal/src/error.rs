@@ -29,8 +29,10 @@ pub enum ErrorKind {
     /// The system refused; [`Error::cause`] has the operation, the file, the errno, and in its kind what to match on
     /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied), [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
-    /// The file system is full, or a quota is used up. The text says how much the log needs;
-    /// [`Wal::no_space`](crate::Wal::no_space) says so while the log still works.
+    /// The file system is full, or a quota is used up. From an open: there is no space for the segment in which the log goes
+    /// on, and its reserve is gone or too short; the text says how much to free. From
+    /// [`Wal::no_space`](crate::Wal::no_space): there is none for the next segment, and the log works until it needs that.
+    /// An append that needed it answers [`Poisoned`](ErrorKind::Poisoned).
     NoSpace,
     /// Records that had been acknowledged are damaged or gone, and nothing was changed on disk.
     /// [`Options::salvage`](crate::Options::salvage) opens with what is left.
@@ -80,12 +82,9 @@ impl Error {
         Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
     }
 
-    /// No space for a segment of `bytes` bytes, because of `cause`.
-    pub(crate) fn no_space(path: PathBuf, bytes: u64, cause: &Error) -> Error {
-        let text = format!(
-            "there is no space for a segment of {bytes} bytes; free as many on this file system, or truncate the log \
-             while it is open"
-        );
+    /// No space for a segment of `bytes` bytes, because of `cause`; `remedy` is what helps.
+    pub(crate) fn no_space(path: PathBuf, bytes: u64, remedy: &str, cause: &Error) -> Error {
+        let text = format!("there is no space for a segment of {bytes} bytes; {remedy}");
         let (kind, path, cause) = (ErrorKind::NoSpace, Some(path), cause.0.cause.clone());
         Error(Arc::new(Inner { kind, path, text, cause }))
     }

@@ -14,12 +14,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{Needed, Recovery, Scan, Scanner, recover};
-use crate::segment::{Maker, locked_in_time};
+use crate::segment::{Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes};
 use crate::wal::Wal;
 
 mod first;
 mod go_on;
 mod salvage;
+mod spare;
 
 pub(crate) use go_on::NEW_NAME;
 
@@ -217,6 +218,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         dir: dir.clone(),
         shard: options.shard,
         bytes: options.segment_bytes,
+        reserve_bytes: reserve_bytes(options.segment_bytes, options.group_bytes_max),
     };
     let end = FoundEnd::none(dir.path());
     let scene = Scene { engine, dir, options, lock: lock.clone(), maker, generations: Vec::new(), end };
@@ -306,7 +308,8 @@ impl Scene {
 
 /// Whether a file beside the segments is the log's.
 pub(crate) fn is_ours(name: &str) -> bool {
-    [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME].contains(&name) || name.starts_with(SALVAGED)
+    let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
+    known.contains(&name) || name.starts_with(SALVAGED)
 }
 
 /// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.

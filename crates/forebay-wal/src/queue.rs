@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     short: AtomicBool,
     /// Bytes that the segment has left behind its last group.
     pub(crate) left: AtomicU64,
+    /// The log's reserve is there, or is being made.
+    pub(crate) reserved: AtomicBool,
     /// Where the log's task runs.
     shard: usize,
     state: Mutex<State>,
@@ -125,6 +127,7 @@ impl Shared {
             stop: AtomicBool::new(false),
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
+            reserved: AtomicBool::new(false),
             state: Mutex::new(State {
                 groups: VecDeque::new(),
                 free: Vec::new(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay::{Dir, Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::segment_name;
+use crate::format::{GRAIN, UNIT_MAX, segment_name};
 use crate::open::scan_file;
 use crate::queue::Shared;
 
@@ -40,9 +40,47 @@ pub(crate) struct Maker {
     pub(crate) dir: Dir,
     pub(crate) shard: usize,
     pub(crate) bytes: u64,
+    /// The length of the log's reserve.
+    pub(crate) reserve_bytes: u64,
+}
+
+/// A segment without a number, in which a log that is opened goes on when there is no space for a fresh one. A log
+/// that is open never uses it up.
+pub(crate) const RESERVE_NAME: &str = "wal.reserve";
+/// Its name until it is complete.
+pub(crate) const RESERVE_NEW_NAME: &str = "wal.reserve.new";
+/// What the reserve has room for beside the longest ordinary group, in bytes: the marks and truncations that free space.
+const RESERVE_ROOM: u64 = 4 * UNIT_MAX as u64;
+
+/// Returns the length of a log's reserve: the records that an open may have to copy, and some room.
+pub(crate) fn reserve_bytes(segment_bytes: u64, group_bytes_max: usize) -> u64 {
+    let group = (group_bytes_max as u64).min(segment_bytes).next_multiple_of(u64::from(GRAIN));
+    (group + RESERVE_ROOM).min(segment_bytes)
 }
 
 impl Maker {
+    /// Makes the log's reserve, if there is none that is long enough.
+    ///
+    /// # Errors
+    /// The system's; a reserve that was there stays.
+    pub(crate) async fn make_reserve(&self, shared: &Shared) -> Result<()> {
+        if self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.reserve_bytes) {
+            return Ok(());
+        }
+        // What an earlier try left.
+        if self.dir.metadata(RESERVE_NEW_NAME).await.is_ok() {
+            self.dir.remove_file(RESERVE_NEW_NAME).await?;
+        }
+        let maker = Maker { bytes: self.reserve_bytes, ..self.clone() };
+        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Some(shared)).await?;
+        reserve.file.unlock().await?;
+        if let Err(error) = self.dir.rename(RESERVE_NEW_NAME, RESERVE_NAME).await {
+            let _ = self.dir.remove_file(RESERVE_NEW_NAME).await;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
     /// Makes a segment ready to be written: a used one under its new name, or a new file that was written
     /// through once. Durable when it answers. `shared`, if there is one, tells when to stop.
     ///
@@ -56,7 +94,10 @@ impl Maker {
     ) -> Result<Arc<Segment>> {
         let made = self.try_make(generation, used, shared).await;
         made.map_err(|error| match error.kind() {
-            ErrorKind::NoSpace => Error::no_space(self.path(generation), self.bytes, &error),
+            ErrorKind::NoSpace => {
+                let remedy = "free as many on this file system, or truncate the log while it is open";
+                Error::no_space(self.path(generation), self.bytes, remedy, &error)
+            }
             _ => error,
         })
     }

@@ -100,8 +100,9 @@ impl Wal {
     /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
     /// else has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
     /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range, and the
-    /// system's. After an error the log is as it was.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) when the disk is full and the log's reserve is gone or too short, and
+    /// the system's. After an error the log is as it was.
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
@@ -287,7 +288,8 @@ impl Wal {
     /// The log works until the segment that it writes is full, which is up to three quarters of
     /// [`Options::segment_bytes`] later; an append that needs the next one then fails and poisons the log. So a program
     /// can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and go on when this is `None`. The log
-    /// tries again when a truncation frees a segment, and once a second.
+    /// tries again when a truncation frees a segment, and once a second. After an open that found no space for a segment
+    /// it is set at once, and the segment in use may be shorter than others.
     pub fn no_space(&self) -> Option<Error> {
         self.shared().no_space()
     }

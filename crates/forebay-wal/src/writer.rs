@@ -144,8 +144,7 @@ impl Writer {
     /// Writes a group without records, which says of all before it that they are durable. Costs a write and a
     /// flush, and is left out when it would need a segment that is not there yet.
     async fn mark(&mut self) -> Result<()> {
-        let fits = self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes;
-        if self.chain.marked || !(fits || self.next.is_made().await) {
+        if self.chain.marked || !(self.has_room() || self.next.is_made().await) {
             self.chain.marked = true;
             return Ok(());
         }
@@ -157,6 +156,11 @@ impl Writer {
         self.next.settle(&self.maker);
         self.prepare_ahead();
         Ok(())
+    }
+
+    /// Whether a group without records fits into the segment.
+    pub(crate) fn has_room(&self) -> bool {
+        self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes
     }
 
     /// Tries again to make the next segment, with one that a further group frees if there is such a one.
@@ -303,10 +307,11 @@ impl Writer {
 
     /// Has the next segment made once a quarter of this one is used, and tries again where there was no space for it.
     fn prepare_ahead(&mut self) {
-        if self.offset >= self.segment.bytes / 4 {
+        let is_short = self.shared.is_short();
+        if is_short || self.offset >= self.segment.bytes / 4 {
             self.next.begin(&self.maker, &self.shared);
         }
-        if self.shared.is_short() {
+        if is_short {
             self.next.try_again(&self.maker, &self.shared);
         }
     }

@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::{expected, options, record, records};
-use forebay::sim::{self, Profile, World};
-use forebay::{Engine, File, Open};
+use forebay::sim::{self, MetadataOrder, Profile, World};
+use forebay::{Durability, Engine, File, Open};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 
 fn small() -> Options {
@@ -28,6 +28,8 @@ async fn fill(engine: &Engine) -> File {
             at += piece;
         }
     }
+    filler.sync(Durability::All).await.unwrap();
+    engine.sync_dir("/").await.unwrap();
     filler
 }
 
@@ -114,4 +116,213 @@ fn space_that_others_give_back_is_found_without_an_append() {
             wal.close().await.unwrap();
         })
         .unwrap();
+}
+
+/// The names in the log's directory.
+async fn names(engine: &Engine) -> Vec<String> {
+    let entries = engine.read_dir("/log").await.unwrap();
+    let mut names: Vec<_> = entries.iter().map(|entry| entry.name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+const RESERVE: &str = "wal.reserve";
+
+/// A first life: a log whose disk others fill up when it has some `early` records, and that goes on until it knows that
+/// there is no space, and for `late` records behind that. Nothing is closed. Returns the last acknowledged record.
+fn fill_up(world: &mut World, early: u64, late: u64) -> u64 {
+    let ran = world.run(async |engine| {
+        let (wal, _) = open(&engine).await;
+        for number in 1..=early {
+            wal.append_unsynced(&record(number)).await.unwrap();
+        }
+        wal.sync().await.unwrap();
+        // The reserve is made in the background.
+        sim::sleep(Duration::from_millis(500)).await.unwrap();
+        let _filler = fill(&engine).await;
+        append_until_short(&wal).await;
+        for _ in 0..late {
+            wal.append(&record(wal.next_lsn().0)).await.unwrap();
+        }
+        assert!(names(&engine).await.iter().any(|name| name == RESERVE), "{:?}", names(&engine).await);
+        let last = wal.durable_lsn().0;
+        std::mem::forget(wal);
+        last
+    });
+    let last = ran.unwrap();
+    world.power_cut();
+    world.reboot();
+    last
+}
+
+/// Opens the log on the full disk and compares all it holds.
+async fn open_full(engine: &Engine, last: u64) -> Wal {
+    let (wal, recovery) = open(engine).await;
+    assert_eq!((recovery.last, recovery.strangers.len()), (Lsn(last), 0), "{recovery:?}");
+    assert!(recovery.lost.is_empty() && recovery.damage.is_empty(), "{recovery:?}");
+    let first = recovery.first.0;
+    assert_eq!(records(&wal, first).await.unwrap(), expected(first..=last));
+    wal
+}
+
+/// Gives up all records but the last, then appends `count` and truncates whenever there is no space. Returns the last record.
+async fn go_on(wal: &Wal, count: u64) -> u64 {
+    wal.truncate_before(wal.durable_lsn()).await.unwrap();
+    until_space(wal).await;
+    for _ in 0..count {
+        if wal.no_space().is_some() {
+            wal.truncate_before(wal.durable_lsn()).await.unwrap();
+            until_space(wal).await;
+        }
+        wal.append(&record(wal.next_lsn().0)).await.unwrap();
+    }
+    wal.durable_lsn().0
+}
+
+/// A log that was not closed goes on in a fresh segment, which needs space: on a full disk it could not be opened, so nothing
+/// could be read or truncated, and the disk stayed full.
+#[test]
+fn a_log_on_a_full_disk_opens_and_truncates_and_goes_on() {
+    for seed in 0..12 {
+        let mut world = World::new(seed).disk(Profile::nand().capacity(2 << 20));
+        let last = fill_up(&mut world, 500 + seed * 40, seed % 5);
+        let ran = world.run(async |engine| {
+            let wal = open_full(&engine, last).await;
+            assert!(wal.no_space().is_some());
+            let last = go_on(&wal, 300).await;
+            wal.close().await.unwrap();
+            last
+        });
+        let last = ran.unwrap();
+        world.power_cut();
+        world.reboot();
+        world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
+    }
+}
+
+/// The reserve was used up by the first open on the full disk, and the next one found none: the power may go at any operation of
+/// an open, and of the one behind it.
+#[test]
+fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
+    for (seed, late) in [(1, 0), (2, 1), (3, 3)] {
+        let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
+        let mut met = 0;
+        for n in 1..400 {
+            let mut world = World::new(seed).disk(Profile::nand().capacity(1 << 20).metadata_order(order));
+            let last = fill_up(&mut world, 400, late);
+            world.power_cut_at_operation(n);
+            let looked = world.run(async |engine| drop(open_full(&engine, last).await));
+            let struck = looked.as_ref().is_err_and(|failure| failure.is_power_cut());
+            if !struck {
+                looked.unwrap();
+            }
+            world.power_cut();
+            world.reboot();
+            // Once more, a little later.
+            world.power_cut_at_operation(n + 3);
+            if let Err(failure) = world.run(async |engine| drop(open_full(&engine, last).await)) {
+                assert!(failure.is_power_cut(), "operation {n} of seed {seed}: {failure}");
+            }
+            world.power_cut();
+            world.reboot();
+            let ran = world.run(async |engine| {
+                let wal = open_full(&engine, last).await;
+                let last = go_on(&wal, 200).await;
+                wal.close().await.unwrap();
+                last
+            });
+            let last = ran.unwrap_or_else(|failure| panic!("operation {n} of seed {seed}: {failure}"));
+            world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
+            if !struck {
+                break;
+            }
+            met = n;
+        }
+        assert!((10..399).contains(&met), "{met} operations");
+    }
+}
+
+/// Space that comes back refills the reserve, so the next full disk is no worse than the first.
+#[test]
+fn a_used_reserve_is_made_again() {
+    let mut world = World::new(5).disk(Profile::nand().capacity(2 << 20));
+    let mut last = fill_up(&mut world, 400, 0);
+    for _ in 0..3 {
+        let ran = world.run(async |engine| {
+            let wal = open_full(&engine, last).await;
+            engine.remove_file("/filler").await.unwrap();
+            until_space(&wal).await;
+            for _ in 0..50 {
+                wal.append(&record(wal.next_lsn().0)).await.unwrap();
+            }
+            sim::sleep(Duration::from_millis(500)).await.unwrap();
+            assert!(names(&engine).await.iter().any(|name| name == RESERVE));
+            let _filler = fill(&engine).await;
+            append_until_short(&wal).await;
+            let last = wal.durable_lsn().0;
+            std::mem::forget(wal);
+            last
+        });
+        last = ran.unwrap();
+        world.power_cut();
+        world.reboot();
+    }
+    world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
+}
+
+/// Records that are longer than the reserve need space of their own; the error says how much.
+#[test]
+fn records_longer_than_the_reserve_say_how_much_space_they_need() {
+    let options = || Options::new().log_id(7).segment_bytes(1 << 20).group_bytes_max(4096);
+    let mut world = World::new(6).disk(Profile::ideal().capacity(8 << 20));
+    let ran = world.run(async |engine| {
+        engine.create_dir_all("/log").await.unwrap();
+        let (wal, _) = Wal::open(&engine, "/log", options()).await.unwrap();
+        for number in 1..=150 {
+            wal.append(&record(number)).await.unwrap();
+        }
+        sim::sleep(Duration::from_millis(500)).await.unwrap();
+        let _filler = fill(&engine).await;
+        append_until_short(&wal).await;
+        let last = wal.append(&vec![7; 600 << 10]).await.unwrap();
+        std::mem::forget(wal);
+        last
+    });
+    let last = ran.unwrap();
+    world.power_cut();
+    world.reboot();
+    let ran = world.run(async |engine| {
+        for _ in 0..2 {
+            let error = Wal::open(&engine, "/log", options()).await.unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::NoSpace, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("1048576 bytes") && text.contains("too short"), "{text}");
+        }
+        engine.remove_file("/filler").await.unwrap();
+        let (wal, recovery) = Wal::open(&engine, "/log", options()).await.unwrap();
+        assert_eq!((recovery.last, recovery.unproven), (last, 1));
+        assert_eq!(records(&wal, last.0).await.unwrap(), [(last.0, vec![7; 600 << 10])]);
+    });
+    ran.unwrap();
+}
+
+/// A disk that stays full, and a log that lives by truncating: whenever its power goes, it finds a segment that it does not
+/// need any more, or its reserve.
+#[test]
+fn a_log_lives_on_a_disk_that_stays_full() {
+    for seed in 0..20 {
+        let mut world = World::new(seed).disk(Profile::nand().capacity(2 << 20));
+        let mut last = fill_up(&mut world, 600, 0);
+        for life in 1..8 {
+            let ran = world.run(async |engine| {
+                let wal = open_full(&engine, last).await;
+                let last = go_on(&wal, sim::random(60)).await;
+                std::mem::forget(wal);
+                last
+            });
+            last = ran.unwrap_or_else(|failure| panic!("life {life} of seed {seed}: {failure}"));
+            world.power_cut();
+            world.reboot();
+        }
+    }
 }

@@ -182,7 +182,7 @@ fn a_closed_log_has_no_lock_left_on_any_file() {
         let (wal, _) = open(&engine, &dir);
         // Until a segment is being made ahead.
         let mut lsn = 0;
-        while std::fs::read_dir(dir.path()).unwrap().count() < 4 {
+        while !dir.path().join("0000000000000002.wal").exists() {
             lsn += 1;
             wal.append(&record(lsn)).wait().unwrap();
         }
@@ -190,6 +190,10 @@ fn a_closed_log_has_no_lock_left_on_any_file() {
         // A log that was not closed is gone on with in a new segment.
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
+            // The reserve is being made.
+            if path.to_string_lossy().contains("wal.reserve") {
+                continue;
+            }
             std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
         }
         wal.close().wait().unwrap();

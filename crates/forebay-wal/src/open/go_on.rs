@@ -6,7 +6,7 @@ use forebay::{Durability, Open};
 
 use super::Scene;
 use super::first::{begin, random_id};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records, segment_name};
 use crate::lsn::Lsn;
 use crate::queue::{Group, framed_bytes, own_buffer};
@@ -17,6 +17,22 @@ use crate::writer::{Chain, Next, Writer, note};
 
 /// A new log's first segment, until its first group is durable.
 pub(crate) const NEW_NAME: &str = "wal.new";
+
+/// How a log goes on in a fresh segment.
+pub(super) struct Reopening {
+    pub(super) outcome: Outcome,
+    /// The records of the REOPEN group.
+    copied: Vec<Vec<u8>>,
+    /// Their length with framing.
+    framed: usize,
+}
+
+impl Reopening {
+    /// The length of the REOPEN group where groups are multiples of `unit`.
+    pub(super) fn bytes(&self, unit: u32) -> u64 {
+        ((HEADER_BYTES + self.framed) as u64).next_multiple_of(u64::from(unit))
+    }
+}
 
 impl Scene {
     /// A new log: its first segment gets its name when its first group is durable.
@@ -105,8 +121,22 @@ impl Scene {
 
     /// In a fresh segment, which begins with a copy of what is not proven.
     async fn go_on_afresh(mut self, outcome: Outcome) -> Result<(Wal, Recovery)> {
+        let reopening = self.reopening(outcome).await?;
+        let bytes = self.maker.bytes;
+        self.maker.bytes = bytes.max(reopening.bytes(UNIT_MAX));
+        let made = self.maker.make(reopening.outcome.max_generation + 1, None, None).await;
+        self.maker.bytes = bytes;
+        let mut no_space = None;
+        let (Reopening { outcome, copied, framed }, segment) = match made {
+            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                let spare = self.spare(reopening, &error).await?;
+                no_space = Some(error);
+                spare
+            }
+            made => (reopening, made?),
+        };
+        let generation = segment.generation;
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
-        let copied = self.records_from(&outcome, kept).await?;
         let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
         if let Some(last) = kept.checked_sub(1).and_then(|last| outcome.groups.get(last)) {
             // Whatever stays is as durable as what is proven: a salvage leaves an unproven tail where it is.
@@ -114,11 +144,6 @@ impl Scene {
             last.file.sync(Durability::All).await?;
             last.file.unlock().await?;
         }
-        let framed = framed_bytes(&copied);
-        let (generation, bytes) = (outcome.max_generation + 1, self.maker.bytes);
-        self.maker.bytes = bytes.max(((HEADER_BYTES + framed) as u64).next_multiple_of(u64::from(UNIT_MAX)));
-        let segment = self.maker.make(generation, None, None).await?;
-        self.maker.bytes = bytes;
 
         let chain = Chain {
             log_id: outcome.log_id,
@@ -152,7 +177,17 @@ impl Scene {
         drop(writer.shared.lock().index.retire(outcome.first, start));
         let dead = |old| old < start || (old > cut.generation && old < generation);
         self.reuse(&mut writer.next, dead).await;
+        if let Some(error) = no_space {
+            writer.shared.note_space::<()>(&Err(error));
+        }
         Ok((begin(writer).await?, outcome.recovery))
+    }
+
+    /// What the REOPEN group for this outcome holds.
+    pub(super) async fn reopening(&self, outcome: Outcome) -> Result<Reopening> {
+        let copied = self.records_from(&outcome, outcome.kept).await?;
+        let framed = framed_bytes(&copied.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        Ok(Reopening { outcome, copied, framed })
     }
 
     /// What is known of the first `kept` groups, the last of which ends at `end`. The segment `without` is

@@ -193,6 +193,17 @@ impl Scan {
         other.then_some("there are bytes that are no group")
     }
 
+    /// Whether there is nothing but zeros.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.groups.is_empty() && self.torn.is_empty() && self.other.is_empty() && self.version.is_none()
+    }
+
+    /// Whether no group counts in it that was written since it got its number, but for a REOPEN group at its beginning.
+    pub(crate) fn is_unused(&self) -> bool {
+        let reopen = self.groups.iter().all(|group| group.flags.reopen()) && self.groups.len() <= 1;
+        reopen && self.version.is_none() && self.ahead.0 < self.generation
+    }
+
     /// The same for a segment without a live group: it was prepared, from zeros or from an older segment, and
     /// nothing of it is known to have been used.
     pub(super) fn begun(&self) -> Option<&'static str> {

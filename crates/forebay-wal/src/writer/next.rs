@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -12,13 +13,22 @@ use crate::error::{ErrorKind, Result};
 use crate::queue::Shared;
 use crate::segment::{Maker, Segment};
 
-type Making = JoinHandle<Result<Arc<Segment>>>;
+type Making = JoinHandle<Made>;
+
+/// What became of a segment.
+struct Made {
+    segment: Result<Arc<Segment>>,
+    /// The log's reserve is made behind it.
+    reserving: Option<JoinHandle<()>>,
+}
 
 /// The segment after the one that is written.
 pub(crate) struct Next {
     making: Option<Making>,
     /// What became of it, once that was looked at.
     made: Option<Result<Arc<Segment>>>,
+    /// The log's reserve is being made.
+    reserving: Option<JoinHandle<()>>,
     /// When its making began, on the engine's clock.
     began_ns: u64,
     /// The one being made is a used one.
@@ -45,6 +55,7 @@ impl Next {
         Next {
             making: None,
             made: None,
+            reserving: None,
             began_ns: 0,
             recycled: false,
             found: false,
@@ -71,12 +82,13 @@ impl Next {
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
         let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
-            let made = match found {
+            let segment = match found {
                 true => maker.adopt(generation).await,
                 false => maker.make(generation, used, Some(&shared)).await,
             };
-            shared.note_space(&made);
-            made
+            shared.note_space(&segment);
+            let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
+            Made { segment, reserving }
         });
         self.making = Some(task);
     }
@@ -86,7 +98,7 @@ impl Next {
         if let Some(making) = &mut self.making
             && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
         {
-            (self.making, self.made) = (None, Some(made.unwrap_or_else(|error| Err(error.into()))));
+            self.keep(made);
         }
         let no_space =
             matches!(&self.made, Some(Err(error)) if *error.kind() == ErrorKind::NoSpace && !self.found);
@@ -109,9 +121,21 @@ impl Next {
     pub(crate) async fn is_made(&mut self) -> bool {
         if let Some(making) = &mut self.making {
             let made = making.await;
-            (self.making, self.made) = (None, Some(made.unwrap_or_else(|error| Err(error.into()))));
+            self.keep(made);
         }
         matches!(self.made, Some(Ok(_)))
+    }
+
+    /// Its making is over.
+    fn keep(&mut self, made: forebay::Result<Made>) {
+        self.making = None;
+        match made {
+            Ok(Made { segment, reserving }) => {
+                self.reserving = reserving.or(self.reserving.take());
+                self.made = Some(segment);
+            }
+            Err(error) => self.made = Some(Err(error.into())),
+        }
     }
 
     /// Whether segments are given up that a further durable group frees.
@@ -176,5 +200,21 @@ impl Next {
         {
             let _ = segment.file.unlock().await;
         }
+        if let Some(reserving) = self.reserving.take() {
+            let _ = reserving.await;
+        }
     }
+}
+
+/// Has the log's reserve made in the background, unless it is there; without space another try comes with the next segment.
+fn reserve(maker: &Maker, shared: &Arc<Shared>) -> Option<JoinHandle<()>> {
+    if shared.reserved.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    let (maker, shared) = (maker.clone(), shared.clone());
+    Some(maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
+        if maker.make_reserve(&shared).await.is_err() {
+            shared.reserved.store(false, Ordering::Release);
+        }
+    }))
 }

@@ -1,0 +1,101 @@
+//! Where a log goes on when there is no space for a fresh segment: a full disk must not keep it from being opened, read
+//! and truncated.
+
+use std::sync::Arc;
+
+use forebay::{File, Open};
+
+use super::go_on::Reopening;
+use super::{Scene, scan_file};
+use crate::error::{Error, Result};
+use crate::format::segment_name;
+use crate::recover::{Outcome, recover};
+use crate::segment::{RESERVE_NAME, Segment};
+
+impl Scene {
+    /// Finds a segment for the REOPEN group that takes no space: the one that was prepared behind the log's end, or
+    /// the reserve. `cause` is why no fresh one could be made.
+    ///
+    /// # Errors
+    /// `NoSpace` when there is none, or none that is long enough.
+    pub(super) async fn spare(
+        &self,
+        reopening: Reopening,
+        cause: &Error,
+    ) -> Result<(Reopening, Arc<Segment>)> {
+        if let Some(spare) = self.newest_again(&reopening.outcome).await? {
+            return Ok(spare);
+        }
+        let segment = self.reserve(&reopening, cause).await?;
+        Ok((reopening, segment))
+    }
+
+    /// The newest segment under its own number, if no group is lost with it: it was prepared and never used, or holds
+    /// nothing but the beginning of an earlier try to open the log, whose records are still where they were.
+    ///
+    /// The outcome is the one without that segment. So the REOPEN group is the one that the earlier try wrote, or would have
+    /// written, and is written over it.
+    async fn newest_again(&self, found: &Outcome) -> Result<Option<(Reopening, Arc<Segment>)>> {
+        let newest = found.max_generation;
+        let mut scans = self.read().await?;
+        let Some(at) = scans.iter().position(|scan| scan.generation == newest) else { return Ok(None) };
+        if !scans.swap_remove(at).is_unused() || !found.gaps.is_empty() {
+            return Ok(None);
+        }
+        let Ok(Some(mut outcome)) = recover(scans, &self.end, self.options.salvage) else { return Ok(None) };
+        let same = (outcome.log_id, outcome.first, outcome.next_lsn, &outcome.recovery.lost)
+            == (found.log_id, found.first, found.next_lsn, &found.recovery.lost);
+        if !same || outcome.max_generation + 1 != newest || !outcome.gaps.is_empty() {
+            return Ok(None);
+        }
+        // The program is told of what was there.
+        outcome.recovery.clone_from(&found.recovery);
+        let reopening = self.reopening(outcome).await?;
+        let segment = self.maker.adopt(newest).await?;
+        if !self.fits(&reopening, &segment.file, segment.bytes)? {
+            segment.file.unlock().await?;
+            return Ok(None);
+        }
+        // Whoever made it may not have come to its end.
+        match segment.file.allocate(0..segment.bytes).await {
+            Err(error) if error.kind() == forebay::ErrorKind::NoSpace => {
+                segment.file.unlock().await?;
+                Ok(None)
+            }
+            Err(error) if error.kind() != forebay::ErrorKind::Unsupported => Err(error.into()),
+            _ => Ok(Some((reopening, segment))),
+        }
+    }
+
+    /// The log's reserve as its next segment.
+    async fn reserve(&self, reopening: &Reopening, cause: &Error) -> Result<Arc<Segment>> {
+        let generation = reopening.outcome.max_generation + 1;
+        let no_space = |why: &str| {
+            let bytes = self.maker.bytes.max(reopening.bytes(crate::format::UNIT_MAX));
+            let remedy = format!("{why}, so free as many on this file system and open the log again");
+            Err(Error::no_space(self.maker.path(generation), bytes, &remedy, cause))
+        };
+        let file = match self.dir.open(RESERVE_NAME, Open::read().shard(self.options.shard)).await {
+            Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
+                return no_space("the log has no reserve (wal.reserve)");
+            }
+            other => other?,
+        };
+        let scan = scan_file(&file, file.path().to_path_buf(), generation).await?;
+        if !scan.is_blank() {
+            return no_space("the log's reserve (wal.reserve) is not empty");
+        }
+        if !self.fits(reopening, &file, scan.bytes)? {
+            return no_space("the log's reserve (wal.reserve) is too short for its last records");
+        }
+        drop(file);
+        self.dir.rename(RESERVE_NAME, segment_name(generation)).await?;
+        Ok(Arc::new(self.maker.open(generation, false).await?))
+    }
+
+    /// Whether the REOPEN group and a mark behind it fit into a segment of `bytes` bytes.
+    fn fits(&self, reopening: &Reopening, file: &File, bytes: u64) -> Result<bool> {
+        let unit = self.unit(file)?;
+        Ok(reopening.bytes(unit) + u64::from(unit) <= bytes)
+    }
+}
