@@ -12,13 +12,11 @@ use crate::shard::Shard;
 use crate::shard::clock::Ticks;
 use crate::shard::ending::Ended;
 use crate::shard::foreign::{ForeignNode, NodeKind};
-use crate::shard::inbox::Message;
+use crate::shard::inbox::{MESSAGES_PER_TURN, Message};
 use crate::shard::optable::{Continuation, NO_FILE};
 use crate::shard::remote::{RemoteCell, RemotePtr};
 use crate::walk;
 
-/// Messages a turn takes before tasks and completions have theirs.
-const MESSAGES_PER_TURN: usize = 256;
 /// A wait for several completions ends with one after this long.
 const PATIENCE: Duration = Duration::from_micros(50);
 /// With at least `IN_FLIGHT_SEVERAL` operations in flight the shard waits for a quarter of them, else for one: the timer
@@ -88,9 +86,7 @@ impl Shard {
     }
 
     fn take_messages(&self) {
-        if self.late_calls.get().is_none() && self.inbox.has_calls() {
-            self.late_calls.set(Some(self.inbox.late_calls()));
-        }
+        self.late_calls.look(&self.inbox);
         let mut taken = 0;
         while taken < MESSAGES_PER_TURN {
             // A full op table leaves messages in the inbox, whose senders wait in turn.
@@ -106,9 +102,7 @@ impl Shard {
             }
             taken += 1;
         }
-        if let Some((calls, ahead)) = self.late_calls.get() {
-            self.take_calls(calls, ahead.saturating_sub(taken));
-        }
+        self.late_calls.take(&self.inbox, taken, |call| call(self));
         self.inbox.tell_room();
         for _ in 0..MESSAGES_PER_TURN {
             match self.inbox.pop_runnable() {
@@ -116,21 +110,6 @@ impl Shard {
                 None => break,
             }
         }
-    }
-
-    /// Takes the calls that found the inbox full, once the messages before them were taken: calls of one thread stay in order.
-    #[inline(never)]
-    fn take_calls(&self, mut calls: usize, ahead: usize) {
-        let mut taken = 0;
-        while ahead == 0 && calls > 0 && taken < MESSAGES_PER_TURN {
-            let Some(call) = self.inbox.pop_call() else {
-                calls = 0;
-                break;
-            };
-            call(self);
-            (calls, taken) = (calls - 1, taken + 1);
-        }
-        self.late_calls.set((calls > 0).then_some((calls, ahead)));
     }
 
     /// Reads what destructors on other threads left.

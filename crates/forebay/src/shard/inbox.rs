@@ -1,5 +1,6 @@
 //! The door of a shard: what other threads may touch of it.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::Waker;
@@ -21,6 +22,9 @@ use crate::sync::{ArrayQueue, Mutex, SegQueue};
 use crate::testing::breakage::Breakage;
 use crate::walk::{self, WALKS_MAX};
 
+/// Messages a turn takes before tasks and completions have theirs, and late calls.
+pub(crate) const MESSAGES_PER_TURN: usize = 256;
+
 /// Something for the shard to begin.
 pub(crate) enum Message {
     Op(RemotePtr),
@@ -32,6 +36,54 @@ pub(crate) enum Message {
 
 /// What a shard is to do on its thread.
 pub(crate) type Call = Box<dyn FnOnce(&Shard) + Send>;
+
+/// The calls that found an inbox full, as its shard takes them: behind all older messages of their senders, so that calls of
+/// one thread stay in order.
+#[derive(Default)]
+pub(crate) struct LateCalls {
+    /// So many calls are taken once so many messages were.
+    due: Cell<Option<(usize, usize)>>,
+}
+
+impl LateCalls {
+    /// Before messages are taken.
+    #[inline]
+    pub(crate) fn look(&self, inbox: &Inbox) {
+        if self.due.get().is_none() && inbox.has_calls() {
+            self.count(inbox);
+        }
+    }
+
+    #[inline(never)]
+    fn count(&self, inbox: &Inbox) {
+        let _alone = inbox.gate.enter();
+        // In this order: what the sender of one of these calls had sent before it is among the messages by now, or was taken.
+        let calls = inbox.calls.len();
+        self.due.set(Some((calls, inbox.messages.len())));
+    }
+
+    /// Takes some, if all messages before them are `taken` now or were before.
+    #[inline]
+    pub(crate) fn take(&self, inbox: &Inbox, taken: usize, run: impl FnMut(Call)) {
+        if let Some((calls, ahead)) = self.due.get() {
+            self.take_due(inbox, calls, ahead.saturating_sub(taken), run);
+        }
+    }
+
+    #[inline(never)]
+    fn take_due(&self, inbox: &Inbox, mut calls: usize, ahead: usize, mut run: impl FnMut(Call)) {
+        let mut taken = 0;
+        while ahead == 0 && calls > 0 && taken < MESSAGES_PER_TURN {
+            let Some(call) = inbox.pop_call() else {
+                calls = 0;
+                break;
+            };
+            run(call);
+            (calls, taken) = (calls - 1, taken + 1);
+        }
+        self.due.set((calls > 0).then_some((calls, ahead)));
+    }
+}
 
 /// The part of a shard that is `Sync`: the inbox and the ways to leave word without waiting.
 pub(crate) struct Inbox {
@@ -174,23 +226,13 @@ impl Inbox {
         self.messages.pop()
     }
 
-    /// Whether calls found no room.
     #[inline]
-    pub(crate) fn has_calls(&self) -> bool {
+    fn has_calls(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// How many calls found no room, and how many messages may be older than one of these.
-    #[inline(never)]
-    pub(crate) fn late_calls(&self) -> (usize, usize) {
-        let _alone = self.gate.enter();
-        // In this order: whatever the sender of one of these calls sent before it is among the messages by now, or was taken.
-        let calls = self.calls.len();
-        (calls, self.messages.len())
-    }
-
-    /// Takes the next call that found no room; for the shard, after the messages before it.
-    pub(crate) fn pop_call(&self) -> Option<Call> {
+    /// Takes the next call that found no room.
+    fn pop_call(&self) -> Option<Call> {
         let _alone = self.gate.enter();
         self.calls.pop()
     }

@@ -48,7 +48,7 @@ use crate::walk::Walks;
 use clock::Clock;
 use executor::Executor;
 use files::FileTable;
-use inbox::Inbox;
+use inbox::{Inbox, LateCalls};
 use local::LocalCell;
 use ops::Ops;
 use timers::Timers;
@@ -82,8 +82,7 @@ pub(crate) struct Shard {
     counters: Counters,
     class: Cell<Class>,
     known_regions: Cell<usize>,
-    /// Calls that found the inbox full, and how many messages may be older than one of them.
-    late_calls: Cell<Option<(usize, usize)>>,
+    late_calls: LateCalls,
     /// How long the device took for the operation whose times were taken last.
     device_ns: Cell<u64>,
     spin_idle: Cell<event_loop::Spin>,

@@ -19,6 +19,7 @@ use crate::shard::clock::Clock;
 use crate::shard::ending::Ended;
 use crate::shard::executor::Executor;
 use crate::shard::files::FileTable;
+use crate::shard::inbox::LateCalls;
 use crate::shard::local::LocalCell;
 use crate::shard::ops::Ops;
 use crate::shard::timers::Timers;
@@ -237,7 +238,7 @@ pub(crate) fn new_shard(
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),
         known_regions: Cell::new(0),
-        late_calls: Cell::new(None),
+        late_calls: LateCalls::default(),
         device_ns: Cell::new(u64::MAX),
         spin_idle: Cell::default(),
         spin_flying: Cell::default(),

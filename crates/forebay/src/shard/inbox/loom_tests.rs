@@ -230,6 +230,45 @@ fn nobody_waits_for_room_in_a_closed_inbox() {
     check_large(waiting_senders_see_the_close);
 }
 
+/// Says its number when its call is taken: the model has no shard to run one on.
+struct Mark(u32, Arc<std::sync::Mutex<Vec<u32>>>);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0);
+    }
+}
+
+/// One thread sends `SENT` calls to an inbox with room for two, of which a turn takes one.
+fn calls_of_one_thread<const SENT: u32>() {
+    let shard = ModelShard::new(2);
+    let (late, order) = (LateCalls::default(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let turn = || {
+        late.look(&shard.inbox);
+        let taken = usize::from(shard.inbox.pop().is_some());
+        late.take(&shard.inbox, taken, drop);
+    };
+    let marks = Arc::clone(&order);
+    let sender = shard.other(move |inbox| {
+        for number in 0..SENT {
+            let mark = Mark(number, Arc::clone(&marks));
+            inbox.call(Box::new(move |_| drop(mark)));
+        }
+    });
+    turn();
+    turn();
+    sender.join().unwrap();
+    for _ in 0..2 * SENT {
+        turn();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..SENT).collect::<Vec<_>>());
+}
+
+#[test]
+fn calls_of_one_thread_are_taken_in_their_order() {
+    check(calls_of_one_thread::<4>);
+}
+
 fn slots_are_dropped_elsewhere() {
     let shard = ModelShard::new(1);
     let drops = [1, 64].map(|index| shard.other(move |inbox| inbox.dropped.mark(index)));

@@ -97,11 +97,12 @@ impl<T> ArrayQueue<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        let tail = self.tail.load(Ordering::SeqCst);
+        tail.saturating_sub(self.head.load(Ordering::SeqCst))
     }
 }
 
-/// The unbounded queue, of which the models only ask whether it is empty.
+/// The unbounded queue.
 pub(crate) struct SegQueue<T> {
     pushed: AtomicUsize,
     values: Mutex<VecDeque<T>>,
@@ -124,6 +125,10 @@ impl<T> SegQueue<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pushed.load(Ordering::Acquire) == 0
+        self.len() == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pushed.load(Ordering::Acquire)
     }
 }
