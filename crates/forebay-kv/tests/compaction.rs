@@ -325,5 +325,5 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     // The flush's table is new; what compaction began is gone, and the damaged one is as it was.
     let after = files(dir.path());
     assert_eq!(after.get(&path), Some(&damaged));
-    assert_eq!(after.len(), before.len() + 1);
+    assert_eq!(after.len(), before.len() + 1, "{:?} {:?}", before.keys(), after.keys());
 }

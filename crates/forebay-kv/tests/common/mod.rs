@@ -54,7 +54,7 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
 }
 
 /// All files below a directory with their contents, without those of the logs, which note that they were
-/// opened, and without the reserve, which is made in the background.
+/// opened, and without the reserves, which are made in the background.
 pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut dirs = vec![dir.to_path_buf()];
@@ -64,8 +64,8 @@ pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::pa
             match path.is_dir() {
                 true => dirs.push(path),
                 false if path.file_name().is_some_and(|name| name == "reserve") => {}
-                false
-                    if path.extension().is_some_and(|end| end == "wal" || end == "lock" || end == "end") => {}
+                false if path.extension().is_some_and(|end| end == "wal") => {}
+                false if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("wal.")) => {}
                 false => drop(found.insert(path.clone(), std::fs::read(&path).expect("a file"))),
             }
         }
