@@ -152,7 +152,7 @@ impl Place {
         Ok(File::from(file))
     }
 
-    /// Removes the file of this name. It may be gone already; there is nobody left to tell.
+    /// Removes the file of this name. Errors are ignored: it may be gone already, and a destructor has no caller.
     fn remove(&self) {
         let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
     }
@@ -168,13 +168,13 @@ impl Place {
     }
 
     /// Removes a directory with all that is in it, also while threads of this process still make files there: what was
-    /// made behind the removal's back is found the next time, and once the directory itself is gone nothing more can be made.
+    /// made during one attempt is found by the next, and once the directory itself is gone nothing more can be made.
     fn remove_directory(&self) {
         let path = format!("/proc/self/fd/{}/{}", self.directory.as_raw_fd(), self.name);
         for _ in 0..REMOVALS_MAX {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                // It may be gone already; for any other failure there is nobody left to tell.
+                // It may be gone already, and a destructor has no caller for other errors.
                 _ => return,
             }
         }

@@ -87,7 +87,7 @@ const MIB: u64 = 1 << 20;
 /// The longest table, and the shortest that is called full.
 const TABLE_BYTES_MAX: u64 = 64 * MIB;
 const TABLE_BYTES_MIN: u64 = 256 << 10;
-/// The largest reserve that nobody asked for.
+/// The upper limit of the default reserve.
 const RESERVE_MAX: u64 = 192 * MIB;
 /// Of budgets up to this the cache has the larger part.
 const SMALL: u64 = 40 * MIB;
@@ -205,8 +205,7 @@ impl Budget {
     }
 
     /// Space on disk that brings a full store through: everything in memory goes to tables, one table of the last level is
-    /// written again, and either log gets its next segment. Each such step gives back more than it took as soon as
-    /// there are deletions.
+    /// rewritten, and either log gets its next segment. With deletions each such step frees more than it takes.
     pub(crate) fn reserve(&self, options: &Options) -> u64 {
         let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
         (self.memtables + self.table_bytes_max() + logs).next_multiple_of(4096).min(RESERVE_MAX)

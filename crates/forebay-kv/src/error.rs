@@ -41,8 +41,8 @@ pub enum ErrorKind {
     /// A table that the manifest names is not there, or is shorter than it was. Nothing was changed on disk.
     MissingTable,
     /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is lost. An open
-    /// store goes on: reads and deletes work, compaction gives the space of what is deleted back, and puts are taken
-    /// again by themselves as soon as there is space.
+    /// store goes on: reads and deletes work, compaction frees the space of deleted keys, and puts are accepted
+    /// again as soon as there is space.
     NoSpace,
     /// An earlier write of this store failed, and nothing can be written any more; reads go on. The text and
     /// [`source`](std::error::Error::source) are that first failure's. Opening the store again recovers.
@@ -103,7 +103,7 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset, text: text.into(), cause: None }))
     }
 
-    /// The answer to what grows while there is no space.
+    /// The error of calls that need space in a full store.
     pub(crate) fn no_space(dir: &Path, text: String, cause: &Error) -> Error {
         let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(cause.clone())));
         Error(Arc::new(Inner { kind: ErrorKind::NoSpace, path, offset: None, text, cause }))

@@ -67,9 +67,10 @@ impl Shared {
             );
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
+        // Not in the commit section: it may wake tasks of the program, whose wakers may be code of the program's.
+        self.look_at_logs();
         let mut commit = self.lock();
         self.check_writable()?;
-        self.look_at_logs();
         match ready.grows {
             true => self.full.check_growth()?,
             false => self.check_log_room(ready.record.len())?,

@@ -1,9 +1,9 @@
-//! A full disk: which work lacks space, what is refused meanwhile, and the reserve that makes a full store shrink.
+//! A full disk: the work that lacks space, the calls that are refused, and the reserve with which a full store shrinks.
 //!
 //! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One task here does
-//! what the state needs. It gives the reserve up, so that deletions find their way to the last level; it has the
-//! work tried again whenever space may have come back, and twice a second; and it ends the state when the reserve
-//! can be allocated again. That is more space than the work had lacked, so the state does not come and go.
+//! all that the state needs. It releases the reserve, so that deletions can be compacted down to the last level. It retries
+//! the work whenever space may be free again, and twice a second. It ends the state when the reserve can be allocated
+//! again: that takes more space than the work had lacked, so the state does not flap.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// A store that is opened takes its reserve or so many times half of it, as there is space.
 const HALVINGS: u32 = 2;
 
-/// Bytes of the log's last segment that deletes leave to what the log itself has to write.
+/// Bytes of the log's last segment that deletes leave for the log's own groups.
 const LOG_ROOM: u64 = 32 << 10;
 
 /// What may find no space.
@@ -47,7 +47,7 @@ struct Tries {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     is_full: AtomicBool,
-    /// The answer to what is refused meanwhile.
+    /// The error of refused calls.
     why: Mutex<Option<Error>>,
     flush: Tries,
     compaction: Tries,
@@ -94,18 +94,18 @@ impl Space {
         }
     }
 
-    /// The number of the present attempt: who found no space in it waits for the next.
+    /// The number of the present attempt. Work that found no space in it waits for the next.
     pub(crate) fn attempt(&self) -> u64 {
         self.attempts.load(Ordering::Acquire)
     }
 
-    /// The failures of some work that whoever needs it waits out: of a store that is not full one, after which the reserve is
-    /// given up and the work tried again.
+    /// How many failures of some work a caller waits out. In a store that is not full yet one more: after the first the
+    /// reserve is released and the work retried.
     pub(crate) fn patience(&self, work: Work) -> u64 {
         self.failures(work) + u64::from(!self.is_full())
     }
 
-    /// The error of work that found no space more often than is waited out.
+    /// An error once some work failed more often than `patience`.
     pub(crate) fn check_tries(&self, work: Work, patience: u64) -> Result<()> {
         match self.failures(work) > patience && self.tries(work).is_some_and(Tries::is_lacking) {
             true => self.check_growth(),
@@ -223,7 +223,7 @@ impl Shared {
         self.check_writable().is_err()
     }
 
-    /// Gives the reserve up. Answers whether there was one.
+    /// Releases the reserve. Returns whether there was one.
     pub(super) async fn release_reserve(&self) -> bool {
         self.full.reserve.store(0, Ordering::Release);
         // What cannot be removed now is found when the store is opened.
@@ -348,7 +348,7 @@ fn seal(shared: &Shared) {
     }
 }
 
-/// The answer to what is refused.
+/// The error of refused calls.
 fn full(shared: &Shared, cause: &Error) -> Error {
     let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \
                   back. Puts are taken again as soon as there is space";

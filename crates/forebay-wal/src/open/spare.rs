@@ -48,7 +48,7 @@ impl Scene {
         if !same || outcome.max_generation + 1 != newest || !outcome.gaps.is_empty() {
             return Ok(None);
         }
-        // The program is told of what was there.
+        // The report describes the files as they were found.
         outcome.recovery.clone_from(&found.recovery);
         let reopening = self.reopening(outcome).await?;
         let segment = self.maker.adopt(newest).await?;
@@ -56,7 +56,7 @@ impl Scene {
             segment.file.unlock().await?;
             return Ok(None);
         }
-        // Whoever made it may not have come to its end.
+        // Its preparation may have been cut off.
         match segment.file.allocate(0..segment.bytes).await {
             Err(error) if error.kind() == forebay::ErrorKind::NoSpace => {
                 segment.file.unlock().await?;
