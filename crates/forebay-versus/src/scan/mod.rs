@@ -15,7 +15,7 @@ use crate::cell::Cell;
 use crate::child::{self, Job};
 use crate::cli::Common;
 use crate::content::Checksum;
-use crate::memory::PageKind;
+use crate::memory::{self, PageKind};
 use crate::memory_limit::{self, MemoryLimit};
 use crate::peers::{bare, compio, forebay, glommio, monoio, std_threads, tokio_fs, tokio_uring};
 use crate::report::{Document, Experiment};
@@ -136,6 +136,8 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
             })
             .ok(),
     };
+    // Twice what the page cache may fill: its pages come from what was freed last, and not from there alone.
+    let touched = memory::touch(2 * (options.memory_mib << 20))?;
     let cell = Cell::run("scan", &rows, options.repeats, |row| {
         page_cache::evict(file.path(), false)?;
         if let Some(limit) = &limit {
@@ -153,6 +155,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
         "device": "disk",
         "file_bytes": file.bytes(),
         "memory_limit_bytes": limit.is_some().then_some(options.memory_mib << 20),
+        "memory_touched_bytes": touched,
         "repeats": options.repeats,
     });
     let parameters = parameters.as_object().cloned().unwrap_or_default();
