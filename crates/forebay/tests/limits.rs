@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use forebay::{ClassSpec, Config, Durability, Engine, ErrorKind, Open};
+use std::ops::Range;
+
+use forebay::{Block, ClassSpec, Config, Durability, Engine, Error, ErrorKind, Open, Step, Walk};
 
 /// A small engine, so that a setting that makes it larger shows.
 fn config() -> Config {
@@ -133,4 +135,83 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
             assert!(refused.is_ok() || refused.unwrap_err().kind() == ErrorKind::InvalidInput);
         }
     }
+}
+
+/// Reads page after page, `left` of them.
+struct Pages {
+    left: u32,
+}
+
+impl Walk for Pages {
+    type Output = ();
+    type Error = Error;
+
+    fn step(&mut self, _: &Block, at: Range<u64>) -> Step<(), Error> {
+        self.left -= 1;
+        match self.left {
+            0 => Step::Done(()),
+            _ => Step::Read(at.end..at.end + 4096),
+        }
+    }
+}
+
+#[test]
+fn every_number_of_a_walk_works_or_is_refused_with_a_sentence() {
+    let engine = Engine::start(config()).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = engine.open(dir.path().join("walks"), Open::create()).wait().unwrap();
+    file.write(0, engine.block_from(&[7; 65536]).unwrap()).wait().unwrap();
+    let walks = || (0..20).map(|_| (0..4096, Pages { left: 2 }));
+    for number in [0, 1, u32::MAX] {
+        let found = file.walk(0..4096, Pages { left: 2 }).hops_max(number).wait();
+        if number < 2 {
+            let error = found.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TooManyHops { limit: number });
+            assert!(error.to_string().contains("hops_max"), "{error}");
+        } else {
+            found.unwrap();
+        }
+        let all = file.walk_many(walks()).hops_max(number).wait().unwrap();
+        assert_eq!(all.iter().filter(|walk| walk.is_ok()).count(), if number < 2 { 0 } else { 20 });
+        let all = file.walk_many(walks()).depth(number).wait().unwrap();
+        assert!(all.iter().all(Result::is_ok), "walk_many.depth({number})");
+    }
+}
+
+/// Regression: each participant that left cleared the pieces of all, so that dropping 65,536 took 13 seconds.
+#[test]
+fn every_number_of_a_collective_works_or_is_refused_with_a_sentence() {
+    type Set = fn(forebay::CollectiveBuilder, usize) -> forebay::CollectiveBuilder;
+    let settings: [(&str, Set); 4] = [
+        ("aggregators", |builder, n| builder.aggregators(n)),
+        ("memory", |builder, n| builder.memory(n)),
+        ("request", |builder, n| builder.request(n)),
+        ("depth", |builder, n| builder.depth(n)),
+    ];
+    let engine = Engine::start(config()).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (name, set) in settings {
+        for number in [0, 1, usize::MAX] {
+            let file =
+                engine.open(dir.path().join(format!("{name}-{number}")), Open::create()).wait().unwrap();
+            let mut parts = set(file.collective(2), number).start();
+            let pieces = |rank: u64| (0..50).map(|n| ((2 * n + rank) * 1000, vec![7; 1000].into())).collect();
+            let writes = parts.iter_mut().map(|part| {
+                let rank = part.rank() as u64;
+                part.write(pieces(rank), Durability::None)
+            });
+            for written in engine.block_on(futures::future::join_all(writes)).unwrap() {
+                written.unwrap_or_else(|error| panic!("collective.{name}({number}): {error}"));
+            }
+            assert_eq!(
+                file.read(0..100_000).wait().unwrap()[..],
+                [7; 100_000],
+                "collective.{name}({number})"
+            );
+        }
+    }
+    let file = engine.open(dir.path().join("participants"), Open::create()).wait().unwrap();
+    assert_eq!(file.collective(0).start().len(), 1);
+    let most = file.collective(usize::MAX).start();
+    assert!(most.len() <= 1 << 16 && most[0].participants() == most.len());
 }

@@ -195,11 +195,12 @@ impl Shared {
     pub(super) fn fail(&self, error: Error) {
         let waiters = {
             let mut state = self.lock();
+            // Once only: no pieces are accepted after a failure, and each of many participants leaves by this way.
             if state.failure.is_none() {
                 state.failure = Some(Failure::of(&error));
                 state.error = Some(error);
+                state.deposits.iter_mut().for_each(|place| *place = None);
             }
-            state.deposits.iter_mut().for_each(|place| *place = None);
             state.phase = Phase::Gathering;
             let mut waiters = std::mem::take(&mut state.waiters);
             waiters.append(&mut state.idle);
