@@ -35,82 +35,54 @@
 //! - `testing`: the conformance suite that every driver passes.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod append;
-mod arena;
-mod block;
-mod calibration;
-mod class;
-mod collective;
-mod combine;
-mod config;
+mod base;
 pub mod device;
-mod dir;
 mod driver;
-mod engine;
-mod error;
-mod file;
-mod fork;
-mod gather;
-mod health;
-mod nop;
-mod nvme;
-mod op;
-mod open;
-mod pending;
-mod priority;
-mod read;
-mod read_many;
-mod scan;
-mod scheduler;
-pub mod shard;
-mod signals;
+mod handle;
+mod io;
+mod memory;
+mod ops;
+mod reactor;
 #[cfg(feature = "sim")]
 pub mod sim;
-mod stats;
-mod stats_server;
-mod submit;
-mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod wait;
-mod walk;
-mod watch;
-mod write;
 
-pub use append::{Append, AppendBuilder};
-pub use block::{Block, BlockMut};
-pub use calibration::{Calibration, Rates};
-pub use class::{Class, ClassScope, ClassSpec, Tenant};
-pub use collective::{Collective, CollectiveBuilder};
-pub use combine::{Combine, CombineBuilder};
-pub use config::{Config, DriverChoice, Polling};
+pub use base::class::{Class, ClassScope, ClassSpec, Tenant};
+pub use base::error::{Error, ErrorKind, Result};
+pub use base::health::{Degradation, Health};
+pub use base::pending::Pending;
+pub use base::priority::{Priority, polite_worker};
+pub use base::wait::{FromError, Waitable};
 pub use device::Alignment;
-pub use dir::{Dir, DirEntry, FileKind, Metadata};
+pub use device::calibration::{Calibration, Rates};
 pub use driver::meta::{Advice, Lock};
-pub use engine::{CloseReport, Engine, MemoryReservation};
-pub use error::{Error, ErrorKind, Result};
-pub use file::File;
-pub use gather::GatherStats;
-pub use health::{Degradation, Health};
-pub use nop::Nop;
-pub use nvme::OpenNvme;
-pub use op::{Durability, Flush};
-pub use open::{Mode, Open};
-pub use pending::Pending;
-pub use priority::{Priority, polite_worker};
-pub use read::{Read, ReadInto, ReadUpTo};
-pub use read_many::{ReadMany, ReadManyStream};
-#[cfg(feature = "tokio")]
-pub use scan::ScanReader;
-pub use scan::{Scan, ScanBuilder};
-pub use stats::{
+pub use handle::engine::{CloseReport, Engine, MemoryReservation};
+pub use handle::file::File;
+pub use handle::open::{Mode, Open};
+pub use io::config::{Config, DriverChoice, Polling};
+pub use io::op::{Durability, Flush};
+pub use io::stats::{
     ClassStats, DeviceStats, FileStats, FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stall, Stats,
     WalkStats,
 };
-pub use stats_server::StatsServer;
-pub use wait::{FromError, Waitable};
-pub use walk::{Ranges, Step, Walk, WalkMany, WalkOne};
-pub use write::{Sync, Write, WriteData};
+pub use memory::block::{Block, BlockMut};
+pub use ops::append::{Append, AppendBuilder};
+pub use ops::collective::{Collective, CollectiveBuilder};
+pub use ops::combine::{Combine, CombineBuilder};
+pub use ops::dir::{Dir, DirEntry, FileKind, Metadata};
+pub use ops::gather::GatherStats;
+pub use ops::nop::Nop;
+pub use ops::nvme::OpenNvme;
+pub use ops::read::{Read, ReadInto, ReadUpTo};
+pub use ops::read_many::{ReadMany, ReadManyStream};
+#[cfg(feature = "tokio")]
+pub use ops::scan::ScanReader;
+pub use ops::scan::{Scan, ScanBuilder};
+pub use ops::stats_server::StatsServer;
+pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
+pub use ops::write::{Sync, Write, WriteData};
+pub use reactor::shard;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::{Device, NvmeCommand};
-use crate::error::{Error, ErrorKind, Result};
 
 /// `_IO('N', 0x40)` of linux/nvme_ioctl.h: answers the namespace's number.
 const NVME_IOCTL_ID: u64 = 0x4E40;

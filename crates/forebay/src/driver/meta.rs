@@ -21,8 +21,8 @@ use rustix::io::Errno;
 pub(crate) use at::At;
 pub(crate) use file::is_removed;
 
-use crate::dir::{DirEntry, Metadata};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::ops::dir::{DirEntry, Metadata};
 
 /// What an open file is to its driver.
 pub(crate) enum Descriptor {

@@ -12,8 +12,8 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::op::{Flush, OpKind};
-use crate::shard::optable::OpKey;
+use crate::io::op::{Flush, OpKind};
+use crate::reactor::shard::optable::OpKey;
 
 /// The most bytes of I/O memory that rings of this process may have registered; `None`: as many as there are.
 pub(crate) fn registered_bytes_max() -> Option<u64> {
@@ -270,7 +270,7 @@ impl Driver {
     }
 
     /// What works worse than it could, as (what, why, remedy).
-    pub(crate) fn degradations(&mut self) -> Vec<crate::health::Degradation> {
+    pub(crate) fn degradations(&mut self) -> Vec<crate::base::health::Degradation> {
         each!(self, driver => driver.degradations())
     }
 }

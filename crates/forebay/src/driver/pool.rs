@@ -8,10 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::fork::Origin;
-use crate::pending::{Pending, Sender, channel};
-use crate::priority::Before;
+use crate::base::error::{Error, Result};
+use crate::base::fork::Origin;
+use crate::base::pending::{Pending, Sender, channel};
+use crate::base::priority::Before;
 use line::Line;
 
 /// How long a thread without work stays before it ends.
@@ -190,7 +190,7 @@ impl Shared {
     }
 
     fn work(&self) {
-        crate::signals::shield_thread();
+        crate::base::signals::shield_thread();
         let mut state = self.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {
@@ -240,7 +240,7 @@ fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::base::error::ErrorKind;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc;
     use std::task::{Context, Waker};

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
+use crate::base::health::Degradation;
 use crate::device::{Alignment, Device};
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
-use crate::health::Degradation;
-use crate::shard::optable::OpKey;
+use crate::reactor::shard::optable::OpKey;
 use crate::sim::Hub;
 
 /// Memory that a simulated device reads or writes while an operation is in flight.

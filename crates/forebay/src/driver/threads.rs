@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 pub(crate) use self::completions::CompletionQueue;
 use self::workers::{Queued, Spawn, Workers};
+use crate::base::fork::Origin;
+use crate::base::health::Degradation;
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
-use crate::fork::Origin;
-use crate::health::Degradation;
-use crate::shard::optable::OpKey;
+use crate::reactor::shard::optable::OpKey;
 
 /// Threads that one driver uses at most; past this they only wait for each other.
 const THREADS_MAX: u32 = 64;

@@ -14,11 +14,11 @@ use std::time::Duration;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 
-use crate::config::Polling;
+use crate::base::health::Degradation;
 use crate::driver::{IoRequest, Known, PollCounts, QueueFull, Route, Wait, WakeHandle};
-use crate::health::Degradation;
-use crate::op::{Flush, OpKind};
-use crate::shard::optable::OpKey;
+use crate::io::config::Polling;
+use crate::io::op::{Flush, OpKind};
+use crate::reactor::shard::optable::OpKey;
 
 mod blocking;
 mod enter;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::error::panic_words;
+use crate::base::error::panic_words;
 
 /// The environment variable that names the one seed to try.
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";

@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::base::error::Result;
 use crate::device::Device;
 use crate::driver::IoRequest;
 use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
 use crate::driver::sim::{SimFile, Transfer};
-use crate::error::Result;
-use crate::op::OpKind;
-use crate::shard::optable::OpKey;
+use crate::io::op::OpKind;
+use crate::reactor::shard::optable::OpKey;
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
 use crate::sim::shards::Stepped;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::base::pending::Sender;
 use crate::driver::meta::MetaRequest;
-use crate::engine::EngineShared;
-use crate::pending::Sender;
-use crate::shard::Ended;
+use crate::handle::engine::EngineShared;
+use crate::reactor::shard::Ended;
 use crate::sim::hub::{self, Answer};
 use crate::sim::shards::Stepped;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::sim::fault::Rule;
 
 /// What a power cut leaves of writes that completed into the disk's volatile cache and were not flushed.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::pending::{self, Pending, Sender};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::pending::{self, Pending, Sender};
 use crate::sim::fault::Rule;
 use crate::sim::history::What;
 use crate::sim::hub;

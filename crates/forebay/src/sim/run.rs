@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::error::panic_words;
+use crate::base::error::panic_words;
+use crate::handle::engine::Engine;
+use crate::io::config::Config;
 use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::history::What;
 use crate::sim::hub::Hub;

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::arena::Aside;
+use crate::base::pending::Sender;
 use crate::driver::sim::{SimDriver, SimWake};
 use crate::driver::{Driver, Wait};
-use crate::engine::EngineShared;
-use crate::pending::Sender;
-use crate::shard::clock::Clock;
-use crate::shard::{self, Ended, Shard};
+use crate::handle::engine::EngineShared;
+use crate::memory::arena::Aside;
+use crate::reactor::shard::clock::Clock;
+use crate::reactor::shard::{self, Ended, Shard};
 use crate::sim::hub::Hub;
 
 /// A shard of the world, its I/O memory, and what it waits for.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 
-use crate::error::{Error, Result, panic_words};
+use crate::base::error::{Error, Result, panic_words};
 use crate::sim::World;
 
 /// The choices that a world made, in order: which task or shard ran next, which fault struck, how long the device took.

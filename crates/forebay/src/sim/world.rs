@@ -4,9 +4,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::handle::engine::Engine;
+use crate::io::config::Config;
 use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::fault::Rule;
 use crate::sim::history::Fate;

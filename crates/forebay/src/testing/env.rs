@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::file::File;
-use crate::open::Open;
-use crate::pending::Pending;
+use crate::base::error::{Error, Result};
+use crate::base::pending::Pending;
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::handle::open::Open;
+use crate::io::config::Config;
 use crate::testing::storage::{Namespace, Storage};
-use crate::{pending, sim, wait};
+use crate::{base::pending, base::wait, sim};
 
 /// Where a case runs: an engine, an empty directory of its own or an NVMe namespace, and ways to more of both.
 ///

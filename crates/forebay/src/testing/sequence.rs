@@ -45,7 +45,7 @@ mod text;
 
 use std::path::Path;
 
-use crate::engine::Engine;
+use crate::handle::engine::Engine;
 
 pub use generate::generate;
 pub use outcome::{Mismatch, Report};

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::Engine;
-use crate::error::Error;
-use crate::file::File;
-use crate::nvme::OpenNvme;
-use crate::open::Open;
-use crate::pending::Pending;
+use crate::base::error::Error;
+use crate::base::pending::Pending;
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::handle::open::Open;
+use crate::ops::nvme::OpenNvme;
 
 /// Names, and what is behind them.
 #[derive(Clone, Debug)]

@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use super::env::{Env, LocalFuture};
-use crate::config::Config;
-use crate::error::Error;
-use crate::wait;
+use crate::base::error::Error;
+use crate::base::wait;
+use crate::io::config::Config;
 
 mod append;
 mod check;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::{errno, retry};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 const OPERATION: &str = "copy_range";
 
@@ -167,7 +167,7 @@ fn bytes_behind(file: BorrowedFd<'_>, offset: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::base::error::ErrorKind;
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
     fn pattern(len: usize) -> Vec<u8> {

@@ -8,8 +8,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::{Advice, At, Lock, errno, retry};
-use crate::dir::{FileKind, Metadata};
-use crate::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::ops::dir::{FileKind, Metadata};
 
 pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;

@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{At, errno, retry};
-use crate::dir::{DirEntry, FileKind};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::ops::dir::{DirEntry, FileKind};
 
 /// Renames, then syncs the directories of both names. The sync a rename needs sits in here, so nobody can forget it.
 pub(super) fn rename(from: &At, to: &At) -> Result<()> {
@@ -160,7 +160,7 @@ fn same_dir(one: &Parent<'_>, other: &Parent<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::base::error::ErrorKind;
     use std::fs;
 
     fn at(path: &Path) -> At {

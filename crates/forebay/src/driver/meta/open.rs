@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{At, OpenHow, errno, retry};
-use crate::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 
 pub(super) fn open(at: &At, how: &OpenHow) -> Result<OwnedFd> {
     const OPERATION: &str = "open";

@@ -3,11 +3,11 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::base::fork::Origin;
+use crate::base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::driver::Wait;
-use crate::fork::Origin;
-use crate::shard::optable::OpKey;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::reactor::shard::optable::OpKey;
 
 /// Results that were not taken yet, and the bell that ends a wait for them.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::driver::Driver;
-use crate::op::{Flush, OpKind};
+use crate::io::op::{Flush, OpKind};
 
 /// Longer than any test takes, so that a hang is a failure that says where.
 const HANGS: Duration = Duration::from_secs(20);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use crate::driver::IoRequest;
-use crate::op::OpKind;
+use crate::io::op::OpKind;
 
 /// Linux cuts every transfer here; elsewhere more than `INT_MAX` is an error.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
@@ -39,7 +39,7 @@ pub(in crate::driver) unsafe fn run(request: &IoRequest) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 unsafe fn write_durably(request: &IoRequest, memory: *mut u8, sync: OpKind) -> i32 {
     #[cfg(target_os = "linux")]
-    if request.flush == crate::op::Flush::Blocking {
+    if request.flush == crate::io::op::Flush::Blocking {
         let durable = if sync == OpKind::SyncAll { libc::RWF_SYNC } else { libc::RWF_DSYNC };
         // SAFETY: the caller's promise is passed on unchanged.
         let result = unsafe { with_flags(request, memory, request.rw_flags | durable) };

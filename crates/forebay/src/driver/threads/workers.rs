@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::completions::CompletionQueue;
 use super::transfer;
 use crate::driver::IoRequest;
-use crate::shard::optable::OpKey;
+use crate::reactor::shard::optable::OpKey;
 
 /// How long a thread without work stays before it ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -123,7 +123,7 @@ impl Workers {
     }
 
     fn work(&self) {
-        crate::signals::shield_thread();
+        crate::base::signals::shield_thread();
         let mut state = self.lock();
         state.idle -= 1;
         loop {

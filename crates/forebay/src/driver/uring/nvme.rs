@@ -13,8 +13,8 @@ use super::tables::Tables;
 use super::{Keeper, WAKE_DATA, setup};
 use crate::device::NvmeCommand;
 use crate::driver::{IoRequest, NvmeTarget, PollCounts, QueueFull, Wait, nvme_result};
-use crate::op::OpKind;
-use crate::shard::optable::OpKey;
+use crate::io::op::OpKind;
+use crate::reactor::shard::optable::OpKey;
 
 /// `_IOWR('N', 0x80, struct nvme_uring_cmd)` of linux/nvme_ioctl.h.
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
@@ -299,7 +299,7 @@ mod tests {
     use std::ptr::NonNull;
 
     use super::*;
-    use crate::op::Flush;
+    use crate::io::op::Flush;
 
     const TARGET: NvmeTarget = NvmeTarget {
         id: 1,

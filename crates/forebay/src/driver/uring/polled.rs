@@ -12,11 +12,11 @@ use super::setup;
 use super::splits::Splits;
 use super::tables::Tables;
 use super::{FIXED_FILES_MAX, Keeper};
-use crate::config::Polling;
+use crate::base::health::Degradation;
 use crate::driver::{IoRequest, NOT_POLLABLE, PollCounts, QueueFull};
-use crate::health::Degradation;
-use crate::op::OpKind;
-use crate::shard::optable::OpKey;
+use crate::io::config::Polling;
+use crate::io::op::OpKind;
+use crate::reactor::shard::optable::OpKey;
 
 /// A request of more parts goes to the first ring, where the kernel cuts it: nothing is gained by polling for megabytes.
 const PARTS_MAX: u32 = 16;

@@ -6,8 +6,8 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use io_uring::{IoUring, Parameters, cqueue, squeue};
 
-use crate::config::Polling;
-use crate::health::Degradation;
+use crate::base::health::Degradation;
+use crate::io::config::Polling;
 
 /// `IORING_SETUP_HYBRID_IOPOLL` of linux/io_uring.h, which the io-uring crate has no call for.
 const HYBRID_IOPOLL: u32 = 1 << 17;

@@ -1,7 +1,7 @@
 //! Requests that are with the device in several parts at once.
 
 use crate::driver::NOT_POLLABLE;
-use crate::shard::optable::OpKey;
+use crate::reactor::shard::optable::OpKey;
 
 /// Set in the `user_data` of a part. A key has its slot's index there, which is below 2^20.
 const PART: u64 = 1 << 31;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn parts_are_never_taken_for_keys() {
-        let highest = OpKey { index: crate::shard::optable::SLOTS_MAX - 1, generation: u32::MAX };
+        let highest = OpKey { index: crate::reactor::shard::optable::SLOTS_MAX - 1, generation: u32::MAX };
         assert!(!Splits::is_part(highest.to_user_data()));
         assert!(Splits::is_part(Splits::user_data(u32::MAX, 15)));
     }

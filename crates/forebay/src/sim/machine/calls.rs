@@ -9,9 +9,9 @@ use super::handles::spot;
 use super::names::{Spot, components};
 use super::rules::{Faults, Struck, Target};
 use super::{Done, IoId, Machine};
-use crate::dir::{DirEntry, FileKind};
+use crate::base::error::{Error, Result};
 use crate::driver::meta::{At, MetaReply, MetaRequest};
-use crate::error::{Error, Result};
+use crate::ops::dir::{DirEntry, FileKind};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
 

@@ -4,8 +4,8 @@ use super::Machine;
 use super::content::Doom;
 use super::disk::{FILE_MAX, Write};
 use super::handles::spot;
+use crate::base::error::{Error, Result};
 use crate::driver::meta::FdOwner;
-use crate::error::{Error, Result};
 
 impl Machine {
     /// Through the page cache, as copy_file_range(2) does where file systems share no blocks.

@@ -3,7 +3,7 @@
 use super::disk::{Disk, Write};
 use super::flight::{End, IoFlight};
 use super::{Done, Doom, Machine};
-use crate::op::OpKind;
+use crate::io::op::OpKind;
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 

@@ -9,10 +9,10 @@ use super::names::Spot;
 use super::pages::PAGE;
 use super::rules::Target;
 use super::{Handle, IoId, Machine, OpenedFile, calls};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Alignment;
-use crate::dir::{FileKind, Metadata, Simulated};
 use crate::driver::meta::{At, FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
-use crate::error::{Error, ErrorKind, Result};
+use crate::ops::dir::{FileKind, Metadata, Simulated};
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 

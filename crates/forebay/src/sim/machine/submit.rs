@@ -3,7 +3,7 @@
 use super::flight::{End, Flight, IoFlight};
 use super::rules::{Faults, Struck, Target};
 use super::{Handle, IoId, Machine, SimIo};
-use crate::op::OpKind;
+use crate::io::op::OpKind;
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 

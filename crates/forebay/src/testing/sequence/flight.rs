@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use super::step::{Op, Place, pattern_bytes};
-use crate::block::{Block, BlockMut};
-use crate::class::Class;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::file::File;
-use crate::write::WriteData;
+use crate::base::class::Class;
+use crate::base::error::Result;
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::memory::block::{Block, BlockMut};
+use crate::ops::write::WriteData;
 
 /// How an operation ended.
 pub(super) enum Outcome {

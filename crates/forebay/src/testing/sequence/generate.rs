@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::step::{Access, HANDLES, NAMES, Op, Place, Step};
-use crate::op::Durability;
-use crate::open::Mode;
+use crate::handle::open::Mode;
+use crate::io::op::Durability;
 
 /// Offsets stay below this, in bytes.
 const OFFSETS: u64 = 64 << 10;

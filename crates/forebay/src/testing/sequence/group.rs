@@ -7,11 +7,11 @@ use super::node::{Base, Written};
 use super::sector::Patch;
 use super::session::{Checked, Session};
 use super::step::{Op, Place};
-use crate::block::Block;
-use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
-use crate::file::File;
-use crate::op::Durability;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::memory::block::Block;
 
 /// An operation that can be carried out, with what it is on.
 struct Ready<'s> {

@@ -6,11 +6,11 @@ use super::node::Node;
 use super::session::{Checked, Handle, Session};
 use super::step::{Access, NAMES};
 use super::text::letter;
-use crate::dir::Metadata;
-use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
-use crate::file::File;
-use crate::open::{Mode, Open};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::handle::open::{Mode, Open};
+use crate::ops::dir::Metadata;
 
 /// What a name may stand for: numbers of files, or nothing.
 #[derive(Clone, Debug)]

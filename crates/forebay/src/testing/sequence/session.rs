@@ -9,10 +9,10 @@ use super::outcome::{Mismatch, Report};
 use super::sector::Patch;
 use super::step::{HANDLES, NAMES, Op, Place, Step, pattern_bytes};
 use super::text::letter;
-use crate::block::{Block, BlockMut};
-use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::file::File;
+use crate::base::error::{Error, Result};
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::memory::block::{Block, BlockMut};
 
 /// Blocks whose bytes are looked at again after every step.
 const KEPT_MAX: usize = 8;

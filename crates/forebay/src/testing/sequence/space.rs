@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::sector::Patch;
 use super::session::{Checked, Session};
 use super::step::pattern_bytes;
-use crate::append::Append;
-use crate::error::{Error, ErrorKind, Result};
-use crate::op::Durability;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::io::op::Durability;
+use crate::ops::append::Append;
 
 impl Session {
     /// Waits until nothing is under way that would change what a stream or a copy finds.

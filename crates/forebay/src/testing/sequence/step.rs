@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::op::Durability;
-use crate::open::Mode;
+use crate::handle::open::Mode;
+use crate::io::op::Durability;
 
 /// Handles that a sequence may have open at once.
 pub const HANDLES: u8 = 4;

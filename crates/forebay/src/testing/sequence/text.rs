@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use super::step::{Access, HANDLES, NAMES, Op, Place, Step};
-use crate::op::Durability;
-use crate::open::Mode;
+use crate::handle::open::Mode;
+use crate::io::op::Durability;
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

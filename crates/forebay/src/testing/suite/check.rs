@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::panic::Location;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 
 /// Why a case ends early.
 #[derive(Debug)]

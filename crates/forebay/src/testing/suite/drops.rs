@@ -6,7 +6,7 @@ use super::check::{Outcome, Stop, same_bytes};
 use super::operations::{LEN, Operation, operations, scene};
 use super::tools::{all, at_rest, bytes_of, content, modes, poll_now, poll_times, some};
 use crate::testing::Env;
-use crate::{Class, Engine, Open, shard};
+use crate::{Class, Engine, Open, reactor::shard};
 
 super::group! { "drops":
     at_every_await_in_a_task,

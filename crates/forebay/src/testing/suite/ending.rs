@@ -10,9 +10,9 @@ use std::task::Poll;
 use super::check::{Outcome, fail, fails_with, holds, same, same_bytes};
 use super::files::calls;
 use super::tools::{Moving, all, bytes_of, modes, poll_now, put, some};
-use crate::pending::channel;
+use crate::base::pending::channel;
 use crate::testing::Env;
-use crate::{Class, Config, Dir, Engine, Error, ErrorKind, File, Open, shard};
+use crate::{Class, Config, Dir, Engine, Error, ErrorKind, File, Open, reactor::shard};
 
 super::group! { "ending":
     closing_answers_every_operation_in_flight,

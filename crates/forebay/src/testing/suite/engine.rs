@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::check::{Outcome, fails_with, holds, same};
 use super::tools::all;
 use crate::testing::Env;
-use crate::{Class, ErrorKind, shard};
+use crate::{Class, ErrorKind, reactor::shard};
 
 super::group! { "engine":
     classes_out_of_range_are_refused,

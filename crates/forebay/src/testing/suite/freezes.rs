@@ -13,7 +13,7 @@ use super::drops::{POLLS, begin, finish, settled};
 use super::operations::{Operation, Scene, operations, scene};
 use super::tools::{Dice, Moving, at_rest, bytes_of, each, poll_now, poll_times, put, some};
 use crate::testing::Env;
-use crate::{Class, Engine, ErrorKind, Open, shard, sim};
+use crate::{Class, Engine, ErrorKind, Open, reactor::shard, sim};
 
 super::group! { "freezes":
     one_of_each_kind_in_a_task,

@@ -7,7 +7,7 @@ use super::check::{Outcome, holds, same, same_bytes};
 use super::hike::Hike;
 use super::tools::{Moving, all, bytes_of, fresh_on, modes, put};
 use crate::testing::Env;
-use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, shard};
+use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, reactor::shard};
 
 /// Bytes of each file.
 pub(super) const LEN: u64 = (100 << 10) + 13;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::check::{Outcome, fail, fails_with, holds, same, same_bytes};
 use super::tools::{all, bytes_of, put};
-use crate::pending::channel;
+use crate::base::pending::channel;
 use crate::testing::Env;
-use crate::{Class, Engine, Error, ErrorKind, Open, shard};
+use crate::{Class, Engine, Error, ErrorKind, Open, reactor::shard};
 
 super::group! { "tasks":
     a_task_answers_what_it_returns,

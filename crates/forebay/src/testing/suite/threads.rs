@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::check::{Outcome, Stop, fails_with, holds, same, same_bytes};
 use super::tools::{Dice, all, at_rest, bytes_of, fresh_on, open_all, poll_now, put};
-use crate::pending::Pending;
+use crate::base::pending::Pending;
 use crate::testing::Env;
-use crate::{Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Open, shard, wait};
+use crate::{
+    Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Open, base::wait, reactor::shard,
+};
 
 super::group! { "threads":
     every_operation_can_be_waited_for [Threads],
@@ -117,7 +119,7 @@ async fn waiting_on_a_shard_is_an_error(env: &Env) -> Outcome {
 /// Keeps a shard from doing anything until the sender is dropped.
 async fn stop_shard(engine: &Engine) -> Outcome<mpsc::Sender<()>> {
     let (release, released) = mpsc::channel::<()>();
-    let (begun, begins) = crate::pending::channel::<()>("case");
+    let (begun, begins) = crate::base::pending::channel::<()>("case");
     drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         begun.send(Ok(()));
         let _ = released.recv();

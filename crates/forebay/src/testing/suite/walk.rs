@@ -205,7 +205,7 @@ async fn states_are_dropped_once_however_walks_end(env: &Env) -> Outcome {
             let mut one = inner.walk(Hike::ROOT, endless(times, &entries)).hops_max(u32::MAX).into_future();
             let begun = poll_fn(|context| Poll::Ready(Pin::new(&mut one).poll(context).is_pending())).await;
             for _ in 0..times {
-                crate::shard::yield_now().await;
+                crate::reactor::shard::yield_now().await;
             }
             begun
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::thread::spawn;
 
 use super::*;
-use crate::sync::model::check;
+use crate::base::sync::model::check;
 
 const FOR_EVER: Option<Duration> = None;
 

@@ -1,9 +1,9 @@
 //! Calls about names and open files, held against what Linux answers.
 
 use super::*;
-use crate::dir::Metadata;
+use crate::base::error::ErrorKind;
 use crate::driver::meta::Lock;
-use crate::error::ErrorKind;
+use crate::ops::dir::Metadata;
 
 fn metadata(rig: &mut Rig, request: MetaRequest) -> Metadata {
     match rig.ask(request).unwrap() {

@@ -1,0 +1,88 @@
+//! A class for everything that a future asks for, on any executor.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Class;
+use crate::reactor::shard::with_current;
+
+thread_local! {
+    /// Outside of shards; on one, the class of the task that runs is set instead.
+    static SCOPE: Cell<Option<Class>> = const { Cell::new(None) };
+}
+
+/// The class that the innermost scope on this thread, which is no shard's, has set.
+#[inline]
+pub(crate) fn scoped() -> Option<Class> {
+    SCOPE.with(Cell::get)
+}
+
+impl Class {
+    /// Gives this class to every operation that `future` begins without naming one, wherever it is polled: the scope is
+    /// set for the time of each poll. What `future` spawns onto another executor has a scope of its own to make; tasks
+    /// that it [`spawn`](crate::reactor::shard::spawn)s on its shard inherit the class.
+    ///
+    /// ```
+    /// # async fn example(file: forebay::File) -> forebay::Result<()> {
+    /// use forebay::Class;
+    /// // On Tokio, say: all reads in here are background reads.
+    /// let blocks = Class::BACKGROUND.scope(async move { file.read_many([0..4096, 8192..9000]).await }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn scope<F: Future>(self, future: F) -> ClassScope<F> {
+        ClassScope { class: self, future: Box::pin(future) }
+    }
+}
+
+/// The future of [`Class::scope`]. Costs one allocation.
+#[must_use = "futures do nothing unless awaited"]
+pub struct ClassScope<F> {
+    class: Class,
+    future: Pin<Box<F>>,
+}
+
+/// Puts back what was set before, also when a poll panics.
+enum Leave {
+    Shard(Class),
+    Elsewhere(Option<Class>),
+}
+
+impl Leave {
+    fn enter(class: Class) -> Leave {
+        let on_shard = with_current(|shard| {
+            let before = shard.class();
+            shard.set_class(class);
+            Leave::Shard(before)
+        });
+        on_shard.unwrap_or_else(|| Leave::Elsewhere(SCOPE.with(|scope| scope.replace(Some(class)))))
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        match *self {
+            Leave::Shard(before) => {
+                with_current(|shard| shard.set_class(before));
+            }
+            Leave::Elsewhere(before) => SCOPE.with(|scope| scope.set(before)),
+        }
+    }
+}
+
+impl<F: Future> Future for ClassScope<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _leave = Leave::enter(self.class);
+        self.future.as_mut().poll(context)
+    }
+}
+
+impl<F> fmt::Debug for ClassScope<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClassScope").field("class", &self.class).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,37 @@
+//! The first error of something that ends with it, in a form that can be given to every later call.
+
+use super::{Error, ErrorKind};
+use crate::handle::file::FileCore;
+
+/// What is kept of an [`Error`], which itself goes to the call that met it first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    kind: ErrorKind,
+    errno: Option<i32>,
+    operation: &'static str,
+    range: Option<(u64, u64)>,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &Error) -> Failure {
+        Failure {
+            kind: error.kind(),
+            errno: error.raw_os_error(),
+            operation: error.operation(),
+            range: error.range(),
+        }
+    }
+
+    /// The error again, with a note that says that it is an old one.
+    pub(crate) fn again(&self, core: &FileCore, note: &str) -> Error {
+        let error = match self.errno {
+            Some(errno) => Error::os(self.operation, errno),
+            None => Error::new(self.kind, self.operation),
+        };
+        let error = core.describe(error).with_note(note);
+        match self.range {
+            Some((offset, len)) => error.with_range(offset, len),
+            None => error,
+        }
+    }
+}

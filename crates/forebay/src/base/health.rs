@@ -1,0 +1,65 @@
+//! What works worse than it could, as values instead of log lines.
+
+use crate::base::priority::Priority;
+
+/// One thing that works worse than it could, why, and what would help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Degradation {
+    /// The mechanism, such as `"registered buffers"`.
+    pub what: String,
+    /// Why it does not work here.
+    pub why: String,
+    /// What would make it work.
+    pub remedy: String,
+}
+
+impl Degradation {
+    pub(crate) fn new(
+        what: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Degradation {
+        Degradation { what: what.into(), why: why.into(), remedy: remedy.into() }
+    }
+}
+
+impl std::fmt::Display for Degradation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} ({})", self.what, self.why, self.remedy)
+    }
+}
+
+/// How an engine runs: its driver, and everything that was degraded since it started.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// println!("{}", engine.health()); // one line, and one for each degradation with its remedy
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
+    pub driver: &'static str,
+    /// Shards that run.
+    pub shards: usize,
+    /// What the shards' threads were granted of [`Config::priority`](crate::Config::priority): the weakest of them.
+    pub priority: Priority,
+    /// Every degradation, in the order in which it was noticed; empty means that all works as designed.
+    pub degraded: Vec<Degradation>,
+}
+
+/// The first line is how the engine runs; then comes a line for each degradation, with its remedy.
+impl std::fmt::Display for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = if self.shards == 1 { "" } else { "s" };
+        write!(f, "{} shard{plural} on {}, priority {}", self.shards, self.driver, self.priority)?;
+        if self.degraded.is_empty() {
+            return f.write_str(", nothing degraded");
+        }
+        self.degraded.iter().try_for_each(|degradation| write!(f, "\n{degradation}"))
+    }
+}

@@ -1,0 +1,11 @@
+//! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the switch to model checking. Imports no other layer.
+
+pub(crate) mod class;
+pub(crate) mod error;
+pub(crate) mod fork;
+pub(crate) mod health;
+pub(crate) mod pending;
+pub(crate) mod priority;
+pub(crate) mod signals;
+pub(crate) mod sync;
+pub(crate) mod wait;

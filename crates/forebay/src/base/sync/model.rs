@@ -1,0 +1,145 @@
+//! Models of what [`crate::base::sync`] names, for loom, and ways to break them on purpose.
+//!
+//! What loom does not know is put together here from what it knows:
+//! - *SeqCst accesses.* Loom treats them as acquire and release. Here a fence follows each store and read-modify-write,
+//!   a little more than the language promises and what processors do; none comes before a load, where it would stand in
+//!   for one that the code lacks. Fences that the code itself states are as they are, and so are all weaker orderings.
+//! - *Loads.* Loom looks for another order only where an access meets the last one of the same place, so a thread's own
+//!   load hides an earlier load of another thread from the store that follows. Here loads meet each other, too.
+//! - *Relaxed stores to flags.* Loom does not know that a read-modify-write comes right after what it read: it may put a
+//!   plain store of another thread between the two, and then tell of a flag that nobody could see. So these are swaps.
+//! - *Queues.* The ones of crossbeam are tested there; what is checked here is the protocol around them. The model is a
+//!   bounded ring of numbered places with the orderings that crossbeam's has. Only taking has the fence above: one after
+//!   a push would hide that the protocol needs its own.
+//! - *AtomicWaker.* A lock around a waker, which orders `register` and `wake` as the real one promises.
+//!
+//! A test that passes proves little as long as one does not know that it can fail. So properties that rest on an
+//! ordering have a twin that must fail, in which [`breaking`] takes that ordering away.
+
+pub(crate) mod atomic;
+mod queues;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use queues::{ArrayQueue, SegQueue};
+
+use atomic::Ordering;
+
+/// What a twin takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// Fences do nothing.
+    Fences,
+    /// SeqCst accesses are no more than acquire and release.
+    SeqCst,
+    /// Nothing is released: every store is relaxed.
+    Release,
+}
+
+thread_local! {
+    // Loom runs all threads of a model on the thread of the test.
+    static BROKEN: Cell<&'static [Broken]> = const { Cell::new(&[]) };
+}
+
+fn is_broken(what: Broken) -> bool {
+    BROKEN.get().contains(&what)
+}
+
+/// Explores `body` with at most three preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn check(body: impl Fn() + Sync + Send + 'static) {
+    check_less(0, body);
+}
+
+/// As [`check`] with one preemption less, for a body that would take minutes otherwise.
+pub(crate) fn check_large(body: impl Fn() + Sync + Send + 'static) {
+    check_less(1, body);
+}
+
+fn check_less(fewer: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3).saturating_sub(fewer));
+    builder.max_branches = builder.max_branches.max(10_000);
+    builder.check(body);
+}
+
+/// As [`check`] without something that the property needs; the caller expects a panic.
+pub(crate) fn breaking(what: &'static [Broken], body: impl Fn() + Sync + Send + 'static) {
+    struct Mended;
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            BROKEN.set(&[]);
+        }
+    }
+    let _mended = Mended;
+    BROKEN.set(what);
+    check(body);
+}
+
+/// A bell as a waker: what a thread sleeps on that waits for a future.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(loom::sync::Notify);
+
+impl Bell {
+    pub(crate) fn wait(&self) {
+        self.0.wait();
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// As std's; every access counts as a write, and loom fails when two are not ordered.
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(loom::cell::UnsafeCell::new(value))
+    }
+
+    /// The pointer is used at once, before anything that loom could switch at.
+    #[track_caller]
+    pub(crate) fn get(&self) -> *mut T {
+        self.0.with_mut(|value| value)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AtomicWaker(Mutex<Option<Waker>>);
+
+impl AtomicWaker {
+    pub(crate) fn new() -> AtomicWaker {
+        AtomicWaker(Mutex::new(None))
+    }
+
+    pub(crate) fn register(&self, waker: &Waker) {
+        let old = self.0.lock().map(|mut known| known.replace(waker.clone()));
+        drop(old);
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Ok(Some(waker)) = self.0.lock().map(|mut known| known.take()) {
+            waker.wake();
+        }
+    }
+}
+
+/// What each load of one place changes, so that loom explores both orders of any two.
+#[derive(Debug)]
+struct Looks(loom::sync::atomic::AtomicUsize);
+
+impl Looks {
+    fn new() -> Looks {
+        Looks(loom::sync::atomic::AtomicUsize::new(0))
+    }
+
+    fn look(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,68 @@
+//! `.wait()`: blocking a plain thread on an operation.
+
+mod waitable;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::reactor::shard;
+
+pub use waitable::{FromError, Waitable};
+
+/// Runs `future` to its end on the calling thread, which sleeps in between.
+///
+/// A shard's thread is refused, and a simulated world's: it would wait for work that only it can do.
+pub(crate) fn block_on<F, T>(operation: &'static str, future: F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    match refusal() {
+        Some(kind) => Err(Error::new(kind, operation)),
+        None => block_on_any(future),
+    }
+}
+
+/// Why this thread must not wait, if so: what it would wait for needs it.
+pub(crate) fn refusal() -> Option<ErrorKind> {
+    if shard::current().is_some() {
+        return Some(ErrorKind::WaitOnShard);
+    }
+    #[cfg(feature = "sim")]
+    if crate::sim::is_inside() {
+        return Some(ErrorKind::WaitInWorld);
+    }
+    None
+}
+
+/// As [`block_on`] for futures whose output is not a `Result`; the caller has asked for a [`refusal`].
+pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
+    thread_local! {
+        static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));
+    }
+    let waker = PARKER.with(Waker::clone);
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            // A wake between the poll and here leaves a token, so this returns at once.
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Parker(Thread);
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}

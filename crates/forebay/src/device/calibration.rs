@@ -1,0 +1,158 @@
+//! What a device was measured to do, so that an engine begins with it instead of finding out.
+
+#[cfg(feature = "calibration")]
+mod file;
+
+use crate::device::Device;
+use crate::io::config::Config;
+
+/// What a device does, as `forebay calibrate` measured it; given to [`Config::calibration`](crate::Config::calibration).
+///
+/// An engine takes two figures from it: what must be in flight together ([`knee_depth`](Calibration::knee_depth)), and what
+/// a write costs beside a read ([`write_cost`](Calibration::write_cost)). Both are where it begins: while classes compete
+/// for the device it finds out what is so now. With the feature `calibration` it is read from a small TOML file.
+///
+/// ```
+/// use forebay::device::Device;
+/// use forebay::{Calibration, Config};
+/// # fn main() -> forebay::Result<()> {
+/// let device = Device::of_path(".")?;
+/// let mut calibration = Calibration::new(&device);
+/// calibration.knee_depth = 16;
+/// assert!(calibration.fits(&device));
+/// let config = Config::default().calibration(calibration);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Calibration {
+    /// The physical device's name as under `/dev`, where it was measured; of a device that is made of several disks its
+    /// own name.
+    pub device: String,
+    /// The maker's name of it, where it has one.
+    pub model: Option<String>,
+    /// Its size in bytes, where that is known.
+    pub device_bytes: Option<u64>,
+    /// Reads at random places.
+    pub read: Rates,
+    /// Writes at random places of a file that was written through before.
+    pub write: Rates,
+    /// Requests of 64 KiB that must be in flight together for nearly all of the throughput: 1 to 910.
+    pub knee_depth: u32,
+    /// What a write costs of the device's time beside a read of the same size, 0.25 to 16.
+    pub write_cost: f64,
+}
+
+/// What a device does of one kind; 0 for what was not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rates {
+    /// Bytes a second, in requests of 64 KiB.
+    pub bytes_per_second: u64,
+    /// Operations of 4 KiB a second.
+    pub operations_per_second: u64,
+    /// The median time of 4 KiB, one at a time, in nanoseconds.
+    pub latency_ns: u64,
+}
+
+/// The most requests in flight that a calibration may name: what a budget has room for.
+const DEPTH_MAX: u32 = 910;
+/// What a write may cost.
+const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
+
+impl Calibration {
+    /// One of that device that says nothing of it yet: one request in flight, and writes that cost what reads do.
+    pub fn new(device: &Device) -> Calibration {
+        let (name, model, bytes) = device.scheduled();
+        Calibration {
+            device: name.to_string(),
+            model: model.map(str::to_string),
+            device_bytes: bytes,
+            read: Rates::default(),
+            write: Rates::default(),
+            knee_depth: 1,
+            write_cost: 1.0,
+        }
+    }
+
+    /// Is it of this device, or of one like it? Model and size decide; where there is no model, name and size do, because
+    /// names change from one start of the system to the next.
+    pub fn fits(&self, device: &Device) -> bool {
+        let (name, model, bytes) = device.scheduled();
+        let same_name = match (&self.model, model) {
+            (None, None) => self.device == name,
+            (known, model) => known.as_deref() == model,
+        };
+        same_name && self.device_bytes.zip(bytes).is_none_or(|(known, bytes)| known == bytes)
+    }
+
+    /// What is wrong with it, if anything.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if self.device.is_empty() {
+            return Some("a calibration must name its device");
+        }
+        if self.knee_depth == 0 || self.knee_depth > DEPTH_MAX {
+            return Some("a calibration's knee_depth must be between 1 and 910");
+        }
+        if !WRITE_COST.contains(&self.write_cost) {
+            return Some("a calibration's write_cost must be between 0.25 and 16");
+        }
+        None
+    }
+}
+
+impl Config {
+    /// What one of the devices was measured to do; may be given for several devices. When classes compete for a device that
+    /// it [fits](Calibration::fits), they begin with what it says must be in flight, and with what it says that writes cost,
+    /// instead of finding both out. Default: none.
+    ///
+    /// A device that files are opened on and that no calibration fits, where any was given, is told in
+    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
+    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
+    pub fn calibration(mut self, calibration: Calibration) -> Config {
+        self.calibrations.push(calibration);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_and_size_say_whether_it_fits_and_a_name_where_there_is_no_model() {
+        let disk = Device::for_test("nvme0n1", Some("FAST 1"), Some(1 << 40));
+        let calibration = Calibration::new(&disk);
+        assert!(calibration.fits(&disk));
+        assert!(
+            calibration.fits(&Device::for_test("nvme1n1", Some("FAST 1"), Some(1 << 40))),
+            "names change"
+        );
+        assert!(
+            calibration.fits(&Device::for_test("nvme0n1", Some("FAST 1"), None)),
+            "its size is not known"
+        );
+        assert!(!calibration.fits(&Device::for_test("nvme0n1", Some("FAST 2"), Some(1 << 40))));
+        assert!(!calibration.fits(&Device::for_test("nvme0n1", Some("FAST 1"), Some(1 << 41))));
+        assert!(!calibration.fits(&Device::for_test("nvme0n1", None, Some(1 << 40))));
+        let plain = Calibration::new(&Device::for_test("vda", None, Some(1 << 30)));
+        assert!(plain.fits(&Device::for_test("vda", None, Some(1 << 30))));
+        assert!(!plain.fits(&Device::for_test("vdb", None, Some(1 << 30))));
+    }
+
+    #[test]
+    fn figures_out_of_range_are_told() {
+        let good = Calibration::new(&Device::for_test("d", None, None));
+        assert_eq!(good.fault(), None);
+        for (calibration, known) in [
+            (Calibration { device: String::new(), ..good.clone() }, "name its device"),
+            (Calibration { knee_depth: 0, ..good.clone() }, "knee_depth"),
+            (Calibration { knee_depth: 911, ..good.clone() }, "knee_depth"),
+            (Calibration { write_cost: 0.2, ..good.clone() }, "write_cost"),
+            (Calibration { write_cost: f64::NAN, ..good.clone() }, "write_cost"),
+            (Calibration { write_cost: 17.0, ..good.clone() }, "write_cost"),
+        ] {
+            assert!(calibration.fault().is_some_and(|fault| fault.contains(known)), "{calibration:?}");
+        }
+    }
+}

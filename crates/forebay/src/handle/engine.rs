@@ -1,0 +1,386 @@
+//! The engine: what a program starts once, and what its files and tasks belong to.
+
+use std::fmt;
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::base::class::{Class, ClassTable};
+use crate::base::error::{Error, Result};
+use crate::base::fork::Origin;
+use crate::base::health::Health;
+use crate::base::pending::{self, Pending, Sender};
+use crate::base::priority::Granted;
+use crate::driver::pool::Pool;
+use crate::handle::file::File;
+use crate::handle::open::{self, Open};
+use crate::io::config::Config;
+use crate::io::stats::{MemoryStats, Stats};
+use crate::memory::arena::{Arena, ArenaConfig};
+use crate::memory::block::BlockMut;
+use crate::ops::nvme::{self, OpenNvme};
+use crate::reactor::shard::clock::{Clock, Ticks};
+use crate::reactor::shard::inbox::Inbox;
+use crate::reactor::shard::{self, Ended, JoinHandle};
+use crate::reactor::watch::Watch;
+
+mod classes;
+mod closing;
+mod devices;
+mod reservation;
+mod serving;
+mod shared;
+mod stats;
+mod waiting;
+
+pub use closing::CloseReport;
+use closing::Guard;
+pub(crate) use closing::WeakEngine;
+use devices::Devices;
+pub use reservation::MemoryReservation;
+pub(crate) use serving::Told;
+pub(crate) use shared::EngineShared;
+
+/// Threads for calls that io_uring itself would hand to kernel threads: open, rename, truncate, ...
+const POOL_THREADS_MAX: usize = 4;
+/// Such calls that may wait in the pool; further callers wait themselves.
+const POOL_QUEUE_MAX: usize = 1024;
+
+/// What a program starts once: the shards, their I/O memory, and the door to files. A handle; clones are cheap.
+///
+/// When the last handle is dropped, on whatever thread, the engine begins an orderly end without waiting for it:
+/// tasks are cancelled, operations in flight drained, and files that are still held answer
+/// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and tells the outcome.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("points.bin");
+/// # std::fs::write(&path, vec![1u8; 100_000]).unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let file = engine.open(&path, Open::read()).wait()?;
+/// let block = file.read(1_003..1_103).wait()?; // any offset, any length
+/// assert_eq!(block.len(), 100);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<EngineShared>,
+    /// Dropped with the last handle; files and shards hold `shared` only.
+    guard: Arc<Guard>,
+}
+
+impl Engine {
+    /// Starts the shards and maps the first I/O memory: a few milliseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range; the system's error when a thread or the memory cannot be
+    /// had, or when [`DriverChoice::Uring`](crate::DriverChoice::Uring) was asked for and the kernel refuses io_uring.
+    ///
+    /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the driver and of
+    /// spinning mean nothing there.
+    pub fn start(config: Config) -> Result<Engine> {
+        #[cfg(feature = "sim")]
+        if let Some(world) = crate::sim::Link::current() {
+            return Engine::start_in(config, world);
+        }
+        let clock = Clock::system();
+        let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
+        let spin = (clock.ticks(spin_idle_ns), clock.ticks(spin_flying_ns));
+        let (engine, ends) = Engine::build(config, spin, Place::Here)?;
+        let weak = Arc::downgrade(&engine.shared);
+        engine.shared.arena.set_growth_asker(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                let pool = shared.pool.clone();
+                // A full or closed pool: the shard that needs the memory maps it itself.
+                let _ = pool.submit(Box::new(move || shared.arena.grow_ahead()));
+            }
+        }));
+        // On an error the guard's drop ends the shards that did start.
+        let driver = shard::start_shards(&engine.shared, ends)?;
+        let first = engine.shared.driver.set(driver);
+        debug_assert!(first.is_ok());
+        engine.shared.watch.start(&engine.shared);
+        if !engine.shared.arena.counts().huge {
+            engine.shared.degrade_once(
+                "huge pages",
+                "the kernel gave none for the I/O memory",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; scans are up to twice as fast with them",
+            );
+        }
+        Ok(engine)
+    }
+
+    /// An engine whose shards `world` steps. Memory is mapped by whoever needs it, never in the background.
+    #[cfg(feature = "sim")]
+    fn start_in(config: Config, world: crate::sim::Link) -> Result<Engine> {
+        let (engine, ends) = Engine::build(config.for_world(), (0, 0), Place::World(world.clone()))?;
+        world.adopt(&engine.shared, ends);
+        let first = engine.shared.driver.set("sim");
+        debug_assert!(first.is_ok());
+        Ok(engine)
+    }
+
+    /// Everything but the shards; the senders are for their ends.
+    fn build(config: Config, spin: (Ticks, Ticks), place: Place) -> Result<(Engine, Vec<Sender<Ended>>)> {
+        if let Some(fault) = config.fault() {
+            return Err(Error::invalid("start", fault));
+        }
+        let count = config.shard_count();
+        let (bytes_initial, bytes_max) = config.arena_limits();
+        let registered = match &place {
+            Place::Here => crate::driver::registered_bytes_max(),
+            #[cfg(feature = "sim")]
+            Place::World(_) => None,
+        };
+        let first_region_bytes = registered.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+        let arena = Arena::new(ArenaConfig {
+            bytes_initial,
+            first_region_bytes,
+            bytes_max,
+            overflow_bytes_max: config.overflow_bytes_max,
+            shards: count,
+        })
+        .map_err(|error| {
+            Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
+        })?;
+        #[cfg(not(feature = "sim"))]
+        let Place::Here = place;
+        let watch = Watch::new(count, config.stall_after);
+        let shared = Arc::new(EngineShared {
+            inboxes: (0..count)
+                .map(|index| {
+                    Arc::new(Inbox::new(index, config.inbox_depth).in_real_time(config.is_real_time()))
+                })
+                .collect(),
+            granted: Granted::new(count),
+            arena,
+            reserved: AtomicU64::new(0),
+            classes: ClassTable::new(),
+            pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
+            spin_idle: spin.0,
+            spin_flying: spin.1,
+            config,
+            driver: OnceLock::new(),
+            degraded: Mutex::new(Vec::new()),
+            devices: Mutex::new(Devices::default()),
+            page_cache_reads: AtomicU64::new(0),
+            page_cache_bytes: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            origin: Origin::here(),
+            #[cfg(feature = "sim")]
+            world: match place {
+                Place::Here => None,
+                Place::World(world) => Some(world),
+            },
+            shards_left: AtomicUsize::new(count),
+            watch,
+            servers: Mutex::default(),
+        });
+        let (senders, ends): (Vec<_>, Vec<_>) = (0..count).map(|_| pending::channel("close")).unzip();
+        let guard = Arc::new(Guard { shared: shared.clone(), ends: Mutex::new(ends) });
+        Ok((Engine { shared, guard }, senders))
+    }
+
+    /// Opens a file as `open` says; see [`Open`].
+    ///
+    /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
+    ///
+    /// # Errors
+    /// Those of open(2). A file system that cannot do direct I/O answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
+        open::open(self, path.as_ref().into(), open)
+    }
+
+    /// Takes over a file that was opened elsewhere. Its mode of access stays as it is: whether it is direct is read
+    /// from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`] apply as given.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`): writes would
+    /// land at its end, not at their offsets. The system's, when the descriptor cannot be asked.
+    pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
+        open::from_std(self, file, open)
+    }
+
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
+    /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
+    ///
+    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
+    /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
+    /// [`Config::polling`] and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
+    /// and the right to send commands (root). The block device of the namespace (`/dev/nvme0n1`) has to be readable as well: it is
+    /// opened, and held while the file is open, so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for formats with metadata; the system's.
+    pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
+        nvme::open(self, path.as_ref().to_path_buf(), open)
+    }
+
+    /// A new file in `dir` without a name, readable and writable, that is gone when its last handle is.
+    ///
+    /// # Errors
+    /// Those of open(2) with `O_TMPFILE`; where a file system has none, a named file is made and unlinked at once.
+    pub fn temp_file(&self, dir: impl AsRef<Path>, open: Open) -> Pending<File> {
+        open::temp_file(self, dir.as_ref().into(), open)
+    }
+
+    /// I/O memory for a write or a [`File::read_into`], all zero, from the arena.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when blocks hold all memory, [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB.
+    pub fn block(&self, len: usize) -> Result<BlockMut> {
+        let buffer = self.shared.buffer("block", len)?;
+        // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
+        Ok(unsafe { buffer.into_block_mut(len, 0) })
+    }
+
+    /// I/O memory with a copy of `data`.
+    ///
+    /// # Errors
+    /// As [`Engine::block`].
+    pub fn block_from(&self, data: &[u8]) -> Result<BlockMut> {
+        self.shared.block_from("block", data)
+    }
+
+    /// Promises `bytes` of the engine's I/O memory to a part of the program that will come to use so much of it, such as a
+    /// cache, until the answer is dropped.
+    ///
+    /// A promise sets nothing aside: it keeps others, who ask as well, from counting on the same memory. All promises
+    /// together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when fewer bytes are left to promise;
+    /// [`memory_unreserved`](Engine::memory_unreserved) says how many are.
+    pub fn reserve_memory(&self, bytes: u64) -> Result<MemoryReservation> {
+        MemoryReservation::new(&self.shared, bytes)
+    }
+
+    /// Bytes of I/O memory that are not promised: the most that [`reserve_memory`](Engine::reserve_memory) promises now.
+    pub fn memory_unreserved(&self) -> u64 {
+        MemoryReservation::left(&self.shared)
+    }
+
+    /// Number of shards.
+    pub fn shard_count(&self) -> usize {
+        self.shared.inboxes.len()
+    }
+
+    /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
+    pub fn driver(&self) -> &'static str {
+        self.shared.driver.get().copied().unwrap_or("threads")
+    }
+
+    /// How the engine runs, and what works worse than it could, with the remedies.
+    pub fn health(&self) -> Health {
+        Health {
+            driver: self.driver(),
+            shards: self.shard_count(),
+            priority: self.shared.granted.weakest(),
+            degraded: self.shared.lock_degraded().clone(),
+        }
+    }
+
+    /// Adds an entry to [`health`](Self::health), for a library on top of the engine that found one of its own mechanisms not to
+    /// work here. The first entry of a mechanism stays: further ones with the same `what` are dropped.
+    pub fn add_degradation(&self, what: &str, why: &str, remedy: &str) {
+        self.shared.degrade_once(what, why, remedy);
+    }
+
+    /// Counts and times since the start. Each shard is asked with one message; costs microseconds, not for hot loops.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    pub fn stats(&self) -> Pending<Stats> {
+        if let Err(error) = self.check() {
+            return Pending::ready(Err(error));
+        }
+        Pending::from_future("stats", Box::pin(stats::gather(self.shared.clone())))
+    }
+
+    /// What the engine's I/O memory is doing; takes a lock that reads take only when their shard runs out.
+    pub fn memory(&self) -> MemoryStats {
+        self.shared.memory()
+    }
+
+    /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future need not
+    /// be `Send`; `make` is called on the shard.
+    ///
+    /// It never waits: the task begins also where the shard's inbox is full, and when the handle is dropped.
+    ///
+    /// A shard number that does not exist counts from the start again. The task is in `class`; see
+    /// [`shard`](crate::reactor::shard) for what it may call.
+    pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Send + 'static,
+    {
+        if let Err(error) = self.shared.check("task") {
+            return JoinHandle::failed(error);
+        }
+        shard::spawn_on(&self.shared.inboxes[shard % self.shared.inboxes.len()], class, make)
+    }
+
+    /// Ends the engine for all handles and files, and tells how it went: tasks are cancelled, operations that the
+    /// device has are cancelled or finished, and what it does not give back within
+    /// [`Config::shutdown_deadline`] is leaked.
+    ///
+    /// The end begins at once, also when the answer is never awaited. A task on one of this engine's own shards that
+    /// awaits it is cancelled at that point, like every other task.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) when it was closed before.
+    pub fn close(self) -> Pending<CloseReport> {
+        if let Err(error) = self.check() {
+            return Pending::ready(Err(error));
+        }
+        let ends = std::mem::take(&mut *self.guard.ends.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.begin_close();
+        Pending::from_future(
+            "close",
+            Box::pin(async move {
+                let mut report = CloseReport { leaked_operations: 0, lost_shards: 0 };
+                for end in ends {
+                    match end.await?.leaked {
+                        usize::MAX => report.lost_shards += 1,
+                        leaked => report.leaked_operations += leaked,
+                    }
+                }
+                Ok(report)
+            }),
+        )
+    }
+
+    /// Is the engine usable from this process?
+    pub(crate) fn check(&self) -> Result<()> {
+        self.shared.check("engine")
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<EngineShared> {
+        &self.shared
+    }
+}
+
+/// Where an engine runs.
+enum Place {
+    Here,
+    #[cfg(feature = "sim")]
+    World(crate::sim::Link),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("driver", &self.driver())
+            .field("shards", &self.shard_count())
+            .finish_non_exhaustive()
+    }
+}

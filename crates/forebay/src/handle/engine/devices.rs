@@ -1,0 +1,81 @@
+//! The devices that an engine's files are on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::io::config::Config;
+use crate::reactor::scheduler::DeviceScheduler;
+
+/// Devices that files were opened on, numbered for the statistics; number 0 means none.
+#[derive(Default)]
+pub(super) struct Devices {
+    numbers: BTreeMap<u64, u16>,
+    list: Vec<(Arc<Device>, Arc<DeviceScheduler>)>,
+    /// By what is physical below: partitions of one disk are one device to whom it matters who goes first.
+    physical: BTreeMap<(u32, u32), Arc<DeviceScheduler>>,
+}
+
+impl Devices {
+    pub(super) fn find(&self, number: u64) -> Option<(u16, Arc<Device>)> {
+        let index = *self.numbers.get(&number)?;
+        Some((index, self.list.get(index as usize - 1)?.0.clone()))
+    }
+
+    pub(super) fn add(
+        &mut self,
+        number: u64,
+        device: Arc<Device>,
+        config: &Config,
+        shards: usize,
+    ) -> (u16, Arc<Device>) {
+        if let Some(known) = self.find(number) {
+            return known;
+        }
+        // More devices than numbers: the rest share the last one.
+        if self.list.len() == usize::from(u16::MAX) {
+            return (u16::MAX, device);
+        }
+        let scheduler = self.scheduler_for(&device, config, shards);
+        self.list.push((device.clone(), scheduler));
+        let index = self.list.len() as u16;
+        self.numbers.insert(number, index);
+        (index, device)
+    }
+
+    fn scheduler_for(&mut self, device: &Device, config: &Config, shards: usize) -> Arc<DeviceScheduler> {
+        let name = device.scheduled().0;
+        let calibration = config.calibrations.iter().find(|calibration| calibration.fits(device));
+        let make = || Arc::new(DeviceScheduler::new(name, shards, calibration));
+        let mut disks = device.physical();
+        match (disks.next(), disks.next()) {
+            (Some(disk), None) => {
+                self.physical.entry((disk.major(), disk.minor())).or_insert_with(make).clone()
+            }
+            // Of several disks, or of none that can be seen, the whole is one.
+            _ => make(),
+        }
+    }
+
+    pub(super) fn scheduler(&self, index: u16) -> Option<Arc<DeviceScheduler>> {
+        Some(self.list.get(usize::from(index).checked_sub(1)?)?.1.clone())
+    }
+
+    /// All schedulers, each once.
+    pub(super) fn schedulers(&self) -> Vec<Arc<DeviceScheduler>> {
+        let mut all: Vec<Arc<DeviceScheduler>> = Vec::new();
+        for (_, scheduler) in &self.list {
+            if !all.iter().any(|known| Arc::ptr_eq(known, scheduler)) {
+                all.push(scheduler.clone());
+            }
+        }
+        all
+    }
+
+    pub(super) fn name(&self, index: u16) -> String {
+        match (index as usize).checked_sub(1).and_then(|at| self.list.get(at)) {
+            Some((device, _)) => device.name().to_string(),
+            None => "-".to_string(),
+        }
+    }
+}

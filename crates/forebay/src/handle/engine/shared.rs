@@ -1,0 +1,329 @@
+//! What an engine's handles, files and shards share.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::devices::Devices;
+use crate::base::class::ClassTable;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::fork::Origin;
+use crate::base::health::Degradation;
+use crate::base::pending::Pending;
+use crate::base::priority::Granted;
+use crate::device::Device;
+use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
+use crate::driver::pool::Pool;
+use crate::io::config::Config;
+use crate::io::op::OpFailure;
+use crate::io::stats::MemoryStats;
+use crate::memory::arena::{AllocError, Arena};
+use crate::memory::block::BlockMut;
+use crate::ops::stats_server::Bell;
+use crate::reactor::scheduler::DeviceScheduler;
+use crate::reactor::shard;
+use crate::reactor::shard::clock::{Clock, Ticks};
+use crate::reactor::shard::inbox::Inbox;
+use crate::reactor::watch::Watch;
+
+/// What handles, files and shards share.
+pub(crate) struct EngineShared {
+    pub(crate) inboxes: Arc<[Arc<Inbox>]>,
+    pub(crate) arena: Arena,
+    /// Bytes of the arena that [`MemoryReservation`](crate::MemoryReservation)s promise.
+    pub(crate) reserved: AtomicU64,
+    pub(crate) classes: ClassTable,
+    pub(crate) config: Config,
+    /// The priority of each shard's thread.
+    pub(crate) granted: Granted,
+    /// How long a shard looks for news before it sleeps: while nothing is in flight, and while something is.
+    pub(crate) spin_idle: Ticks,
+    pub(crate) spin_flying: Ticks,
+    pub(crate) pool: Pool,
+    pub(super) driver: OnceLock<&'static str>,
+    pub(super) degraded: Mutex<Vec<Degradation>>,
+    pub(super) devices: Mutex<Devices>,
+    /// Buffered reads that the page cache answered on the caller's thread, and their bytes.
+    pub(crate) page_cache_reads: AtomicU64,
+    pub(crate) page_cache_bytes: AtomicU64,
+    pub(super) closing: AtomicBool,
+    pub(super) origin: Origin,
+    /// The simulated machine that this engine runs on, if it does.
+    #[cfg(feature = "sim")]
+    pub(crate) world: Option<crate::sim::Link>,
+    pub(super) shards_left: AtomicUsize,
+    /// Looks for tasks that hold a shard.
+    pub(crate) watch: Watch,
+    /// What tells of this engine, and is told its end.
+    pub(super) servers: Mutex<Vec<Weak<Bell>>>,
+}
+
+impl EngineShared {
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        self.failure().map_or(Ok(()), |failure| Err(failure.into_error(operation, None)))
+    }
+
+    /// Does the engine belong to a process that this one was forked from?
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
+    /// Why nothing can be asked of this engine here, if that is so.
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<OpFailure> {
+        if self.is_forked() {
+            return Some(OpFailure::Forked);
+        }
+        #[cfg(feature = "sim")]
+        if self.world.as_ref().is_some_and(|world| !world.is_here()) {
+            return Some(OpFailure::OutsideWorld);
+        }
+        self.closing.load(Ordering::Relaxed).then_some(OpFailure::EngineClosed)
+    }
+
+    /// Does it run on a simulated machine?
+    #[inline]
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(feature = "sim")]
+        return self.world.is_some();
+        #[cfg(not(feature = "sim"))]
+        false
+    }
+
+    /// The clock that its shards go by.
+    #[inline]
+    pub(super) fn clock(&self) -> Clock {
+        #[cfg(feature = "sim")]
+        if self.world.is_some() {
+            return Clock::simulated();
+        }
+        Clock::system()
+    }
+
+    /// Whether an open file or directory has no name any more.
+    pub(crate) fn is_removed(&self, operation: &'static str, fd: &Descriptor) -> Result<bool> {
+        self.check(operation)?;
+        match fd {
+            Descriptor::Os(fd) => crate::driver::meta::is_removed(fd.as_fd())
+                .map_err(|errno| Error::os(operation, errno.raw_os_error())),
+            #[cfg(feature = "sim")]
+            Descriptor::Sim(file) => {
+                let removed = self.world.as_ref().and_then(|world| world.is_removed(file.number));
+                removed.ok_or_else(|| Error::os(operation, libc::EIO))
+            }
+        }
+    }
+
+    /// Has `request` carried out, by the pool or by the simulated machine, and `finish` make the answer of the reply, on
+    /// the thread that has it.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        request: MetaRequest,
+        finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        #[cfg(feature = "sim")]
+        if let Some(world) = &self.world {
+            let (answer, pending) = crate::base::pending::channel(operation);
+            world.ask(request, Box::new(move |reply| answer.send(finish(reply))));
+            return pending;
+        }
+        let inboxes = self.inboxes.clone();
+        self.pool.run(operation, move || {
+            let mut reply = crate::driver::meta::execute(&request);
+            // A file's last handle leaves the closing to the shards. A call that finds no descriptor has done nothing yet.
+            if reply.as_ref().is_err_and(Error::is_out_of_descriptors) {
+                shard::wait_for_a_turn(&inboxes);
+                reply = crate::driver::meta::execute(&request);
+            }
+            finish(reply)
+        })
+    }
+
+    /// Has `request` carried out; `answer` takes what belongs to it out of the reply.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        if let Err(error) = self.check(operation) {
+            return Pending::ready(Err(error));
+        }
+        self.call(request, move |reply| answer(reply?).ok_or_else(|| misfit(operation)))
+    }
+
+    /// As [`ask`](Self::ask), with errors that name the file.
+    pub(crate) fn ask_of<T: Send + 'static>(
+        &self,
+        file: &Arc<crate::handle::file::FileCore>,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        if let Err(error) = self.check(operation) {
+            return Pending::ready(Err(file.describe(error)));
+        }
+        let file = file.clone();
+        self.call(request, move |reply| {
+            let reply = reply.map_err(|error| file.describe(error))?;
+            answer(reply).ok_or_else(|| misfit(operation))
+        })
+    }
+
+    /// A buffer for the calling thread: from its shard's cache, or from the shared memory.
+    pub(crate) fn buffer(&self, operation: &'static str, len: usize) -> Result<crate::memory::arena::Buffer> {
+        // The child of a fork does not inherit I/O memory: it would be handed addresses where nothing is mapped.
+        if self.is_forked() {
+            return Err(OpFailure::Forked.into_error(operation, None));
+        }
+        let buffer = match shard::current() {
+            Some(_) => self.arena.alloc_local(len).or_else(|_| self.arena.alloc_overflow(len)),
+            None => self.arena.alloc(len),
+        };
+        buffer.map_err(|error| match error {
+            AllocError::NoMemory { .. } => self.exhausted(operation),
+            AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
+        })
+    }
+
+    /// The error when there is no I/O memory left; it says so when it is the system that gives none.
+    #[cold]
+    pub(crate) fn exhausted(&self, operation: &'static str) -> Error {
+        // Counted now, not when it failed: the figure is for people.
+        let counts = self.arena.counts();
+        let held = (counts.bytes_held + counts.overflow_bytes) as u64;
+        let error = Error::new(ErrorKind::ArenaExhausted { held }, operation);
+        let Some(refusal) = self.arena.refusal() else { return error };
+        self.degrade_once(
+            "I/O memory",
+            &format!("the system gave no more: {refusal}"),
+            "free memory, or raise what this process may use (ulimit -v, memory.max of the control group)",
+        );
+        error.with_note(format!(", and the system gave no more: {refusal}"))
+    }
+
+    /// I/O memory with a copy of `data`.
+    pub(crate) fn block_from(&self, operation: &'static str, data: &[u8]) -> Result<BlockMut> {
+        let buffer = self.buffer(operation, data.len())?;
+        // SAFETY: the buffer has at least `data.len()` bytes, is ours alone, and is filled that far before anyone
+        // sees it as a block.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.as_ptr(), data.len());
+            Ok(buffer.into_block_mut(data.len(), data.len()))
+        }
+    }
+
+    /// The shard that the fewest files call home.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let load = |inbox: &Arc<Inbox>| inbox.files.load(Ordering::Relaxed);
+        self.inboxes.iter().enumerate().min_by_key(|(_, inbox)| load(inbox)).map_or(0, |(index, _)| index)
+    }
+
+    /// The number under which a file's device is counted.
+    pub(crate) fn device_of(&self, fd: BorrowedFd<'_>, number: u64) -> (u16, Arc<Device>) {
+        if let Some(known) = self.lock_devices().find(number) {
+            return known;
+        }
+        // Read from sysfs outside the lock: it takes some system calls.
+        let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
+        self.tell_uncalibrated(&device);
+        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
+    }
+
+    /// A calibration was given, but none of this device.
+    fn tell_uncalibrated(&self, device: &Device) {
+        let given = &self.config.calibrations;
+        let (name, model, _) = device.scheduled();
+        // A file system in memory has no device to calibrate.
+        let has_disk = device.physical().next().is_some() || self.is_simulated();
+        if given.is_empty() || !has_disk || given.iter().any(|calibration| calibration.fits(device)) {
+            return;
+        }
+        let model = model.map_or_else(String::new, |model| format!(" ({model})"));
+        let known: Vec<&str> = given.iter().map(|calibration| calibration.device.as_str()).collect();
+        self.degrade_once(
+            &format!("calibration of {name}"),
+            &format!("none that was given is of {name}{model}, only of {}", known.join(", ")),
+            "run forebay calibrate on it",
+        );
+    }
+
+    /// The scheduler of a device by its number; `None` for operations without a file.
+    #[cold]
+    pub(crate) fn scheduler_of(&self, device: u16) -> Option<Arc<DeviceScheduler>> {
+        self.lock_devices().scheduler(device)
+    }
+
+    /// As [`device_of`](Self::device_of), for a device that is known already.
+    #[cfg(any(feature = "sim", target_os = "linux"))]
+    pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
+        self.tell_uncalibrated(&device);
+        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
+    }
+
+    pub(super) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_degraded(&self) -> MutexGuard<'_, Vec<Degradation>> {
+        self.degraded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a degradation and tells the program, unless the same mechanism is on the list already.
+    pub(crate) fn degrade_once(&self, what: &str, why: &str, remedy: &str) {
+        let degradation = Degradation::new(what, why, remedy);
+        {
+            let mut degraded = self.lock_degraded();
+            if degraded.iter().any(|known| known.what == what) {
+                return;
+            }
+            degraded.push(degradation.clone());
+        }
+        #[cfg(feature = "tracing")]
+        tracing::warn!(what, why, remedy, "degraded");
+        if let Some(handler) = &self.config.on_event {
+            // The program's code: its panic must not take a shard with it.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&degradation)));
+        }
+    }
+
+    pub(super) fn memory(&self) -> MemoryStats {
+        let counts = self.arena.counts();
+        MemoryStats {
+            arena_bytes: counts.bytes_mapped as u64,
+            arena_bytes_max: counts.bytes_mapped_max as u64,
+            held_bytes: counts.bytes_held as u64,
+            overflow_bytes: counts.overflow_bytes as u64,
+            overflow_allocations: counts.overflow_allocations,
+        }
+    }
+
+    /// Tells every shard to end, once.
+    pub(crate) fn begin_close(&self) {
+        if self.closing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for inbox in self.inboxes.iter() {
+            inbox.end();
+        }
+        let servers = std::mem::take(&mut *self.servers.lock().unwrap_or_else(PoisonError::into_inner));
+        servers.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+    }
+
+    /// One shard's thread is over; the last one closes the arena, whose blocks live on.
+    pub(crate) fn shard_ended(&self) {
+        if self.shards_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Not marked as closing: handles of an engine whose shards died are told that, and may still close it.
+            self.arena.close();
+            self.watch.end();
+            // Queued calls still run; nobody waits for the pool's threads.
+            drop(self.pool.close());
+        }
+    }
+}
+
+fn misfit(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, operation).with_note("the answer does not fit the call")
+}

@@ -1,0 +1,337 @@
+//! An open file, the same from a Tokio task, a plain thread and a task on a shard.
+
+mod capabilities;
+pub(crate) mod core;
+mod locks;
+mod namespace;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::base::error::{Error, ErrorKind};
+use crate::base::pending::Pending;
+use crate::device::{Alignment, Device};
+use crate::driver::meta::{Advice, FdOwner, MetaReply, MetaRequest};
+use crate::handle::open::Mode;
+use crate::io::op::Durability;
+use crate::memory::block::BlockMut;
+use crate::ops::dir::{self, Metadata};
+use crate::ops::read::{Read, ReadInto, ReadUpTo};
+use crate::ops::write::{Sync, Write, WriteData};
+
+pub(crate) use self::core::{CloseNode, FileCore};
+
+/// An open file: a handle that is cheap to clone and works from any thread.
+///
+/// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a shard of the
+/// file's engine they run right there; from elsewhere they go to the file's home shard, in batches. No order is promised
+/// between operations in flight. Dropping an operation's future cancels it if possible; what it was given or was reading
+/// into stays owned by the engine until the device is done with it, so nothing is ever written to freed memory.
+///
+/// The same file may be open directly and through the page cache at once: what one handle has finished (and, through the
+/// page cache, synced or not) the other sees; while operations on the same range are in flight through both, either order
+/// is possible.
+///
+/// When the last handle is dropped the file is closed as soon as its operations are over; [`File::close`] tells when.
+pub struct File {
+    core: Arc<FileCore>,
+}
+
+impl File {
+    pub(crate) fn new(core: Arc<FileCore>) -> File {
+        File { core }
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> &Arc<FileCore> {
+        &self.core
+    }
+
+    /// Exactly the bytes of `range`: any offset, any length up to 1 GiB.
+    ///
+    /// Direct reads fetch the aligned range around it, and the block is the slice that was asked for. Costs one request
+    /// to the device; on a shard no allocation.
+    ///
+    /// The range has both ends, because memory is taken before the file's length is known: for "to the end" use
+    /// [`read_up_to`](File::read_up_to) with the most that you want, or a [scan](File::scan) of `4096..`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] when the file ends inside the range; [`ErrorKind::InvalidInput`] for a range that
+    /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`]; [`ErrorKind::ArenaExhausted`]; the device's errors.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let block = file.read(1..8).wait()?;
+    /// assert_eq!(&block[..], b"package");
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn read(&self, range: Range<u64>) -> Read<'_> {
+        Read::new(self, range)
+    }
+
+    /// The bytes of `range` that the file has: shorter than asked, or empty, where the file ends.
+    ///
+    /// # Errors
+    /// As [`File::read`], without [`ErrorKind::UnexpectedEof`].
+    #[inline]
+    pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
+        ReadUpTo::new(self, range)
+    }
+
+    /// Reads at `offset` into memory that the caller has; gives it back with the number of bytes, or with the error.
+    ///
+    /// The whole length of `block` is asked for. On a direct file offset and length must be multiples of
+    /// [`Alignment::offset`]; the number of bytes is smaller at the end of the file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misaligned`], and those of [`File::read_up_to`].
+    #[inline]
+    pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
+        ReadInto::new(self, offset, block)
+    }
+
+    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device
+    /// as it is; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
+    ///
+    /// On a direct file offset and length must be multiples of [`Alignment::offset`]: the rest of a unit would have to be
+    /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
+    /// at any offsets. Dropping the future may or may not stop the write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misaligned`]; [`ErrorKind::ArenaExhausted`] when there is no memory for a copy; the device's and the
+    /// file system's errors. After an error any part of the range may have been written.
+    #[inline]
+    pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
+        Write::new(self, offset, data.into())
+    }
+
+    /// Makes what was written, by writes that had completed before this call, survive a power cut.
+    ///
+    /// # Errors
+    /// The device's. After a failed sync the kernel may have dropped the data: what was not synced before counts as lost.
+    pub fn sync(&self, durability: Durability) -> Sync<'_> {
+        Sync::new(self, durability)
+    }
+
+    /// Gives the range space on the device, so that writing it cannot run out of space; the file grows to its end.
+    ///
+    /// # Errors
+    /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
+    pub fn allocate(&self, range: Range<u64>) -> Pending<()> {
+        self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
+    }
+
+    /// Gives the range's space back: it reads as zeros, and the length stays.
+    ///
+    /// # Errors
+    /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
+    pub fn punch_hole(&self, range: Range<u64>) -> Pending<()> {
+        if self.core.namespace_bytes().is_some() && !self.core.is_closed() {
+            return self.punch_namespace(range);
+        }
+        self.ranged("punch_hole", range, |file, offset, len| MetaRequest::PunchHole { file, offset, len })
+    }
+
+    /// Sets the length: cuts the file, or extends it with zeros.
+    ///
+    /// # Errors
+    /// Those of ftruncate(2).
+    pub fn truncate(&self, len: u64) -> Pending<()> {
+        self.ask(MetaRequest::Truncate { file: self.owner(), len }, dir::done)
+    }
+
+    /// The length in bytes.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn len(&self) -> Pending<u64> {
+        self.metadata().map(|metadata| Ok(metadata.len()))
+    }
+
+    /// Length, times and other attributes.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn metadata(&self) -> Pending<Metadata> {
+        self.ask(MetaRequest::FileMetadata { file: self.owner() }, |reply| match reply {
+            MetaReply::Metadata(metadata) => Some(metadata),
+            _ => None,
+        })
+    }
+
+    /// Tells the kernel what is going to happen with a range.
+    ///
+    /// # Errors
+    /// Those of posix_fadvise(2).
+    pub fn advise(&self, range: Range<u64>, advice: Advice) -> Pending<()> {
+        // The kernel takes a length of 0 for "to the end", and its offsets are signed (posix_fadvise(2)).
+        if range.start == range.end && !self.core.is_closed() {
+            return Pending::ready(Ok(()));
+        }
+        let range = range.start..range.end.min(i64::MAX as u64);
+        self.ranged("advise", range, move |file, offset, len| MetaRequest::Advise {
+            file,
+            offset,
+            len,
+            advice,
+        })
+    }
+
+    /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where the file
+    /// system can share them. Answers the bytes copied: fewer when this file ends first.
+    ///
+    /// # Errors
+    /// Those of copy_file_range(2).
+    pub fn copy_range(&self, range: Range<u64>, to: &File, offset: u64) -> Pending<u64> {
+        let Some(len) = range.end.checked_sub(range.start) else {
+            return self.backwards("copy_range", &range);
+        };
+        if to.core.is_closed() {
+            let error = Error::new(ErrorKind::FileClosed, "copy_range");
+            return Pending::ready(Err(to.core.describe(error)));
+        }
+        let request = MetaRequest::CopyRange {
+            from: self.owner(),
+            offset: range.start,
+            len,
+            to: to.owner(),
+            to_offset: offset,
+        };
+        self.ask(request, |reply| match reply {
+            MetaReply::Copied(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+
+    /// Closes the file for all its handles: later operations answer [`ErrorKind::FileClosed`], those in flight come to
+    /// their end, and the answer comes when the last one and every shard's table entry are gone.
+    ///
+    /// The descriptor itself is closed then too, unless other handles of the file exist: it goes with the last of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileClosed`] when it was closed before.
+    pub fn close(self) -> Pending<()> {
+        if self.core.is_closed() {
+            return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::FileClosed, "close"))));
+        }
+        if self.core.engine().is_forked() {
+            return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::Forked, "close"))));
+        }
+        self.core.close();
+        Pending::from_future(
+            "close",
+            Box::pin(async move {
+                poll_fn(|context| self.core.poll_closed(context.waker())).await;
+                Ok(())
+            }),
+        )
+    }
+
+    /// Returns whether the file has no name any more, as of now: what is written to it then is gone when it is closed. One
+    /// system call on the calling thread, which does not reach the device. On a network file system the result is that of
+    /// this machine's cached attributes.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn is_removed(&self) -> crate::Result<bool> {
+        use crate::driver::meta::Described;
+        let core = &self.core;
+        core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
+    }
+
+    /// The path as it was opened.
+    pub fn path(&self) -> &Path {
+        self.core.path()
+    }
+
+    /// How the file's bytes travel.
+    pub fn mode(&self) -> Mode {
+        self.core.mode()
+    }
+
+    /// What offsets, lengths and memory of direct operations must be multiples of.
+    pub fn alignment(&self) -> Alignment {
+        *self.core.alignment()
+    }
+
+    /// What is below the file.
+    pub fn device(&self) -> &Device {
+        self.core.device()
+    }
+
+    /// The shard that serves this file for everyone who is not on a shard.
+    pub fn home_shard(&self) -> usize {
+        self.core.home()
+    }
+
+    pub(crate) fn owner(&self) -> FdOwner {
+        self.core.clone()
+    }
+
+    /// Has the pool carry out a request; errors name this file.
+    fn ask<T: Send + 'static>(
+        &self,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        if self.core.is_closed() {
+            let error = Error::new(ErrorKind::FileClosed, request.operation());
+            return Pending::ready(Err(self.core.describe(error)));
+        }
+        match self.core.namespace_bytes() {
+            None => self.core.engine().ask_of(&self.core, request, answer),
+            Some(bytes) => self.ask_namespace(bytes, request, answer),
+        }
+    }
+
+    fn ranged(
+        &self,
+        operation: &'static str,
+        range: Range<u64>,
+        request: impl FnOnce(FdOwner, u64, u64) -> MetaRequest,
+    ) -> Pending<()> {
+        match range.end.checked_sub(range.start) {
+            Some(len) => self.ask(request(self.owner(), range.start, len), dir::done),
+            None => self.backwards(operation, &range),
+        }
+    }
+
+    fn backwards<T>(&self, operation: &'static str, range: &Range<u64>) -> Pending<T> {
+        let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
+        Pending::ready(Err(self.core.describe(Error::invalid(operation, note))))
+    }
+}
+
+impl Clone for File {
+    fn clone(&self) -> File {
+        self.core.add_handle();
+        File { core: self.core.clone() }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.core.drop_handle();
+    }
+}
+
+/// The descriptor, for calls that Forebay has not. Closing it, or changing its flags, is not for the caller.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.core.fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path()).field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}

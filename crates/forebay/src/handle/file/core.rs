@@ -1,0 +1,325 @@
+//! What all handles, shards and operations of one open file share.
+
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::base::error::Error;
+#[cfg(target_os = "linux")]
+use crate::device::namespace::Namespace;
+use crate::device::{Alignment, Device};
+use crate::driver::Route;
+use crate::driver::meta::{Described, Descriptor};
+use crate::handle::engine::EngineShared;
+use crate::handle::open::Mode;
+use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+
+/// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries, running calls.
+pub(crate) struct FileCore {
+    fd: Descriptor,
+    path: PathBuf,
+    engine: Arc<EngineShared>,
+    home: usize,
+    mode: Mode,
+    rw_flags: i32,
+    route: Route,
+    #[cfg(target_os = "linux")]
+    namespace: Option<Arc<Namespace>>,
+    alignment: Alignment,
+    device: Arc<Device>,
+    device_index: u16,
+    /// The file's place in each shard's table, `NOWHERE` while it has none there.
+    table: Box<[AtomicU32]>,
+    close_nodes: Box<[CloseNode]>,
+    /// Handles that programs hold.
+    handles: AtomicUsize,
+    closed: AtomicBool,
+    entries: Arc<Entries>,
+}
+
+/// Shards' table entries of a file, apart from it: whoever takes an entry away first gives its count of the file up and
+/// only then says so, so that the descriptor is closed when the closer hears of it.
+#[derive(Default)]
+struct Entries {
+    count: AtomicUsize,
+    close_waiters: Mutex<Vec<Waker>>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+/// What [`FileCore::new`] needs to know of an opened file.
+pub(crate) struct Opened {
+    pub(crate) fd: Descriptor,
+    pub(crate) path: PathBuf,
+    pub(crate) mode: Mode,
+    pub(crate) rw_flags: i32,
+    pub(crate) route: Route,
+    /// The NVMe namespace that it is, if it is one.
+    #[cfg(target_os = "linux")]
+    pub(crate) namespace: Option<Arc<Namespace>>,
+    pub(crate) alignment: Alignment,
+    pub(crate) device: Arc<Device>,
+    pub(crate) device_index: u16,
+    pub(crate) home: usize,
+}
+
+impl FileCore {
+    /// With one handle, which the caller wraps.
+    pub(crate) fn new(engine: Arc<EngineShared>, opened: Opened) -> Arc<FileCore> {
+        let shards = engine.inboxes.len();
+        engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
+        Arc::new(FileCore {
+            fd: opened.fd,
+            path: opened.path,
+            engine,
+            home: opened.home,
+            mode: opened.mode,
+            rw_flags: opened.rw_flags,
+            route: opened.route,
+            #[cfg(target_os = "linux")]
+            namespace: opened.namespace,
+            alignment: opened.alignment,
+            device: opened.device,
+            device_index: opened.device_index,
+            table: (0..shards).map(|_| AtomicU32::new(NOWHERE)).collect(),
+            close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
+            handles: AtomicUsize::new(1),
+            closed: AtomicBool::new(false),
+            entries: Arc::default(),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What requests to the driver name.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<EngineShared> {
+        &self.engine
+    }
+
+    #[inline]
+    pub(crate) fn home(&self) -> usize {
+        self.home
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    #[inline]
+    pub(crate) fn rw_flags(&self) -> i32 {
+        self.rw_flags
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn namespace(&self) -> Option<&Arc<Namespace>> {
+        self.namespace.as_ref()
+    }
+
+    /// The size of the NVMe namespace that it is, if it is one.
+    pub(crate) fn namespace_bytes(&self) -> Option<u64> {
+        match self.route {
+            Route::Nvme(target) => Some(target.bytes),
+            _ => None,
+        }
+    }
+
+    /// Of a namespace: whether it was opened to be written.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.route, Route::Nvme(target) if target.writable)
+    }
+
+    /// The way that its operations want through the driver.
+    pub(crate) fn route(&self) -> Route {
+        self.route
+    }
+
+    #[inline]
+    pub(crate) fn alignment(&self) -> &Alignment {
+        &self.alignment
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    #[inline]
+    pub(crate) fn device_index(&self) -> u16 {
+        self.device_index
+    }
+
+    /// The error with this file's path and device.
+    pub(crate) fn describe(&self, error: Error) -> Error {
+        let error = error.with_path(&self.path);
+        match self.device.name() {
+            "" => error,
+            name => error.with_device(name),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn table_index(&self, shard: usize) -> u32 {
+        self.table[shard].load(Ordering::Relaxed)
+    }
+
+    /// For the shard: the file is about to have this entry. SeqCst, so that either the shard then sees that the file
+    /// is closed or without handles, or whoever closes it sees the entry.
+    pub(crate) fn set_table_index(&self, shard: usize, index: u32) {
+        self.entries.count.fetch_add(1, Ordering::SeqCst);
+        self.table[shard].store(index, Ordering::SeqCst);
+    }
+
+    /// For the shard: the entry is gone; [`entry_gone`](Self::entry_gone) follows when nothing is borrowed.
+    pub(crate) fn clear_table_index(&self, shard: usize) {
+        self.table[shard].store(NOWHERE, Ordering::SeqCst);
+    }
+
+    /// One table entry less; tells those who wait for the close.
+    pub(crate) fn entry_gone(self: Arc<Self>) {
+        let entries = self.entries.clone();
+        drop(self);
+        if entries.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let waiters =
+                std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
+            waiters.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// At a shard's end: as [`entry_gone`](Self::entry_gone), but a file that the device may still use stays open.
+    pub(crate) fn entry_gone_from(self: Arc<Self>, in_use: bool) {
+        if in_use {
+            std::mem::forget(self.clone());
+        }
+        self.entry_gone();
+    }
+
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn has_no_handle(&self) -> bool {
+        self.handles.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One handle less; the last one tells the shards to let go.
+    pub(crate) fn drop_handle(self: &Arc<Self>) {
+        if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.engine.inboxes[self.home].files.fetch_sub(1, Ordering::Relaxed);
+            self.tell_shards();
+        }
+    }
+
+    /// Refuses further operations and tells the shards to let go.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.tell_shards();
+    }
+
+    /// For whoever closed it: are all shards' entries gone?
+    pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
+        let mut waiters = self.entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.entries.count.load(Ordering::SeqCst) == 0 {
+            return Poll::Ready(());
+        }
+        waiters.push(waker.clone());
+        Poll::Pending
+    }
+
+    fn tell_shards(self: &Arc<Self>) {
+        if self.engine.is_forked() {
+            return;
+        }
+        for (shard, inbox) in self.engine.inboxes.iter().enumerate() {
+            if self.table[shard].load(Ordering::SeqCst) == NOWHERE {
+                continue;
+            }
+            if let Some(node) = self.close_nodes[shard].give(self) {
+                // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept by the
+                // count that `give` put into it.
+                if unsafe { inbox.foreign.push(node) } {
+                    inbox.kick();
+                } else {
+                    // SAFETY: the node was not pushed, so this is its one taker.
+                    drop(unsafe { CloseNode::take(node) });
+                }
+            }
+        }
+    }
+}
+
+impl Described for FileCore {
+    fn descriptor(&self) -> &Descriptor {
+        &self.fd
+    }
+}
+
+/// Tells one shard that a file is to be let go; lies in the file itself, so that a destructor needs no memory.
+#[repr(C)]
+pub(crate) struct CloseNode {
+    node: ForeignNode,
+    queued: AtomicBool,
+    /// One count of the file, while the node is in a list.
+    file: std::cell::UnsafeCell<Option<Arc<FileCore>>>,
+}
+
+// SAFETY: `file` is written by whoever turned `queued` from false to true and read by the shard that took the node
+// from the list, whose push and take order the two; the shard turns `queued` back only after that.
+unsafe impl Sync for CloseNode {}
+
+impl CloseNode {
+    fn new() -> CloseNode {
+        CloseNode {
+            node: ForeignNode::new(NodeKind::File),
+            queued: AtomicBool::new(false),
+            file: std::cell::UnsafeCell::new(None),
+        }
+    }
+
+    /// The node to push, holding a count of `file`; `None` while it is in a list already.
+    fn give(&self, file: &Arc<FileCore>) -> Option<NonNull<ForeignNode>> {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        // SAFETY: the flag makes this the only access until the node is taken.
+        unsafe { *self.file.get() = Some(file.clone()) };
+        Some(NonNull::from(self).cast())
+    }
+
+    /// The file of a node.
+    ///
+    /// # Safety
+    /// `node` must come from `give`, and be taken once.
+    pub(crate) unsafe fn take(node: NonNull<ForeignNode>) -> Arc<FileCore> {
+        // SAFETY: the node is the first field of a repr(C) CloseNode, which the file that it holds keeps alive, and
+        // `give` derived the pointer from the whole.
+        let this = unsafe { node.cast::<CloseNode>().as_ref() };
+        // SAFETY: the list's take made us the only one; the count moves out before the flag is turned back.
+        let file = unsafe { (*this.file.get()).take() };
+        this.queued.store(false, Ordering::Release);
+        match file {
+            Some(file) => file,
+            // SAFETY: `give` stored a count before the node could be taken.
+            None => unsafe { std::hint::unreachable_unchecked() },
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! How a file is opened.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use crate::base::error::{Error, Result};
+use crate::base::pending::Pending;
+use crate::device::{Alignment, Device};
+use crate::driver::Route;
+use crate::driver::meta::{At, Descriptor, MetaReply, MetaRequest, OpenHow};
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+use crate::handle::file::core::{FileCore, Opened};
+use crate::io::config::Polling;
+
+/// How a file's bytes travel.
+///
+/// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same range are in flight
+/// together: Linux then cannot drop the cached pages and answers the next sync with `EIO`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Past the page cache (`O_DIRECT`): the device's speed, memory of a few MB, nothing cached.
+    #[default]
+    Direct,
+    /// Through the page cache: right for what is read again and again and fits in memory.
+    Buffered,
+    /// Through the page cache, which forgets the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice after each
+    /// read): any alignment, no cache taken from others.
+    Uncached,
+}
+
+/// Access and mode of a file to open: `Open::read()`, then what differs from direct I/O on any shard.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let log = engine.open(dir.path().join("log"), Open::create().permissions(0o600)).wait()?;
+/// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it describes a file to open; give it to Engine::open"]
+pub struct Open {
+    how: OpenHow,
+    mode: Mode,
+    shard: Option<usize>,
+}
+
+impl Open {
+    /// An existing file, to read.
+    pub fn read() -> Open {
+        let how = OpenHow { read: true, mode: 0o666, ..OpenHow::default() };
+        Open { how, mode: Mode::Direct, shard: None }
+    }
+
+    #[cfg(feature = "testing")]
+    /// Does it ask for the right to write?
+    pub(crate) fn is_writable(&self) -> bool {
+        self.how.write
+    }
+
+    /// An existing file, to read and write.
+    pub fn write() -> Open {
+        let mut open = Open::read();
+        open.how.write = true;
+        open
+    }
+
+    /// A file to read and write, made when there is none. Its content stays when there is one.
+    pub fn create() -> Open {
+        let mut open = Open::write();
+        open.how.create = true;
+        open
+    }
+
+    /// A new file to read and write; an existing one is an error.
+    pub fn create_new() -> Open {
+        let mut open = Open::write();
+        open.how.create_new = true;
+        open
+    }
+
+    /// Past the page cache; the default.
+    pub fn direct(mut self) -> Open {
+        self.mode = Mode::Direct;
+        self
+    }
+
+    /// Through the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no hop.
+    pub fn buffered(mut self) -> Open {
+        self.mode = Mode::Buffered;
+        self
+    }
+
+    /// Through the page cache without leaving anything in it.
+    pub fn uncached(mut self) -> Open {
+        self.mode = Mode::Uncached;
+        self
+    }
+
+    /// Sets the file's length to zero while opening it. Needs write access.
+    pub fn truncate(mut self) -> Open {
+        self.how.truncate = true;
+        self
+    }
+
+    /// The shard that serves this file for everyone who is not on a shard. Default: the one with the fewest files. A
+    /// number that does not exist counts from the start again.
+    pub fn shard(mut self, shard: usize) -> Open {
+        self.shard = Some(shard);
+        self
+    }
+
+    /// Sets the permissions of a file that is made, as in chmod(2), before the process's umask. Default: `0o666`.
+    pub fn permissions(mut self, mode: u32) -> Open {
+        self.how.mode = mode;
+        self
+    }
+}
+
+pub(crate) fn open(engine: &Engine, at: At, open: Open) -> Pending<File> {
+    let how = OpenHow { direct: open.mode == Mode::Direct, ..open.how };
+    let path = at.path().to_path_buf();
+    begin(engine, MetaRequest::Open { path: at, how }, path, open)
+}
+
+pub(crate) fn temp_file(engine: &Engine, dir: At, open: Open) -> Pending<File> {
+    let path = dir.path().join("(unnamed)");
+    begin(engine, MetaRequest::TempFile { dir, direct: open.mode == Mode::Direct }, path, open)
+}
+
+pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pending<File> {
+    if let Err(error) = engine.check() {
+        return Pending::ready(Err(error));
+    }
+    let engine = engine.clone();
+    if engine.shared().is_simulated() {
+        return Pending::ready(Err(Error::invalid(
+            "open",
+            "a file of the operating system cannot be given to a simulated machine",
+        )));
+    }
+    let pool = engine.pool().clone();
+    pool.run("open", move || {
+        let fd = OwnedFd::from(file);
+        // pwrite(2): with O_APPEND data goes to the end of the file, whatever the offset.
+        if flags(&fd)?.contains(rustix::fs::OFlags::APPEND) {
+            let text = "the file was opened to append (O_APPEND), so every write would land at its end instead of at its \
+                        offset; open it without, and use File::append";
+            return Err(Error::invalid("open", text));
+        }
+        let mode = match (is_direct(&fd)?, open.mode) {
+            (true, _) => Mode::Direct,
+            (false, Mode::Uncached) => Mode::Uncached,
+            (false, _) => Mode::Buffered,
+        };
+        Ok(finish(&engine, fd, PathBuf::from("(given file)"), Open { mode, ..open }))
+    })
+}
+
+fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pending<File> {
+    if let Err(error) = engine.shared().check(request.operation()) {
+        return Pending::ready(Err(error.with_path(path)));
+    }
+    // A handle of the engine travels along: an open that outlives all others must not find the engine gone.
+    let shared = engine.shared().clone();
+    let engine = engine.clone();
+    shared.call(request, move |reply| match reply? {
+        MetaReply::Opened(Descriptor::Os(fd)) => Ok(finish(&engine, fd, path, open)),
+        #[cfg(feature = "sim")]
+        MetaReply::Opened(Descriptor::Sim(file)) => Ok(finish_simulated(&engine, file, path, open)),
+        _ => Err(Error::new(crate::ErrorKind::Unsupported, "open").with_path(path)),
+    })
+}
+
+/// Looks at what was opened; on the pool's thread, because statx and sysfs may block.
+fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
+    let shared = engine.shared();
+    let alignment = Alignment::of_fd(fd.as_fd(), open.mode == Mode::Direct);
+    let number = std::fs::File::from(fd);
+    let device_number =
+        number.metadata().map_or(0, |metadata| std::os::unix::fs::MetadataExt::dev(&metadata));
+    let fd = OwnedFd::from(number);
+    let (device_index, device) = shared.device_of(fd.as_fd(), device_number);
+    let mut rw_flags = 0;
+    if open.mode == Mode::Uncached {
+        rw_flags = dont_cache_flag(&fd);
+        if rw_flags == 0 {
+            shared.degrade_once(
+                "uncached",
+                "the kernel or file system has no RWF_DONTCACHE; pages are dropped by advice after use instead",
+                "use Linux 6.14 or later with ext4 or XFS",
+            );
+        }
+    }
+    let route = if alignment.direct { polled_route(engine, &alignment, &device) } else { Route::Ordinary };
+    let fd = Descriptor::Os(fd);
+    file(engine, open, |home| Opened {
+        fd,
+        path,
+        mode: open.mode,
+        rw_flags,
+        route,
+        #[cfg(target_os = "linux")]
+        namespace: None,
+        alignment,
+        device,
+        device_index,
+        home,
+    })
+}
+
+/// A simulated machine knows all that by itself.
+#[cfg(feature = "sim")]
+fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: PathBuf, open: Open) -> File {
+    let alignment = found.alignment;
+    let (device_index, device) = engine.shared().device_known(found.device_number, found.device.clone());
+    file(engine, open, |home| Opened {
+        fd: Descriptor::Sim(found),
+        path,
+        mode: open.mode,
+        rw_flags: 0,
+        route: Route::Ordinary,
+        #[cfg(target_os = "linux")]
+        namespace: None,
+        alignment,
+        device,
+        device_index,
+        home,
+    })
+}
+
+fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> File {
+    let shared = engine.shared();
+    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    File::new(FileCore::new(shared.clone(), opened(home)))
+}
+
+/// The most bytes of one polled request: what one bio holds with pages of 4 KiB (`BIO_MAX_VECS`). Only requests that
+/// travel as one can be polled for.
+const POLLED_BYTES_MAX: u64 = 256 * 4096;
+/// Where the device does not tell its limits.
+const POLLED_BYTES_UNKNOWN: u64 = 128 << 10;
+
+/// Whether completions of a device are polled for, as the configuration asks; why not is told.
+pub(crate) fn may_poll(engine: &Engine, device: &Device) -> bool {
+    let shared = engine.shared();
+    if shared.config.polling == Polling::Off {
+        return false;
+    }
+    let refuse = |why: &str, remedy: &str| {
+        shared.degrade_once("polled I/O", why, remedy);
+        false
+    };
+    if engine.driver() != "uring" {
+        return refuse("the engine's driver cannot poll", "allow io_uring");
+    }
+    if shared.config.is_real_time() {
+        // A thread that nothing preempts must not look for completions without end.
+        return refuse("the shards were asked to run in real time", "choose one of the two");
+    }
+    if device.io_poll() != Some(true) {
+        let why = format!("{} has no poll queues; its completions come by interrupt", device.name());
+        return refuse(&why, "on NVMe: boot with nvme.poll_queues=2; other devices rarely have them");
+    }
+    true
+}
+
+/// The way of a direct file's reads and writes.
+fn polled_route(engine: &Engine, alignment: &Alignment, device: &Device) -> Route {
+    if !may_poll(engine, device) {
+        return Route::Ordinary;
+    }
+    match polled_bytes_max(alignment, device.request_bytes_max(), device.segments_max()) {
+        0 => {
+            let why = "the device's requests are smaller than its alignment";
+            engine.shared().degrade_once("polled I/O", why, "none known");
+            Route::Ordinary
+        }
+        bytes_max => Route::Polled { bytes_max },
+    }
+}
+
+/// What a device takes as one request, whatever the memory's pages are; 0 when that is less than one aligned piece.
+fn polled_bytes_max(alignment: &Alignment, request: Option<u64>, segments: Option<u32>) -> u32 {
+    let request = request.unwrap_or(POLLED_BYTES_UNKNOWN);
+    let by_segments = segments.map_or(POLLED_BYTES_UNKNOWN, |segments| u64::from(segments) * 4096);
+    let most = request.min(by_segments).min(POLLED_BYTES_MAX) as u32;
+    let grain = alignment.offset.max(alignment.memory);
+    most - most % grain
+}
+
+/// `RWF_DONTCACHE` where this file takes it, found by calling: preadv2(2) answers EOPNOTSUPP otherwise.
+#[cfg(target_os = "linux")]
+fn dont_cache_flag(fd: &OwnedFd) -> i32 {
+    use std::os::fd::AsRawFd;
+    const RWF_DONTCACHE: i32 = 0x80;
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: std::ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+    // SAFETY: one vector of one writable byte.
+    let read = unsafe { libc::preadv2(fd.as_raw_fd(), &part, 1, 0, RWF_DONTCACHE) };
+    if read >= 0 { RWF_DONTCACHE } else { 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn dont_cache_flag(_: &OwnedFd) -> i32 {
+    0
+}
+
+/// What a descriptor was opened with: fcntl(2), `F_GETFL`.
+fn flags(fd: &OwnedFd) -> Result<rustix::fs::OFlags> {
+    rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("open", error.raw_os_error()))
+}
+
+/// Whether a descriptor was opened with `O_DIRECT`: fcntl(2), `F_GETFL`.
+fn is_direct(fd: &OwnedFd) -> Result<bool> {
+    let flags = flags(fd)?;
+    #[cfg(target_os = "linux")]
+    return Ok(flags.contains(rustix::fs::OFlags::DIRECT));
+    #[cfg(not(target_os = "linux"))]
+    Ok({
+        let _ = flags;
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_polled_request_is_one_request_of_the_device() {
+        let alignment =
+            Alignment { memory: 4096, offset: 512, read_offset: 512, reported: true, direct: true };
+        let most = |request, segments| polled_bytes_max(&alignment, request, segments);
+        assert_eq!(most(Some(512 << 10), Some(127)), 127 * 4096, "its memory may lie in single pages");
+        assert_eq!(most(Some(128 << 10), Some(127)), 128 << 10);
+        assert_eq!(most(Some(8 << 20), Some(4096)), 1 << 20, "one bio");
+        assert_eq!(most(None, None), 128 << 10);
+        assert_eq!(most(Some(3 << 10), Some(1)), 0, "not even one page");
+        let large = Alignment { offset: 16 << 10, ..alignment };
+        assert_eq!(polled_bytes_max(&large, Some(100 << 10), None), 96 << 10, "parts end at the grain");
+    }
+}

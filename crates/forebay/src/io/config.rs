@@ -1,0 +1,380 @@
+//! What a program may choose when it starts an engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::health::Degradation;
+use crate::base::priority::Priority;
+use crate::device::calibration::Calibration;
+
+/// How an engine talks to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverChoice {
+    /// io_uring, and threads where the kernel refuses it (told in [`Engine::health`](crate::Engine::health)).
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// A pool of threads that call pread and pwrite.
+    Threads,
+}
+
+/// Whether the shards look for completions instead of waiting for interrupts; see [`Config::polling`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Polling {
+    /// Interrupts: an idle processor stays idle. The default.
+    #[default]
+    Off,
+    /// A shard with polled requests in flight looks for their completions without pause (`IORING_SETUP_IOPOLL`): the
+    /// shortest way, for a processor of its own.
+    On,
+    /// As [`On`](Polling::On), but before the kernel first looks for a request it sleeps for half of what the fastest one
+    /// took so far (`IORING_SETUP_HYBRID_IOPOLL`): at depth 1 half of the processor is free for others. The shard does
+    /// nothing else meanwhile, once for each request: not for deep queues. NVMe commands are polled for as with `On`; before
+    /// Linux 6.13 everything is, and [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
+    Hybrid,
+}
+
+type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
+
+/// The most requests that an inbox holds: it is an array, and an engine has up to 64.
+const INBOX_DEPTH_MAX: usize = 65_536;
+/// I/O memory at the start.
+const ARENA_BYTES: usize = 8 << 20;
+
+/// The settings of an engine. Every setting has a default that suits a program with a few files.
+///
+/// ```
+/// use forebay::{Config, DriverChoice, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let config = Config::default()
+///     .shards(1)
+///     .driver(DriverChoice::Auto)
+///     .arena_bytes(16 << 20)
+///     .on_event(|degradation| eprintln!("storage: {degradation}"));
+/// let engine = Engine::start(config)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) shards: Option<usize>,
+    pub(crate) driver: DriverChoice,
+    pub(crate) arena_bytes: usize,
+    pub(crate) arena_bytes_max: Option<usize>,
+    pub(crate) overflow_bytes_max: usize,
+    pub(crate) queue_depth: u32,
+    pub(crate) inbox_depth: usize,
+    pub(crate) shutdown_deadline: Duration,
+    /// `None`: the default policy.
+    pub(crate) spin: Option<Duration>,
+    pub(crate) priority: Priority,
+    pub(crate) polling: Polling,
+    pub(crate) stall_after: Duration,
+    pub(crate) calibrations: Vec<Calibration>,
+    pub(crate) on_event: Option<EventHandler>,
+}
+
+impl Config {
+    /// The default settings.
+    pub fn new() -> Config {
+        Config {
+            shards: None,
+            driver: DriverChoice::Auto,
+            arena_bytes: ARENA_BYTES,
+            arena_bytes_max: None,
+            overflow_bytes_max: 64 << 20,
+            queue_depth: 256,
+            inbox_depth: 4096,
+            shutdown_deadline: Duration::from_secs(5),
+            spin: None,
+            priority: Priority::Default,
+            polling: Polling::Off,
+            stall_after: Duration::from_millis(10),
+            calibrations: Vec::new(),
+            on_event: None,
+        }
+    }
+
+    /// Number of shards (threads with a ring of their own), 1 to 64. Default: one up to four CPUs, then one per four.
+    pub fn shards(mut self, shards: usize) -> Config {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// The driver. Default: [`DriverChoice::Auto`].
+    pub fn driver(mut self, driver: DriverChoice) -> Config {
+        self.driver = driver;
+        self
+    }
+
+    /// I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a quarter of the memory
+    /// that this process may use.
+    ///
+    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
+    /// engines of a process register half of that limit at most, so that further rings of the user find room. What is beyond that
+    /// goes unregistered, which is slower; [`Engine::health`](crate::Engine::health) says so. With a limit of 0 some kernels refuse
+    /// the ring itself, and the engine runs on the threads driver.
+    pub fn arena_bytes(mut self, bytes: usize) -> Config {
+        self.arena_bytes = bytes;
+        self
+    }
+
+    /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the memory that this
+    /// process may use counts as that. Default: a quarter of it, at most 1 GiB.
+    pub fn arena_bytes_max(mut self, bytes: usize) -> Config {
+        self.arena_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Ordinary memory that reads may use while the program holds the whole arena, in bytes; slower, and counted in
+    /// [`Stats`](crate::Stats). Past it reads fail with
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB.
+    pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
+        self.overflow_bytes_max = bytes;
+        self
+    }
+
+    /// The most operations that one shard has with the device at once, 1 to 4,096; further ones wait in the shard.
+    /// Default: 256.
+    pub fn queue_depth(mut self, operations: u32) -> Config {
+        self.queue_depth = operations;
+        self
+    }
+
+    /// Requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers wait. Its memory is
+    /// taken at the start. Default: 4,096. Starts of tasks ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never
+    /// wait and are not limited.
+    pub fn inbox_depth(mut self, requests: usize) -> Config {
+        self.inbox_depth = requests;
+        self
+    }
+
+    /// How long closing waits for operations that the device has not finished; what is left then is leaked, memory
+    /// and file, because the device may still write there. Default: 5 s.
+    pub fn shutdown_deadline(mut self, deadline: Duration) -> Config {
+        self.shutdown_deadline = deadline;
+        self
+    }
+
+    /// How long a shard with little in flight looks for completions and messages before it sleeps. Costs processor time
+    /// and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU and where
+    /// [`Priority::RealTime`] was asked for. Zero turns it off.
+    ///
+    /// Default: 30 us for messages when nothing is in flight and the device answered the last time within 20 us, so that a
+    /// program that asks for one thing after the other finds the shard awake; else nothing.
+    pub fn spin(mut self, spin: Duration) -> Config {
+        self.spin = Some(spin);
+        self
+    }
+
+    /// How urgent the shards' threads are to the kernel's scheduler. Default: [`Priority::Default`], as the thread that
+    /// starts the engine. What was granted is in [`Health::priority`](crate::Health::priority).
+    ///
+    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and the I/O
+    /// threads where there is no ring. Those that open, rename and so on do not. A thread that a task on a shard starts
+    /// inherits it.
+    pub fn priority(mut self, priority: Priority) -> Config {
+        self.priority = priority;
+        self
+    }
+
+    /// Whether reads and writes of direct files on devices with poll queues are polled for. Default: [`Polling::Off`].
+    ///
+    /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight
+    /// the shard does not sleep: it takes a whole processor, in exchange for no interrupt and no wake-up on the way of a
+    /// read. With nothing in flight it sleeps as ever. Syncs, files through the page cache, and files on devices without
+    /// poll queues go the ordinary way beside that; a request larger than what the device takes at once travels in parts,
+    /// and one of more than 16 parts the ordinary way. Worth it for small reads on fast devices, on machines with a
+    /// processor to spare. What it costs is in [`ShardStats::polls_empty`](crate::ShardStats::polls_empty).
+    ///
+    /// Not with [`Priority::RealTime`], nor where io_uring is not used: that is told in
+    /// [`Engine::health`](crate::Engine::health), as are devices without poll queues (on NVMe they come with the kernel's
+    /// parameter `nvme.poll_queues`). A polled request cannot be cancelled: it ends when the device has done it.
+    pub fn polling(mut self, polling: Polling) -> Config {
+        self.polling = polling;
+        self
+    }
+
+    /// A task that holds its shard for longer in one poll is listed in [`Stats::stalls`](crate::Stats::stalls). Every
+    /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::reactor::shard::yield_if_needed), or
+    /// run elsewhere. Time that the system gave to other threads counts as well. Default: 10 ms. Where the processor has no
+    /// steady counter nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
+    pub fn stall_after(mut self, bound: Duration) -> Config {
+        self.stall_after = bound;
+        self
+    }
+
+    /// Called with every degradation when it is noticed, on the thread that noticed it, perhaps a shard's: it must not
+    /// block.
+    pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
+        self.on_event = Some(Arc::new(handler));
+        self
+    }
+
+    /// With nothing left to the machine at hand, which a seed could not repeat, and with little to set up.
+    #[cfg(feature = "sim")]
+    pub(crate) fn for_world(mut self) -> Config {
+        self.shards = self.shards.or(Some(2));
+        // The world's threads are steps of one thread, whose priority is the program's affair.
+        self.priority = Priority::Default;
+        if self.arena_bytes == ARENA_BYTES {
+            self.arena_bytes = 1 << 20;
+        }
+        self.arena_bytes_max = self.arena_bytes_max.or(Some(self.arena_bytes.max(64 << 20)));
+        self
+    }
+
+    /// How long to look for news before sleeping, in nanoseconds: while nothing is in flight, and while something is.
+    pub(crate) fn spin_ns(&self) -> (u64, u64) {
+        let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
+        match self.spin {
+            // In real time nothing that it could look for would get this processor meanwhile.
+            _ if one_cpu || self.is_real_time() => (0, 0),
+            None => (30_000, 0),
+            Some(spin) => {
+                let ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+                (ns, ns)
+            }
+        }
+    }
+
+    pub(crate) fn stall_ns(&self) -> u64 {
+        u64::try_from(self.stall_after.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Was real time asked for? Decides, granted or not, what must hold for real-time threads.
+    pub(crate) fn is_real_time(&self) -> bool {
+        self.priority == Priority::RealTime
+    }
+
+    /// Shards to start: the setting, or one up to four CPUs that this process may use, then one per four.
+    pub(crate) fn shard_count(&self) -> usize {
+        let default = || std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 4).max(1));
+        self.shards.unwrap_or_else(default)
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if self.shards.is_some_and(|shards| shards == 0 || shards > 64) {
+            return Some("shards must be between 1 and 64");
+        }
+        if self.queue_depth == 0 || self.queue_depth > 4096 {
+            return Some("queue_depth must be between 1 and 4,096");
+        }
+        if self.inbox_depth == 0 || self.inbox_depth > INBOX_DEPTH_MAX {
+            return Some("inbox_depth must be between 1 and 65,536");
+        }
+        if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes) {
+            return Some("arena_bytes_max must not be below arena_bytes");
+        }
+        self.calibrations.iter().find_map(Calibration::fault)
+    }
+
+    /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
+    pub(crate) fn arena_limits(&self) -> (usize, usize) {
+        let all = memory_limit_bytes();
+        let quarter = all / 4;
+        let usual = || quarter.min(1 << 30).max(self.arena_bytes.min(quarter));
+        let max = self.arena_bytes_max.map_or_else(usual, |max| max.min(all));
+        (self.arena_bytes.min(quarter).min(max), max)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::new()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("shards", &self.shards)
+            .field("driver", &self.driver)
+            .field("arena_bytes", &self.arena_bytes)
+            .field("arena_bytes_max", &self.arena_bytes_max)
+            .field("overflow_bytes_max", &self.overflow_bytes_max)
+            .field("queue_depth", &self.queue_depth)
+            .field("inbox_depth", &self.inbox_depth)
+            .field("shutdown_deadline", &self.shutdown_deadline)
+            .field("spin", &self.spin)
+            .field("priority", &self.priority)
+            .field("polling", &self.polling)
+            .field("stall_after", &self.stall_after)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2) says so.
+fn memory_limit_bytes() -> usize {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_bytes(&text));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = cgroup_limit_files(&groups).into_iter().filter_map(|path| {
+        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    });
+    limits.chain(machine).min().unwrap_or(1 << 30)
+}
+
+fn mem_total_bytes(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// Files that may hold a limit for a process whose /proc/self/cgroup reads like `text` (cgroups(7)): its own group's
+/// and every parent's, which bind it as well. Inside a container the group is often mounted as the root, so that is
+/// looked at too.
+fn cgroup_limit_files(text: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut group = group.trim_end_matches('/');
+        loop {
+            files.push(format!("{root}{group}/{file}"));
+            match group.rfind('/') {
+                Some(parent) => group = &group[..parent],
+                None => break,
+            }
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_limit_files_of_both_cgroup_versions() {
+        assert_eq!(
+            cgroup_limit_files("0::/a/b\n"),
+            ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
+        );
+        assert_eq!(
+            cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"),
+            ["/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        );
+        assert_eq!(mem_total_bytes("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24684084 * 1024));
+    }
+
+    #[test]
+    fn refuses_settings_that_cannot_work() {
+        assert!(Config::new().fault().is_none());
+        assert!(Config::new().shards(0).fault().is_some());
+        assert!(Config::new().queue_depth(0).fault().is_some());
+        assert!(Config::new().inbox_depth(0).fault().is_some());
+        assert!(Config::new().arena_bytes(2).arena_bytes_max(1).fault().is_some());
+    }
+}

@@ -1,0 +1,5 @@
+//! The words of one operation: its kind and durability, the configuration, the statistics.
+
+pub(crate) mod config;
+pub(crate) mod op;
+pub(crate) mod stats;

@@ -1,0 +1,235 @@
+//! One operation in words: what is asked of a device, which memory it moves, and how it ended.
+
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind};
+use crate::handle::file::FileCore;
+use crate::memory::arena::{AllocError, BUFFER_BYTES_MAX, Buffer};
+use crate::memory::block::{Block, BlockMut};
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    /// Travels the whole path and does nothing: a gauge.
+    Nop,
+    Read,
+    Write,
+    /// `fdatasync(2)`.
+    SyncData,
+    /// `fsync(2)`.
+    SyncAll,
+}
+
+/// How far a write must have come before its future resolves.
+///
+/// ```
+/// # use forebay::{Config, Durability, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
+/// file.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The kernel or the device's volatile cache has it; a power cut may lose it.
+    #[default]
+    None,
+    /// The bytes and what is needed to read them back survive a power cut: `fdatasync(2)`.
+    Data,
+    /// All metadata too (times, permissions): `fsync(2)`.
+    All,
+}
+
+/// Who waits for the device in a durable write; see [`Write::flush`](crate::Write::flush).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flush {
+    /// Write and sync are queued like any other operation, and the shard goes on with others meanwhile.
+    #[default]
+    Queued,
+    /// The shard's thread makes the write itself, in one system call that returns when the bytes are durable:
+    /// `pwritev2(2)` with `RWF_DSYNC` or, for [`Durability::All`], `RWF_SYNC`.
+    ///
+    /// No other thread has a part in it, so beside busy processors there is one less to wait for. **Nothing else of that
+    /// shard moves meanwhile**: tasks, completions and timers of all its files wait for the device's flush, tenths of a
+    /// millisecond on a good drive and as long as it takes on a bad one. A write that has begun cannot be cancelled,
+    /// and an engine that closes waits for it. For a shard that does one thing, such as a log. Only these bytes are made
+    /// durable, where the sync of a queued one also covers what the file had completed before.
+    ///
+    /// With the driver `threads` one of its own threads makes the call, and the shard goes on; in a simulated world the
+    /// write is a queued one.
+    Blocking,
+    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the write, else
+    /// as [`Queued`](Flush::Queued). For a log that shares its shard with others: with nothing else to do the flush costs
+    /// one system call, and beside other operations none of them is held up. One that comes a moment later still waits
+    /// for the flush that has begun.
+    WhenAlone,
+}
+
+impl Flush {
+    /// What a write does whose shard has, or has not, anything else in flight.
+    pub(crate) fn resolve(self, alone: bool) -> Flush {
+        match self {
+            Flush::WhenAlone if alone => Flush::Blocking,
+            Flush::WhenAlone => Flush::Queued,
+            settled => settled,
+        }
+    }
+}
+
+impl Durability {
+    pub(crate) fn sync_kind(self) -> Option<OpKind> {
+        match self {
+            Durability::None => None,
+            Durability::Data => Some(OpKind::SyncData),
+            Durability::All => Some(OpKind::SyncAll),
+        }
+    }
+}
+
+/// The memory an operation moves; owned by its slot until the completion was seen.
+#[derive(Debug)]
+pub(crate) enum OpBuffer {
+    None,
+    /// A read that takes its buffer only when it is about to be submitted, so that memory held = I/O in flight.
+    Late,
+    Buffer(Buffer),
+    Mut(BlockMut),
+    Shared(Block),
+}
+
+/// What a future asks for; becomes the contents of a slot.
+#[derive(Debug)]
+pub(crate) struct OpRequest {
+    pub(crate) kind: OpKind,
+    pub(crate) class: Class,
+    /// For writes: the sync that follows in the same slot.
+    pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
+    /// Place in the file and bytes to move, already widened to what the device needs.
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// Bytes the caller asked for, for the amplification figure.
+    pub(crate) asked: u32,
+    pub(crate) buffer: OpBuffer,
+}
+
+impl OpRequest {
+    /// The request with its buffer, which a slot or a cell now owns.
+    pub(crate) fn take(&mut self) -> OpRequest {
+        OpRequest { buffer: self.buffer.take(), ..*self }
+    }
+}
+
+impl OpBuffer {
+    /// As `*self = from.take()` onto something that holds no memory, tag by tag: a move of the whole enum right after its fields were written stalls the
+    /// processor for longer than the rest of the operation takes.
+    #[inline]
+    pub(crate) fn move_from(&mut self, from: &mut OpBuffer) {
+        debug_assert!(matches!(self, OpBuffer::None | OpBuffer::Late), "nothing is dropped here");
+        let old = match from {
+            OpBuffer::None => std::mem::replace(self, OpBuffer::None),
+            OpBuffer::Late => std::mem::replace(self, OpBuffer::Late),
+            OpBuffer::Buffer(_) => match std::mem::replace(from, OpBuffer::None) {
+                OpBuffer::Buffer(buffer) => std::mem::replace(self, OpBuffer::Buffer(buffer)),
+                other => std::mem::replace(self, other),
+            },
+            _ => std::mem::replace(self, std::mem::replace(from, OpBuffer::None)),
+        };
+        std::mem::forget(old);
+    }
+
+    /// Leaves nothing behind. Most operations carry no memory at this point, and then only a tag is written.
+    #[inline]
+    pub(crate) fn take(&mut self) -> OpBuffer {
+        match self {
+            OpBuffer::None => OpBuffer::None,
+            OpBuffer::Late => OpBuffer::Late,
+            _ => std::mem::replace(self, OpBuffer::None),
+        }
+    }
+}
+
+/// How an operation ended; carries the memory back in every case but loss.
+#[derive(Debug)]
+pub(crate) struct OpOutcome {
+    /// Bytes moved from the start of the widened range; less than asked only at the end of the file.
+    pub(crate) result: OpResult,
+    pub(crate) buffer: OpBuffer,
+}
+
+/// Bytes moved, or why not; small enough for two registers.
+pub(crate) type OpResult = Result<u32, OpFailure>;
+
+impl OpOutcome {
+    pub(crate) fn failed(failure: OpFailure) -> OpOutcome {
+        OpOutcome { result: Err(failure), buffer: OpBuffer::None }
+    }
+}
+
+/// Why an operation failed; small and without allocation, made into an [`Error`] where path and range are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpFailure {
+    Errno(i32),
+    NoMemory,
+    TooLarge,
+    EngineClosed,
+    FileClosed,
+    ShardLost,
+    Forked,
+    /// What an NVMe device said.
+    #[cfg(target_os = "linux")]
+    Nvme(u16),
+    /// On a thread that is not the simulated world's.
+    #[cfg(feature = "sim")]
+    OutsideWorld,
+}
+
+impl OpFailure {
+    pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
+        let error = match self {
+            OpFailure::Errno(errno) => Error::os(operation, errno),
+            OpFailure::NoMemory => match file {
+                Some(file) => file.engine().exhausted(operation),
+                None => Error::new(ErrorKind::ArenaExhausted { held: 0 }, operation),
+            },
+            OpFailure::TooLarge => {
+                Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation)
+            }
+            OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
+            OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
+            OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
+            OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
+            #[cfg(target_os = "linux")]
+            OpFailure::Nvme(status) => crate::device::namespace::status_error(operation, status),
+            #[cfg(feature = "sim")]
+            OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
+        };
+        match file {
+            Some(file) => file.describe(error),
+            None => error,
+        }
+    }
+}
+
+impl OpFailure {
+    /// Of a negative result of the driver's.
+    pub(crate) fn of_result(result: i32) -> OpFailure {
+        #[cfg(target_os = "linux")]
+        if let Some(status) = crate::driver::nvme_status(result) {
+            return OpFailure::Nvme(status);
+        }
+        OpFailure::Errno(-result)
+    }
+}
+
+impl From<AllocError> for OpFailure {
+    fn from(error: AllocError) -> OpFailure {
+        match error {
+            AllocError::NoMemory { .. } => OpFailure::NoMemory,
+            AllocError::TooLarge => OpFailure::TooLarge,
+        }
+    }
+}

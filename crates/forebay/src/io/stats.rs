@@ -1,0 +1,317 @@
+//! What an engine counts while it runs, per class and device.
+
+use std::fmt;
+
+use hdrhistogram::Histogram;
+
+use crate::base::priority::Priority;
+
+mod classes;
+mod files;
+
+pub use classes::{ClassStats, DeviceStats, Stall};
+pub use files::FileStats;
+pub(crate) use files::{FileCounts, FileReport, FileSum, Moved};
+
+/// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
+///
+/// Counts are exact. Times are of one operation in 32 (sampled), in nanoseconds, in histograms with two significant
+/// digits from 1 ns to 60 s; longer times count as 60 s.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// One entry for each class and device that was used.
+    pub flows: Vec<FlowStats>,
+    /// One entry a shard.
+    pub shards: Vec<ShardStats>,
+    /// Reads of buffered files that the page cache answered on the caller's thread; they are in no flow.
+    pub page_cache_reads: u64,
+    /// Bytes of those.
+    pub page_cache_bytes: u64,
+    /// One entry for each class that had to share a device with others, by class and physical device.
+    pub classes: Vec<ClassStats>,
+    /// One entry for each physical device that files were opened on.
+    pub devices: Vec<DeviceStats>,
+    /// Tasks that held their shard longer than [`Config::stall_after`](crate::Config::stall_after), by their future's type.
+    pub stalls: Vec<Stall>,
+    /// Dependent reads.
+    pub walks: WalkStats,
+    /// The I/O memory.
+    pub memory: MemoryStats,
+}
+
+/// Operations of one class on one device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FlowStats {
+    /// The class's name.
+    pub class: String,
+    /// The device's name, or `"-"` for operations without a file.
+    pub device: String,
+    /// Reads that are over, failed ones included.
+    pub reads: u64,
+    /// Writes that are over, failed ones included.
+    pub writes: u64,
+    /// Syncs that are over, those that belong to a durable write included.
+    pub syncs: u64,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Bytes that programs asked to read and got: what lies behind the end of a file does not count.
+    pub read_bytes_asked: u64,
+    /// Bytes that were read for them: larger where ranges were widened to the device's alignment or merged.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// From the request until its submission to the device.
+    pub queued_ns: Latency,
+    /// From submission until the completion was reaped.
+    pub device_ns: Latency,
+    /// From there until the waiting future had the result, for futures on the shard.
+    pub handed_over_ns: Latency,
+}
+
+/// What one shard's thread did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ShardStats {
+    /// What its thread was granted.
+    pub priority: Priority,
+    /// Turns of the event loop.
+    pub turns: u64,
+    /// System calls that entered the driver; at most one a turn.
+    pub enters: u64,
+    /// Wake-ups by other threads that took a system call.
+    pub kicks: u64,
+    /// Waits that began by spinning, and those of them that a completion or message ended.
+    pub spins: u64,
+    /// See `spins`.
+    pub spins_useful: u64,
+    /// Operations in flight now.
+    pub in_flight: u32,
+    /// Slots in use, and slots that exist, in the op table.
+    pub slots_used: u32,
+    /// See `slots_used`.
+    pub slots: u32,
+    /// Tasks that are not over.
+    pub tasks: usize,
+    /// Operations that found no arena memory when their turn came and waited for some.
+    pub memory_waits: u64,
+    /// Completions that named no slot in use; anything but zero is a bug.
+    pub stray_completions: u64,
+    /// Requests whose completion was polled for; see [`Config::polling`](crate::Config::polling).
+    pub polled: u64,
+    /// Turns in which the shard looked for them, each a system call.
+    pub polls: u64,
+    /// Turns of those that found nothing: what polling costs.
+    pub polls_empty: u64,
+    /// Requests that the file system or the device would not have polled; they went the ordinary way.
+    pub polls_refused: u64,
+}
+
+/// What walks did; see [`Walk`](crate::Walk).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct WalkStats {
+    /// Walks that began.
+    pub walks: u64,
+    /// Reads that followed from one another, roots included; several at once count once.
+    pub hops: u64,
+    /// Steps that ran: blocks that walks looked at.
+    pub steps: u64,
+    /// Blocks of them that the page cache gave at once.
+    pub inline_blocks: u64,
+    /// Walks whose state or result was too large for its slot and was boxed.
+    pub boxed_states: u64,
+    /// Wake-ups at the end of a walk, or of a batch of walks.
+    pub wakes: u64,
+    /// Steps that took longer than 20 us, by the walk's type. Where the processor has no steady counter, one step in 32
+    /// is timed.
+    pub slow_steps: Vec<SlowStep>,
+}
+
+/// Walks whose steps hold up their shard.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SlowStep {
+    /// The walk's type.
+    pub walk: &'static str,
+    /// Steps that took longer than 20 us.
+    pub steps: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+}
+
+impl WalkStats {
+    #[cold]
+    pub(crate) fn add_slow(&mut self, walk: &'static str, ns: u64) {
+        self.merge_slow(&SlowStep { walk, steps: 1, longest_ns: ns });
+    }
+
+    fn merge_slow(&mut self, slow: &SlowStep) {
+        match self.slow_steps.iter_mut().find(|known| known.walk == slow.walk) {
+            Some(known) => {
+                known.steps += slow.steps;
+                known.longest_ns = known.longest_ns.max(slow.longest_ns);
+            }
+            None => self.slow_steps.push(slow.clone()),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &WalkStats) {
+        self.walks += other.walks;
+        self.hops += other.hops;
+        self.steps += other.steps;
+        self.inline_blocks += other.inline_blocks;
+        self.boxed_states += other.boxed_states;
+        self.wakes += other.wakes;
+        other.slow_steps.iter().for_each(|slow| self.merge_slow(slow));
+    }
+}
+
+/// The engine's I/O memory.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Bytes of arena mapped now.
+    pub arena_bytes: u64,
+    /// The limit of `arena_bytes`.
+    pub arena_bytes_max: u64,
+    /// Bytes in buffers that live blocks and operations hold.
+    pub held_bytes: u64,
+    /// Bytes of ordinary memory in use because the arena was empty.
+    pub overflow_bytes: u64,
+    /// Times that ordinary memory was taken because the arena was empty.
+    pub overflow_allocations: u64,
+}
+
+/// A distribution of times in nanoseconds.
+#[derive(Clone)]
+pub struct Latency(Histogram<u64>);
+
+impl Latency {
+    pub(crate) fn new() -> Latency {
+        // Bounds and digits are constants that the library accepts; should it ever not, an auto-resizing histogram
+        // of one digit is always possible and the figures are coarser.
+        let histogram =
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).or_else(|_| Histogram::new(1)).unwrap_or_else(
+                |_| unreachable!("one significant digit is within hdrhistogram's range of 0 to 5"),
+            );
+        Latency(histogram)
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    pub(crate) fn merge(&mut self, other: &Latency) {
+        let added = self.0.add(&other.0);
+        debug_assert!(added.is_ok(), "both have the same bounds");
+    }
+
+    /// Times recorded.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The value that the share `quantile` (0.0 to 1.0) of times does not exceed; 0 when nothing was recorded.
+    pub fn ns_at(&self, quantile: f64) -> u64 {
+        self.0.value_at_quantile(quantile)
+    }
+
+    /// The arithmetic mean; 0 when nothing was recorded.
+    pub fn ns_mean(&self) -> f64 {
+        self.0.mean()
+    }
+
+    /// The largest time; 0 when nothing was recorded.
+    pub fn ns_max(&self) -> u64 {
+        self.0.max()
+    }
+}
+
+impl fmt::Debug for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latency")
+            .field("count", &self.count())
+            .field("ns_p50", &self.ns_at(0.5))
+            .field("ns_p99", &self.ns_at(0.99))
+            .field("ns_max", &self.ns_max())
+            .finish()
+    }
+}
+
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+impl FlowStats {
+    pub(crate) fn new(class: String, device: String) -> FlowStats {
+        FlowStats {
+            class,
+            device,
+            reads: 0,
+            writes: 0,
+            syncs: 0,
+            failures: 0,
+            read_bytes_asked: 0,
+            read_bytes: 0,
+            write_bytes: 0,
+            queued_ns: Latency::new(),
+            device_ns: Latency::new(),
+            handed_over_ns: Latency::new(),
+        }
+    }
+
+    /// Bytes read for each byte asked for; 1.0 when nothing was read.
+    pub fn read_amplification(&self) -> f64 {
+        match self.read_bytes_asked {
+            0 => 1.0,
+            asked => self.read_bytes as f64 / asked as f64,
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &FlowStats) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.syncs += other.syncs;
+        self.failures += other.failures;
+        self.read_bytes_asked += other.read_bytes_asked;
+        self.read_bytes += other.read_bytes;
+        self.write_bytes += other.write_bytes;
+        self.queued_ns.merge(&other.queued_ns);
+        self.device_ns.merge(&other.device_ns);
+        self.handed_over_ns.merge(&other.handed_over_ns);
+    }
+}
+
+/// A shard's own counters, by class and device; touched by its thread only.
+pub(crate) struct Flows {
+    table: Vec<((u8, u16), FlowStats)>,
+    last: usize,
+}
+
+impl Flows {
+    pub(crate) fn new() -> Flows {
+        Flows { table: Vec::new(), last: 0 }
+    }
+
+    /// The counters of a class on a device; the first use allocates, and the last used pair is found at once.
+    #[inline]
+    pub(crate) fn of(&mut self, class: u8, device: u16) -> &mut FlowStats {
+        if self.table.get(self.last).is_none_or(|(key, _)| *key != (class, device)) {
+            self.last = self.find(class, device);
+        }
+        &mut self.table[self.last].1
+    }
+
+    #[cold]
+    fn find(&mut self, class: u8, device: u16) -> usize {
+        self.table.iter().position(|(key, _)| *key == (class, device)).unwrap_or_else(|| {
+            self.table.push(((class, device), FlowStats::new(String::new(), String::new())));
+            self.table.len() - 1
+        })
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<((u8, u16), FlowStats)> {
+        self.table.clone()
+    }
+}

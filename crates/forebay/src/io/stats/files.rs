@@ -1,0 +1,102 @@
+//! What was done with each open file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::io::op::OpKind;
+
+/// An open file and what was done with it since it was opened; see [`Engine::file_stats`](crate::Engine::file_stats).
+///
+/// Operations count when they are over, failed ones included, bytes as far as they went. Reads of buffered files that the page
+/// cache answered on the caller's thread are in [`Stats::page_cache_reads`](crate::Stats::page_cache_reads) only.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct FileStats {
+    /// Its path as it was opened.
+    pub path: PathBuf,
+    /// Its device's name.
+    pub device: String,
+    /// Reads that are over.
+    pub reads: u64,
+    /// Writes that are over.
+    pub writes: u64,
+    /// Syncs that are over; those that belong to a durable write are not counted here.
+    pub syncs: u64,
+    /// Bytes read, with what ranges were widened by.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+}
+
+/// One shard's counters of a file, in its entry of the file table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileCounts {
+    reads: u64,
+    writes: u64,
+    syncs: u64,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
+/// An operation on a file that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) kind: OpKind,
+    pub(crate) bytes: u32,
+    /// The sync is the second half of a write.
+    pub(crate) after_write: bool,
+}
+
+impl FileCounts {
+    #[inline]
+    pub(crate) fn add(&mut self, moved: Moved) {
+        let bytes = u64::from(moved.bytes);
+        match moved.kind {
+            OpKind::Read => {
+                self.reads += 1;
+                self.read_bytes += bytes;
+            }
+            OpKind::SyncData | OpKind::SyncAll if !moved.after_write => self.syncs += 1,
+            OpKind::Write | OpKind::SyncData | OpKind::SyncAll => {
+                self.writes += 1;
+                self.write_bytes += bytes;
+            }
+            OpKind::Nop => {}
+        }
+    }
+}
+
+/// A shard's file and its counters.
+#[derive(Debug)]
+pub(crate) struct FileReport {
+    /// Names the open file, which other shards may have worked with as well.
+    pub(crate) key: usize,
+    pub(crate) path: PathBuf,
+    pub(crate) device: u16,
+    pub(crate) counts: FileCounts,
+}
+
+/// Adds up what shards told of the same files, by path.
+#[derive(Default)]
+pub(crate) struct FileSum(BTreeMap<(PathBuf, usize), FileStats>);
+
+impl FileSum {
+    pub(crate) fn add(&mut self, report: FileReport, device: impl FnOnce(u16) -> String) {
+        let FileReport { key, path, device: number, counts } = report;
+        let place = self.0.entry((path, key));
+        let known = place.or_insert_with_key(|(path, _)| FileStats {
+            path: path.clone(),
+            device: device(number),
+            ..FileStats::default()
+        });
+        known.reads += counts.reads;
+        known.writes += counts.writes;
+        known.syncs += counts.syncs;
+        known.read_bytes += counts.read_bytes;
+        known.write_bytes += counts.write_bytes;
+    }
+
+    pub(crate) fn list(self) -> Vec<FileStats> {
+        self.0.into_values().collect()
+    }
+}

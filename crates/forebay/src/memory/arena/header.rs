@@ -1,0 +1,245 @@
+//! What the arena knows about one buffer. It lies outside the I/O pages, so that the device never writes next to it
+//! and a process can look at it without touching I/O memory.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::region::Region;
+use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, overflow};
+use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering};
+
+/// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
+pub(super) const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
+
+/// The home of a buffer that no shard took: it returns to the central stack.
+pub(super) const HOME_NOBODY: u16 = u16::MAX;
+
+/// One buffer's record: reference count of its blocks, the link of whatever list it is in, where it returns to.
+///
+/// A line of its own, because neighbouring buffers belong to different threads. All zero is a valid header, so an
+/// array of them costs memory only where buffers have been. Every field but `refs` and `next` is written by the sole
+/// owner of the buffer and read by those it was handed to, so Relaxed is enough: the hand-over orders them.
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    refs: AtomicU32,
+    /// The buffer's first page within its region, in units of [`BUFFER_BYTES_MIN`].
+    page: AtomicU32,
+    next: AtomicPtr<Header>,
+    data: AtomicPtr<u8>,
+    /// Which arena: compared, never followed. Null for overflow memory.
+    arena: AtomicPtr<Shared>,
+    /// Null for overflow memory, whose header is the first field of its own record.
+    region: AtomicPtr<Region>,
+    home: AtomicU16,
+    class: AtomicU8,
+}
+
+/// Counts from here on are stuck for good: the buffer is leaked instead of being freed too early.
+const REFS_STUCK_FROM: u32 = 1 << 31;
+const REFS_STUCK: u32 = 3 << 30;
+
+impl Header {
+    /// The header of an overflow buffer.
+    pub(super) fn overflow(class: usize, data: *mut u8) -> Header {
+        Header {
+            refs: AtomicU32::new(0),
+            page: AtomicU32::new(0),
+            next: AtomicPtr::new(ptr::null_mut()),
+            data: AtomicPtr::new(data),
+            arena: AtomicPtr::new(ptr::null_mut()),
+            region: AtomicPtr::new(ptr::null_mut()),
+            home: AtomicU16::new(HOME_NOBODY),
+            class: AtomicU8::new(class as u8),
+        }
+    }
+
+    /// Describes the buffer that the central allocator just cut out of a region.
+    ///
+    /// # Safety
+    /// The region is live.
+    pub(super) unsafe fn describe(&self, region: NonNull<Region>, page: u32, class: usize) {
+        self.region.store(region.as_ptr(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        let region = unsafe { region.as_ref() };
+        self.arena.store(Arc::as_ptr(region.shared()).cast_mut(), Ordering::Relaxed);
+        self.data.store(region.page_start(page).as_ptr(), Ordering::Relaxed);
+        self.page.store(page, Ordering::Relaxed);
+        self.class.store(class as u8, Ordering::Relaxed);
+        self.home.store(HOME_NOBODY, Ordering::Relaxed);
+    }
+
+    pub(super) fn class(&self) -> usize {
+        usize::from(self.class.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        BUFFER_BYTES_MIN << self.class()
+    }
+
+    /// The first byte of the buffer.
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.data.load(Ordering::Relaxed)
+    }
+
+    /// Which arena the buffer is from; null for overflow memory.
+    pub(super) fn arena(&self) -> *const Shared {
+        self.arena.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn page(&self) -> u32 {
+        self.page.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn region(&self) -> Option<NonNull<Region>> {
+        NonNull::new(self.region.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn home(&self) -> u16 {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_home(&self, home: u16) {
+        self.home.store(home, Ordering::Relaxed);
+    }
+
+    pub(super) fn next(&self) -> *mut Header {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_next(&self, next: *mut Header) {
+        self.next.store(next, Ordering::Relaxed);
+    }
+
+    /// The buffer gets its first block.
+    pub(crate) fn refs_start(&self) {
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// One more block. Relaxed as in `Arc`: whoever clones already has a reference.
+    pub(crate) fn refs_add(&self) {
+        if self.refs.fetch_add(1, Ordering::Relaxed) >= REFS_STUCK_FROM - 1 {
+            self.refs.store(REFS_STUCK, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the caller's block is the only one. Acquire: what other owners read, they read before.
+    pub(crate) fn refs_unique(&self) -> bool {
+        self.refs.load(Ordering::Acquire) == 1
+    }
+
+    /// One block less; true when it was the last and the caller now owns the buffer alone.
+    #[inline]
+    pub(crate) fn refs_drop(&self) -> bool {
+        // The only owner cannot be joined by another meanwhile: a clone needs a block to clone from.
+        if self.refs_unique() {
+            return true;
+        }
+        match self.refs.fetch_sub(1, Ordering::AcqRel) {
+            1 => true,
+            before if before >= REFS_STUCK_FROM => {
+                self.refs.store(REFS_STUCK, Ordering::Relaxed);
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The smallest class whose buffers hold `len` bytes; `None` above [`BUFFER_BYTES_MAX`].
+#[inline]
+pub(super) fn class_of(len: usize, class_min: usize) -> Option<usize> {
+    if len > BUFFER_BYTES_MAX {
+        return None;
+    }
+    let pages = len.div_ceil(BUFFER_BYTES_MIN).max(1);
+    Some((pages.next_power_of_two().trailing_zeros() as usize).max(class_min))
+}
+
+/// The number of the buffer's region; `None` for overflow memory.
+///
+/// # Safety
+/// `header` belongs to a live buffer.
+pub(crate) unsafe fn region_index(header: NonNull<Header>) -> Option<u16> {
+    // SAFETY: a live buffer keeps its header and region.
+    unsafe { header.as_ref().region().map(|region| region.as_ref().index()) }
+}
+
+/// Gives a buffer back: to this thread's cache if that serves the same arena, else to its home. Never allocates,
+/// locks or waits (overflow memory is freed).
+///
+/// # Safety
+/// The caller owns the buffer alone and does not use it, nor its header, afterwards.
+#[inline]
+pub(crate) unsafe fn release(header: NonNull<Header>) {
+    // SAFETY: the caller's buffer is live, so header and region are; both callees take over the ownership.
+    unsafe {
+        if !cache::put(header) {
+            release_elsewhere(header);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`release`].
+#[cold]
+unsafe fn release_elsewhere(header: NonNull<Header>) {
+    // SAFETY: the caller's promise; both callees take over the ownership.
+    unsafe {
+        match header.as_ref().region() {
+            None => overflow::free(header),
+            Some(region) => give_back(header, region),
+        }
+    }
+}
+
+/// Pushes a buffer onto its home's return stack; when that is closed, onto the central one; when the arena is closed,
+/// counts the region down.
+///
+/// # Safety
+/// As for [`release`]; `region` is the buffer's.
+unsafe fn give_back(header: NonNull<Header>, region: NonNull<Region>) {
+    // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded somebody
+    // else may drain it, close the arena and free region and `Shared`: so each stack is kept by a count of its own
+    // (`Arc::clone`), and nothing else is touched after the push.
+    unsafe {
+        let home = Arc::clone(region.as_ref().shared().returns_of(header.as_ref().home()));
+        if home.push(header, header) {
+            return;
+        }
+        let central = Arc::clone(region.as_ref().shared().returns_of(HOME_NOBODY));
+        if central.push(header, header) {
+            return;
+        }
+        Region::count_down(region);
+    }
+}
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_the_next_power_of_two() {
+        for (len, class) in
+            [(0, 0), (1, 0), (4096, 0), (4097, 1), (8192, 1), (8193, 2), (1 << 20, 8), (1 << 30, 18)]
+        {
+            assert_eq!(class_of(len, 0), Some(class), "{len}");
+        }
+        assert_eq!(class_of((1 << 30) + 1, 0), None);
+        assert_eq!(class_of(1, 4), Some(4), "never below the page size");
+        assert_eq!(CLASSES, 19);
+    }
+
+    #[test]
+    fn a_count_that_overflows_sticks() {
+        let header = Header::overflow(0, ptr::null_mut());
+        header.refs.store(REFS_STUCK_FROM - 1, Ordering::Relaxed);
+        header.refs_add();
+        assert_eq!(header.refs.load(Ordering::Relaxed), REFS_STUCK);
+        assert!(!header.refs_drop());
+        assert_eq!(header.refs.load(Ordering::Relaxed), REFS_STUCK);
+    }
+}

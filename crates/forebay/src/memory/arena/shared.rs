@@ -1,0 +1,299 @@
+//! What all handles, shards and live buffers of an arena share.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crossbeam_utils::CachePadded;
+
+use super::cache::{Cache, CachedCounts};
+use super::central::Central;
+use super::header::{Header, class_of};
+use super::region::{HUGE_BYTES, Region};
+use super::returns::{Chain, ReturnStack, Waiting};
+use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
+use crate::base::fork::Origin;
+
+mod growth;
+
+/// The most regions; growth takes larger steps so that `bytes_max` is reached before.
+const REGIONS_MAX: usize = 2048;
+
+/// The arena behind its handles; regions and overflow buffers keep it alive too.
+pub(super) struct Shared {
+    pub(super) bytes_max: usize,
+    pub(super) overflow_bytes_max: usize,
+    /// The size class of a page.
+    pub(super) class_min: usize,
+    central: Mutex<Central>,
+    /// Held while a region is mapped, so that shards which need the free pages only do not wait for that.
+    growth: Mutex<()>,
+    /// One for each shard, then the central one. Each an `Arc`, because a return must outlive `Shared` by a moment
+    /// (see `give_back`).
+    returns: Box<[Arc<ReturnStack>]>,
+    pub(super) waiting: Arc<Waiting>,
+    /// What is in each shard's cache.
+    pub(super) cached: Box<[CachePadded<CachedCounts>]>,
+    pub(super) bytes_mapped: AtomicUsize,
+    pub(super) overflow_bytes: AtomicUsize,
+    pub(super) overflow_allocations: AtomicU64,
+    /// Start and length of each region, complete below `table_len`; never changed afterwards.
+    table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
+    table_len: AtomicUsize,
+    closed: AtomicBool,
+    /// Asks somebody who may take his time to call [`Shared::grow_ahead`].
+    asks_growth: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It was asked, and has not come yet.
+    growth_asked: AtomicBool,
+    /// Why the system gave no memory when the arena would have grown the last time; 0: it did.
+    pub(super) refusal: AtomicI32,
+    pub(super) origin: Origin,
+}
+
+impl Shared {
+    pub(super) fn new(config: ArenaConfig) -> io::Result<Arc<Shared>> {
+        let page = rustix::param::page_size().max(BUFFER_BYTES_MIN);
+        let shards = config.shards.clamp(1, usize::from(u16::MAX) - 1);
+        let waiting = Arc::new(Waiting::new(shards));
+        let bytes_max = config.bytes_max & !(page - 1);
+        let shared = Arc::new(Shared {
+            bytes_max,
+            overflow_bytes_max: config.overflow_bytes_max,
+            class_min: class_of(page, 0).unwrap_or(0),
+            central: Mutex::new(Central::new()),
+            growth: Mutex::new(()),
+            returns: (0..=shards).map(|_| Arc::new(ReturnStack::new(Arc::clone(&waiting)))).collect(),
+            waiting,
+            cached: (0..shards).map(|_| CachePadded::default()).collect(),
+            bytes_mapped: AtomicUsize::new(0),
+            overflow_bytes: AtomicUsize::new(0),
+            overflow_allocations: AtomicU64::new(0),
+            table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
+            table_len: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            asks_growth: OnceLock::new(),
+            growth_asked: AtomicBool::new(false),
+            refusal: AtomicI32::new(0),
+            origin: Origin::here(),
+        });
+        let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
+        // Whole huge pages, or it is not worth cutting.
+        let first = config.first_region_bytes & !(HUGE_BYTES - 1);
+        let mut most = if first > 0 { first.min(BUFFER_BYTES_MAX) } else { BUFFER_BYTES_MAX };
+        while left > 0 {
+            let bytes = left.min(most);
+            most = BUFFER_BYTES_MAX;
+            if let Err(error) = shared.add_region(bytes) {
+                // The regions mapped so far keep `Shared` alive until they are closed.
+                shared.close();
+                return Err(error);
+            }
+            left -= bytes;
+        }
+        Ok(shared)
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.returns.len() - 1
+    }
+
+    /// The return stack of a home; nobody's is the central one.
+    #[inline]
+    pub(super) fn returns_of(&self, home: u16) -> &Arc<ReturnStack> {
+        &self.returns[usize::from(home).min(self.returns.len() - 1)]
+    }
+
+    fn central_returns(&self) -> &ReturnStack {
+        &self.returns[self.returns.len() - 1]
+    }
+
+    fn central(&self) -> MutexGuard<'_, Central> {
+        // What a panic could leave half-done here are free pages that stay unused.
+        self.central.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything after the cache's own list; `cache` is the calling shard's.
+    #[cold]
+    pub(super) fn alloc_shared(
+        self: &Arc<Self>,
+        class: usize,
+        cache: Option<&Cache>,
+    ) -> Option<NonNull<Header>> {
+        if let Some(cache) = cache {
+            self.drain_own_returns(cache);
+            if let Some(header) = cache.pop(class) {
+                return Some(header);
+            }
+        }
+        if let Some(header) = self.take_central(class, cache).or_else(|| self.grow(class)) {
+            // SAFETY: just handed out to us.
+            unsafe { header.as_ref().set_home(cache.map_or(super::HOME_NOBODY, Cache::shard)) };
+            return Some(header);
+        }
+        None
+    }
+
+    /// Foreign drops come home: as many as the limits allow into the cache, the others to all.
+    fn drain_own_returns(&self, cache: &Cache) {
+        let mut rest: *mut Header = ptr::null_mut();
+        for header in self.returns_of(cache.shard()).take_all() {
+            // SAFETY: the chain owned the buffer, so we do now.
+            unsafe {
+                if cache.has_room(header.as_ref().class()) {
+                    cache.push(header);
+                } else {
+                    header.as_ref().set_next(rest);
+                    rest = header.as_ptr();
+                }
+            }
+        }
+        self.give_back_chain(Chain(rest));
+    }
+
+    fn take_central(&self, class: usize, cache: Option<&Cache>) -> Option<NonNull<Header>> {
+        let mut central = self.central();
+        if central.is_closed() {
+            return None;
+        }
+        central.absorb(self.central_returns().take_all());
+        let header = match central.take(class) {
+            Some(header) => header,
+            None => {
+                // Free memory may lie about in small pieces or in other shards' stacks: gather it all.
+                if let Some(cache) = cache {
+                    for class in 0..super::header::CLASSES {
+                        central.absorb(cache.cut(class, 0));
+                    }
+                }
+                for stack in &self.returns {
+                    central.absorb(stack.take_all());
+                }
+                central.take(class)?
+            }
+        };
+        if let Some(cache) = cache {
+            for _ in 0..cache.refill_count(class) {
+                match central.take(class) {
+                    Some(more) => cache.push(more),
+                    None => break,
+                }
+            }
+        }
+        let scarce = self.is_scarce(&central);
+        drop(central);
+        if scarce {
+            self.ask_growth();
+        }
+        Some(header)
+    }
+
+    /// Gives a chain that the caller owns to all.
+    pub(super) fn give_back_chain(&self, chain: Chain) {
+        let Some(first) = NonNull::new(chain.0) else { return };
+        let mut last = first;
+        for header in Chain(chain.0) {
+            last = header;
+        }
+        // SAFETY: the caller's buffers, up to the last.
+        if unsafe { self.central_returns().push(first, last) } {
+            return;
+        }
+        for header in chain {
+            // SAFETY: refused, so they are still ours, and each region stays until its count-down; `Shared` is kept
+            // by the caller's own reference.
+            unsafe {
+                if let Some(region) = header.as_ref().region() {
+                    Region::count_down(region);
+                }
+            }
+        }
+    }
+
+    pub(super) fn install(self: &Arc<Self>, shard: usize) {
+        if shard >= self.shards() {
+            debug_assert!(false, "shard {shard} of {}", self.shards());
+            return;
+        }
+        if !Cache::install(self, shard as u16) {
+            return;
+        }
+        let central = self.central();
+        if !central.is_closed() {
+            self.returns[shard].reopen();
+        }
+    }
+
+    pub(super) fn uninstall(self: &Arc<Self>) {
+        if let Some(shard) = Cache::remove(self) {
+            self.waiting.set(usize::from(shard), false);
+            self.give_back_chain(self.returns_of(shard).close());
+        }
+    }
+
+    pub(super) fn regions(&self) -> usize {
+        if self.closed.load(Ordering::Relaxed) { 0 } else { self.table_len.load(Ordering::Acquire) }
+    }
+
+    pub(super) fn region(&self, index: usize) -> Option<(*mut u8, usize)> {
+        if index >= self.regions() {
+            return None;
+        }
+        let (start, len) = self.table.get(index)?;
+        Some((start.load(Ordering::Relaxed), len.load(Ordering::Relaxed)))
+    }
+
+    #[cold]
+    pub(super) fn no_memory(&self) -> AllocError {
+        let counts = self.counts();
+        AllocError::NoMemory { held: (counts.bytes_held + counts.overflow_bytes) as u64 }
+    }
+
+    pub(super) fn counts(&self) -> ArenaCounts {
+        let mut central = self.central();
+        let mut bytes_held = 0;
+        if !central.is_closed() {
+            for stack in &self.returns {
+                central.absorb(stack.take_all());
+            }
+            let idle = central.free_bytes() + self.cached.iter().map(|counts| counts.bytes()).sum::<usize>();
+            bytes_held = self.bytes_mapped.load(Ordering::Relaxed).saturating_sub(idle);
+        }
+        ArenaCounts {
+            bytes_mapped: self.bytes_mapped.load(Ordering::Relaxed),
+            bytes_mapped_max: self.bytes_max,
+            bytes_held,
+            overflow_bytes: self.overflow_bytes.load(Ordering::Relaxed),
+            overflow_allocations: self.overflow_allocations.load(Ordering::Relaxed),
+            huge: central.huge(),
+        }
+    }
+
+    /// Free bytes that every thread can have, without gathering from the shards' stacks.
+    #[cfg(test)]
+    pub(super) fn counts_free(&self) -> usize {
+        let mut central = self.central();
+        central.absorb(self.central_returns().take_all());
+        central.free_bytes()
+    }
+
+    pub(super) fn close(&self) {
+        let regions = {
+            let mut central = self.central();
+            if central.is_closed() {
+                return;
+            }
+            self.closed.store(true, Ordering::Relaxed);
+            // The central stack last: who finds a shard's closed goes on to the central one, and who finds that
+            // closed too counts down the region, for which his buffer is still counted as live below.
+            for stack in &self.returns {
+                central.absorb(stack.close());
+            }
+            central.close()
+        };
+        for (region, live) in regions {
+            // SAFETY: once for each, and `Central` has forgotten them. The caller's reference keeps `Shared`.
+            unsafe { Region::close(region, live) };
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! How an arena grows: one region at a time, ahead of need where somebody has time for that.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::{REGIONS_MAX, Shared};
+use crate::memory::arena::central::Central;
+use crate::memory::arena::header::Header;
+use crate::memory::arena::region::{HUGE_BYTES, Region};
+use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
+
+/// Regions grow by at least this: one huge page. Where memory is slow to come (a virtual machine that its host gives
+/// pages one by one: 2.3 ms for 1 MiB), a shard that could not wait for the others stands still for one of these only.
+const GROWTH_BYTES_MIN: usize = HUGE_BYTES;
+/// And by at least this part of what there is: 256 regions up to 512 MiB, then 128 with each doubling.
+const GROWTH_PART: usize = 256;
+/// With less than this free the next region is made ready, or with less than this part of what is mapped: an arena that
+/// has grown much is one whose cache is filling, which takes memory as fast as the device delivers.
+const SCARCE_BYTES_MIN: usize = 2 << 20;
+const SCARCE_BYTES_MAX: usize = 16 << 20;
+const SCARCE_PART: usize = 16;
+
+impl Shared {
+    pub(super) fn is_scarce(&self, central: &Central) -> bool {
+        let mapped = self.bytes_mapped.load(Ordering::Relaxed);
+        mapped < self.bytes_max
+            && self.asks_growth.get().is_some()
+            && central.free_bytes() < (mapped / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX)
+    }
+
+    /// Has the next region mapped and populated elsewhere, so that the shard which needs it does not wait for that.
+    pub(super) fn ask_growth(&self) {
+        if !self.growth_asked.swap(true, Ordering::AcqRel)
+            && let Some(ask) = self.asks_growth.get()
+        {
+            ask();
+        }
+    }
+
+    pub(in crate::memory::arena) fn set_growth_asker(&self, ask: Box<dyn Fn() + Send + Sync>) {
+        let first = self.asks_growth.set(ask);
+        debug_assert!(first.is_ok(), "an arena has one asker");
+    }
+
+    /// Maps regions while memory is scarce.
+    pub(in crate::memory::arena) fn grow_ahead(self: &Arc<Self>) {
+        loop {
+            let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+            let scarce = {
+                let mut central = self.central();
+                central.absorb(self.central_returns().take_all());
+                self.is_scarce(&central)
+            };
+            let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) else { break };
+            if self.grow_by(bytes).is_err() {
+                // No memory for it now: whoever needs it finds out himself.
+                break;
+            }
+            // Who waits need not wait for the next one.
+            self.waiting.wake();
+        }
+        self.growth_asked.store(false, Ordering::Release);
+        self.waiting.wake();
+    }
+
+    #[cold]
+    pub(super) fn grow(self: &Arc<Self>, class: usize) -> Option<NonNull<Header>> {
+        self.growth_bytes(class)?;
+        {
+            let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another shard may have grown while we waited.
+            let taken = self.central().take(class);
+            if taken.is_some() {
+                return taken;
+            }
+            self.grow_by(self.growth_bytes(class)?).ok()?;
+        }
+        let header = self.central().take(class);
+        // Others may wait for what is left of it.
+        self.waiting.wake();
+        header
+    }
+
+    /// The length of the next region if it is to hold a buffer of this class.
+    fn growth_bytes(&self, class: usize) -> Option<usize> {
+        let needed = BUFFER_BYTES_MIN << class;
+        let mapped = self.bytes_mapped.load(Ordering::Relaxed);
+        let room = self.bytes_max.saturating_sub(mapped);
+        // Larger with what there is, as a ring knows so many regions only.
+        let step = (mapped / GROWTH_PART)
+            .max(self.bytes_max / (REGIONS_MAX / 2))
+            .next_power_of_two()
+            .clamp(GROWTH_BYTES_MIN, BUFFER_BYTES_MAX);
+        let wanted = needed.max(step);
+        let bytes = match room {
+            _ if room >= wanted => wanted,
+            _ if room >= HUGE_BYTES => room & !(HUGE_BYTES - 1),
+            _ => room,
+        };
+        (bytes >= needed).then_some(bytes)
+    }
+
+    /// As `add_region`, and remembers whether the system gave the memory.
+    fn grow_by(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
+        let grown = self.add_region(bytes);
+        let errno = grown.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::ENOMEM));
+        self.refusal.store(errno, Ordering::Relaxed);
+        grown
+    }
+
+    /// The caller holds `growth`, or is the only one who knows the arena.
+    pub(super) fn add_region(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
+        let index = self.table_len.load(Ordering::Relaxed);
+        let Some((start, len)) = self.table.get(index) else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let region = Region::map(self, index as u16, bytes)?;
+        let mut central = self.central();
+        if central.is_closed() {
+            // SAFETY: no buffer of it was handed out and nobody knows it.
+            unsafe { Region::free(region) };
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        debug_assert_eq!(central.regions(), index);
+        // SAFETY: just mapped.
+        let address = unsafe { region.as_ref() }.start();
+        start.store(address.as_ptr(), Ordering::Relaxed);
+        len.store(bytes, Ordering::Relaxed);
+        central.add(region);
+        self.table_len.store(index + 1, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! [`BlockMut`]: aligned memory to fill and write.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+use super::Block;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::memory::arena::Buffer;
+
+/// Writable bytes in I/O memory, owned alone: what a direct write takes without copying. They start at the start of a
+/// buffer, so they are aligned to at least a page. What the program has not written is zero: memory never shows
+/// another file's bytes.
+///
+/// The default is empty and has no memory: what an operation gives back whose memory was lost with its shard.
+///
+/// After `fork(2)` the child may drop it, but must not touch its bytes.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let mut block = engine.block(8)?;
+/// block[..3].copy_from_slice(b"abc");
+/// assert_eq!(&block[..], b"abc\0\0\0\0\0");
+/// block.truncate(4);
+/// block.extend_from_slice(b"de")?;
+/// assert_eq!(&block.freeze()[..], b"abc\0de");
+/// # Ok(()) }
+/// ```
+#[derive(Default)]
+pub struct BlockMut {
+    buffer: Option<Buffer>,
+    /// The bytes below are initialised and the program's own.
+    len: usize,
+    /// The bytes from `len` up to here are known to be zero, so that none is zeroed twice; never below `len`.
+    zero_until: usize,
+}
+
+impl BlockMut {
+    /// Takes a buffer of which the first `filled` bytes keep their contents; up to `len` (at most the capacity) the
+    /// others are zeroed.
+    ///
+    /// # Safety
+    /// The first `filled` bytes lie within the capacity, are initialised and may be seen by the program; nothing else
+    /// accesses the buffer any more.
+    pub(crate) unsafe fn from_buffer(buffer: Buffer, len: usize, filled: usize) -> BlockMut {
+        debug_assert!(filled <= buffer.capacity() && len <= buffer.capacity());
+        let len = len.min(buffer.capacity());
+        let filled = filled.min(len);
+        let mut block = BlockMut { buffer: Some(buffer), len: filled, zero_until: filled };
+        block.pad_with_zeros(len);
+        block.len = len;
+        block
+    }
+
+    /// The buffer, with the number of bytes that are initialised and the program's own.
+    #[cfg(test)]
+    pub(super) fn into_buffer(self) -> (Option<Buffer>, usize) {
+        (self.buffer, self.len)
+    }
+
+    /// Zeroes what follows the contents, up to `to` bytes from the start (at most the capacity), without making it
+    /// part of them: a direct write may then write whole units.
+    pub(crate) fn pad_with_zeros(&mut self, to: usize) {
+        let to = to.min(self.capacity());
+        if to > self.zero_until {
+            // SAFETY: `zero_until < to <= capacity`, and the buffer is ours alone.
+            unsafe { self.as_ptr().add(self.zero_until).write_bytes(0, to - self.zero_until) };
+            self.zero_until = to;
+        }
+    }
+
+    /// Where the bytes are, for the device.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // Without a buffer the length is zero, and so is every access.
+        self.buffer.as_ref().map_or(std::ptr::dangling_mut(), Buffer::as_ptr)
+    }
+
+    /// The region (and registration) of the buffer; `None` for overflow memory.
+    pub(crate) fn region_index(&self) -> Option<u16> {
+        self.buffer.as_ref().and_then(Buffer::region_index)
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How long it can become, in bytes: the next power of two of what was asked for, and at least a page.
+    pub fn capacity(&self) -> usize {
+        self.buffer.as_ref().map_or(0, Buffer::capacity)
+    }
+
+    /// Shortens it to `len` bytes; a larger `len` changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            self.len = len;
+            // What follows was the program's, and need not be zero.
+            self.zero_until = len;
+        }
+    }
+
+    /// Makes it `len` bytes long; bytes that become visible are zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] beyond the [capacity](BlockMut::capacity); nothing is changed then.
+    pub fn resize(&mut self, len: usize) -> Result<()> {
+        if len > self.capacity() {
+            return Err(self.too_large("resize a block"));
+        }
+        if len < self.len {
+            self.truncate(len);
+        } else {
+            self.pad_with_zeros(len);
+            self.len = len;
+        }
+        Ok(())
+    }
+
+    /// Appends a copy of these bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when they do not fit within the [capacity](BlockMut::capacity); nothing is changed then.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<()> {
+        let end = match self.len.checked_add(bytes.len()) {
+            Some(end) if end <= self.capacity() => end,
+            _ => return Err(self.too_large("extend a block")),
+        };
+        // SAFETY: `end <= capacity`; `bytes` is borrowed from elsewhere, because the buffer is ours and borrowed mutably.
+        unsafe { self.as_ptr().add(self.len).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        self.len = end;
+        self.zero_until = self.zero_until.max(end);
+        Ok(())
+    }
+
+    #[cold]
+    fn too_large(&self, operation: &'static str) -> Error {
+        Error::new(ErrorKind::TooLarge { limit: self.capacity() as u64 }, operation)
+    }
+
+    /// Ends the writing: the same bytes, immutable and shareable. Copies nothing.
+    pub fn freeze(self) -> Block {
+        let len = self.len;
+        match self.buffer {
+            // SAFETY: the first `len` bytes are initialised, and with `self` the only writer is gone.
+            Some(buffer) => unsafe { buffer.into_block(0, len) },
+            None => Block::new(),
+        }
+    }
+}
+
+/// Appends, as [`extend_from_slice`](BlockMut::extend_from_slice), as much as fits within the
+/// [capacity](BlockMut::capacity): a full block takes 0 bytes, and `write_all` fails with `WriteZero`. Begin with
+/// `truncate(0)`: a new block is as long as was asked for, and zero.
+impl io::Write for BlockMut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.capacity() - self.len);
+        self.extend_from_slice(&bytes[..taken])?;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Deref for BlockMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the first `len` bytes are initialised and ours.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for BlockMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for BlockMut {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for BlockMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Shows length and capacity only.
+impl fmt::Debug for BlockMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockMut")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,4 @@
+//! I/O memory: the arena, its regions and caches, and the blocks that programs hold. Imports `base`.
+
+pub(crate) mod arena;
+pub(crate) mod block;

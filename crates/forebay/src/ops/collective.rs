@@ -1,0 +1,241 @@
+//! Strided pieces of many participants, written together: each hands its pieces over, and few tasks write contiguous parts
+//! of the file in large aligned writes.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::base::class::Class;
+use crate::base::error::{Error, Result};
+use crate::base::wait::Waitable;
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::ops::gather::{GatherStats, Shape};
+use crate::reactor::shard;
+
+mod aggregate;
+mod plan;
+mod shared;
+
+use aggregate::Aggregate;
+use shared::Shared;
+
+const MEMORY_DEFAULT: u64 = 16 << 20;
+const REQUEST_DEFAULT: u64 = 1 << 20;
+const REQUEST_MAX: u64 = 64 << 20;
+const DEPTH_DEFAULT: usize = 16;
+const DEPTH_MAX: usize = 1024;
+const PARTICIPANTS_MAX: usize = 1 << 16;
+
+/// How several participants write one file; see [`File::collective`].
+///
+/// A number outside of its setting's range counts as the nearest one in it.
+#[derive(Clone, Debug)]
+#[must_use = "a collective begins with start()"]
+pub struct CollectiveBuilder {
+    file: File,
+    participants: usize,
+    aggregators: usize,
+    memory: u64,
+    request: u64,
+    depth: usize,
+    class: Option<Class>,
+}
+
+impl CollectiveBuilder {
+    pub(crate) fn new(file: File, participants: usize) -> CollectiveBuilder {
+        CollectiveBuilder {
+            participants: participants.clamp(1, PARTICIPANTS_MAX),
+            aggregators: file.core().engine().inboxes.len(),
+            file,
+            memory: MEMORY_DEFAULT,
+            request: REQUEST_DEFAULT,
+            depth: DEPTH_DEFAULT,
+            class: None,
+        }
+    }
+
+    /// Tasks that write, each a contiguous part of the file on a shard of its own: 1 to the number of shards, which is the
+    /// default.
+    pub fn aggregators(mut self, tasks: usize) -> CollectiveBuilder {
+        self.aggregators = tasks.clamp(1, self.file.core().engine().inboxes.len());
+        self
+    }
+
+    /// Bytes of I/O memory at most, divided between the aggregators. Default: 16 MiB. The pieces themselves stay where the
+    /// participants have them, and each costs 24 bytes of heap while it is written.
+    pub fn memory(mut self, bytes: usize) -> CollectiveBuilder {
+        self.memory = bytes as u64;
+        self
+    }
+
+    /// Bytes of one write at most, 4 KiB to 64 MiB, rounded down to a power of two and to an aggregator's memory. Default:
+    /// 1 MiB.
+    pub fn request(mut self, bytes: usize) -> CollectiveBuilder {
+        self.request = (bytes as u64).min(REQUEST_MAX);
+        self
+    }
+
+    /// Writes in flight of each aggregator at most, 1 to 1,024. Default: 16.
+    pub fn depth(mut self, writes: usize) -> CollectiveBuilder {
+        self.depth = writes.clamp(1, DEPTH_MAX);
+        self
+    }
+
+    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    pub fn class(mut self, class: Class) -> CollectiveBuilder {
+        self.class = Some(class);
+        self
+    }
+
+    /// A handle for each participant, by rank.
+    pub fn start(self) -> Vec<Collective> {
+        let class = self.class.unwrap_or_else(shard::class);
+        let memory = self.memory / self.aggregators as u64;
+        let shape = Shape::unkept(&self.file.alignment(), memory, self.request, self.depth);
+        let shared = Arc::new(Shared::new(shape, self.participants, self.aggregators));
+        let inboxes = &self.file.core().engine().inboxes;
+        for index in 0..self.aggregators {
+            let inbox = &inboxes[(self.file.home_shard() + index) % inboxes.len()];
+            // Made here: a task that is refused ends the collective as well.
+            let aggregate = Aggregate::new(shared.clone(), self.file.clone(), class, index);
+            drop(shard::spawn_on(inbox, class, move || aggregate.run()));
+        }
+        let handle = |rank| Collective { rank, file: self.file.clone(), shared: shared.clone(), given: None };
+        (0..self.participants).map(handle).collect()
+    }
+}
+
+/// One participant's part in writing a file together; the participants may be tasks, threads, or tasks on shards.
+///
+/// Where each of many has small pieces that lie between the pieces of others (the columns of a matrix, the records of a time
+/// step), none of them alone can write much at once. [`write`](Collective::write) is called by all of them: when the last
+/// one has come, the file's range is divided into as many contiguous parts as there are aggregators, and each aggregator
+/// copies what lies in its part from all participants' pieces and writes it in large aligned writes, several in flight. (MPI
+/// calls this two-phase I/O, or collective buffering.)
+///
+/// ```
+/// # use forebay::{Config, Durability, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let engine = Engine::start(Config::default())?;
+/// let file = engine.open(dir.path().join("matrix"), Open::create()).wait()?;
+/// let threads: Vec<_> = file.collective(3).start().into_iter().map(|mut part| {
+///     std::thread::spawn(move || {
+///         // Every third record of 1,000 bytes is this participant's.
+///         let rank = part.rank() as u64;
+///         let records = (0..50).map(|n| ((3 * n + rank) * 1000, vec![rank as u8; 1000].into()));
+///         part.write(records.collect(), Durability::Data).wait()
+///     })
+/// }).collect();
+/// for thread in threads {
+///     thread.join().unwrap()?;
+/// }
+/// assert_eq!(file.len().wait()?, 150_000);
+/// # Ok(()) }
+/// ```
+///
+/// **Overlaps.** Where pieces overlap the one of the highest rank is seen, and among those of one participant the one that
+/// comes last in its list; always, whoever came first.
+///
+/// **Holes** between pieces stay what they are in the file. Pages (4 KiB, or more where the file's alignment is more) that
+/// pieces cover in part are read once; so the file must be open for reading too, and nobody else may write these pages or
+/// change the file's length during a write. Afterwards the file is exactly as long as its last byte says.
+///
+/// **Ends for all.** A participant that is dropped, and any error of a write, read or sync, ends it for all: whoever waits, and
+/// every later call, is told. Nothing of a write that failed counts as written. A write that was complete when a participant
+/// was dropped stays so.
+///
+/// **Dropping** the future of a write does not take the pieces back: the others can still complete it, and this
+/// participant's next write first waits for that.
+#[must_use = "the others wait for this participant, or end when it is dropped"]
+pub struct Collective {
+    rank: usize,
+    file: File,
+    shared: Arc<Shared>,
+    /// The write that this participant gave pieces for and has not seen the end of.
+    given: Option<u64>,
+}
+
+impl Collective {
+    /// Gives this participant's pieces (offset and bytes, any sizes, in any order, or none), and waits until all
+    /// participants have come and all pieces are in the file, synced as the strongest of the participants' durabilities
+    /// says. Every participant calls it as often as every other.
+    ///
+    /// The pieces are not copied here, and are let go when the write is over. Making [`Bytes`] of a `Vec` or a
+    /// [`Block`](crate::Block) copies nothing either.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when a participant is gone;
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others hold all I/O memory;
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes, which alone ends nothing; the device's,
+    /// or the first that the collective met.
+    pub fn write(
+        &mut self,
+        pieces: Vec<(u64, Bytes)>,
+        durability: Durability,
+    ) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("collective", async move {
+            for (offset, bytes) in &pieces {
+                let end = offset.checked_add(bytes.len() as u64 + 2 * REQUEST_MAX);
+                if end.is_none_or(|end| end > i64::MAX as u64) {
+                    let note = format!("offset {offset} is beyond what a file can have");
+                    return Err(self.file.core().describe(Error::invalid("collective", note)));
+                }
+            }
+            if self.given.is_some() {
+                self.over().await?;
+            }
+            self.given = Some(self.shared.deposit(&self.file, self.rank, pieces, durability)?);
+            self.over().await
+        })
+    }
+
+    async fn over(&mut self) -> Result<()> {
+        let Some(round) = self.given else { return Ok(()) };
+        poll_fn(|context| self.shared.poll_over(context, &self.file, round)).await?;
+        self.given = None;
+        Ok(())
+    }
+
+    /// Its number, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many there are.
+    pub fn participants(&self) -> usize {
+        self.shared.participants
+    }
+
+    /// The file, for everything else.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What all participants gave, and what went to the device for it so far.
+    pub fn stats(&self) -> GatherStats {
+        self.shared.lock().stats
+    }
+}
+
+impl Drop for Collective {
+    fn drop(&mut self) {
+        // A child of fork(2) has no tasks, and the lock may be held for ever there.
+        if !self.file.core().engine().is_forked() {
+            self.shared.leave(&self.file, self.rank);
+        }
+    }
+}
+
+impl fmt::Debug for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collective")
+            .field("file", &self.file)
+            .field("rank", &self.rank)
+            .field("participants", &self.participants())
+            .finish_non_exhaustive()
+    }
+}

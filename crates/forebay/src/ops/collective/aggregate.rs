@@ -1,0 +1,141 @@
+//! The task on a shard that writes one part of the file.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::plan::{self, Part, Run};
+use super::shared::{Shared, Turn};
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::handle::file::File;
+use crate::memory::block::BlockMut;
+use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail};
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
+
+/// Ends the collective for all when the task ends, however it does.
+pub(super) struct Aggregate {
+    shared: Arc<Shared>,
+    file: File,
+    class: Class,
+    /// Its number; the first one asks for the file's length, takes padding off and syncs.
+    index: usize,
+    runs: Runs,
+}
+
+impl Aggregate {
+    pub(super) fn new(shared: Arc<Shared>, file: File, class: Class, index: usize) -> Aggregate {
+        let runs = Runs::new(file.clone(), class, shared.shape);
+        Aggregate { shared, file, class, index, runs }
+    }
+
+    pub(super) async fn run(mut self) {
+        if let Err(error) = self.work().await {
+            self.shared.fail(error);
+        }
+    }
+
+    async fn work(&mut self) -> Result<()> {
+        let (mut round, mut done) = (0, None);
+        loop {
+            match poll_fn(|context| self.shared.poll_turn(context, self.index, done)).await {
+                Turn::End => return Ok(()),
+                Turn::Measure => self.shared.measured(self.file.len().await?),
+                Turn::Write(deposits, length) => {
+                    let shape = self.shared.shape;
+                    let mut tail = Tail { end: length, padded: None };
+                    if let Some(span) = plan::span(&deposits) {
+                        let count = self.shared.aggregators as u64;
+                        let domain = plan::domain(&span, &shape, self.index as u64, count);
+                        let mut writing = Writing {
+                            part: Part::new(deposits, shape, domain),
+                            under_way: Vec::new(),
+                            length,
+                            tail: &mut tail,
+                            grain: shape.grain,
+                            page: shape.page,
+                        };
+                        poll_fn(|context| poll_part(&mut self.runs, &mut writing, context)).await?;
+                    }
+                    self.shared.wrote(tail, self.runs.take_stats());
+                    done = Some(round);
+                    round += 1;
+                }
+                Turn::Settle(mut tail, durability) => {
+                    tail.settle(&self.file, self.class, durability).await?;
+                    self.shared.settled(durability);
+                }
+            }
+        }
+    }
+}
+
+fn poll_part(runs: &mut Runs, writing: &mut Writing<'_>, context: &mut Context<'_>) -> Poll<Result<()>> {
+    loop {
+        runs.poll(context, writing)?;
+        let mut began = false;
+        while let Some(next) = writing.part.peek()
+            && runs.has_room(next.range.end - next.range.start)
+        {
+            let Some(mut next) = writing.part.take() else { break };
+            let mut incomplete = std::mem::take(&mut next.incomplete);
+            incomplete.retain(|part| part.start < writing.length);
+            #[cfg(feature = "_breakage")]
+            if Breakage::EdgeNotRead.is_on() {
+                incomplete.clear();
+            }
+            runs.begin(next.range.clone(), incomplete);
+            writing.under_way.push(next);
+            began = true;
+        }
+        if !began {
+            // What is planned always has room when nothing is under way.
+            return if runs.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+    }
+}
+
+impl Drop for Aggregate {
+    fn drop(&mut self) {
+        let engine = self.file.core().engine();
+        let ended = match engine.failure() {
+            Some(failure) => failure.into_error("collective", Some(self.file.core())),
+            None => self.file.core().describe(Error::new(ErrorKind::TaskCancelled, "collective")),
+        };
+        self.shared.fail(ended);
+    }
+}
+
+/// The pieces as the source of runs.
+struct Writing<'t> {
+    part: Part,
+    under_way: Vec<Run>,
+    /// Behind the file's last byte before this write: what is behind need not be read.
+    length: u64,
+    tail: &'t mut Tail,
+    grain: u64,
+    page: u64,
+}
+
+impl Source for Writing<'_> {
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
+        let gone = || Error::os("collective", libc::EIO).with_range(range.start, range.end - range.start);
+        let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;
+        let run = self.under_way.swap_remove(index);
+        into.resize((range.end - range.start) as usize)?;
+        for start in range.clone().step_by(self.page as usize) {
+            let found = edges.page(start, self.page);
+            let at = (start - range.start) as usize;
+            into[at..at + found.len()].copy_from_slice(found);
+        }
+        self.part.lay(&run, &mut into);
+        let valid = run.end.max(self.tail.end.min(range.end));
+        let len = self.tail.extend(range.start, valid, self.grain);
+        into.truncate(len as usize);
+        Ok(Gathered { block: into.freeze(), asked: run.covered })
+    }
+
+    fn written(&mut self, _: u64) {}
+}

@@ -1,0 +1,250 @@
+//! What the participants of a collective and its aggregators share.
+
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use super::plan::Deposits;
+use crate::base::error::{Error, ErrorKind, Failure, Result};
+use crate::base::sync::{Mutex, MutexGuard};
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::ops::gather::{GatherStats, Shape, Tail, stronger};
+
+pub(super) struct Shared {
+    pub(super) shape: Shape,
+    /// Those who give pieces.
+    pub(super) participants: usize,
+    /// Tasks that write them.
+    pub(super) aggregators: usize,
+    state: Mutex<State>,
+}
+
+/// Everything behind the lock.
+pub(super) struct State {
+    /// The write that is under way: the first is 0. All before are over.
+    pub(super) round: u64,
+    /// What the participants gave for it, by rank.
+    deposits: Vec<Option<Vec<(u64, Bytes)>>>,
+    arrived: usize,
+    durability: Durability,
+    phase: Phase,
+    /// Aggregators that are not done with their part.
+    busy: usize,
+    /// How far the file goes, and was padded, by all parts together.
+    tail: Tail,
+    failure: Option<Failure>,
+    error: Option<Error>,
+    /// Handles that were dropped.
+    gone: usize,
+    /// Participants who wait for the end of a write, and aggregators who wait for their turn.
+    waiters: Vec<Waker>,
+    idle: Vec<Waker>,
+    pub(super) stats: GatherStats,
+}
+
+/// What the aggregators are at.
+enum Phase {
+    /// Not everybody has come.
+    Gathering,
+    /// Everybody has, and the first aggregator asks for the file's length.
+    Measuring(Deposits),
+    /// Behind the file's last byte before it began.
+    Writing(Deposits, u64),
+}
+
+/// What an aggregator is to do next.
+pub(super) enum Turn {
+    /// For the first only: how long is the file?
+    Measure,
+    /// Its part, of a file of that length.
+    Write(Deposits, u64),
+    /// For the first only: all parts are written.
+    Settle(Tail, Durability),
+    End,
+}
+
+impl Shared {
+    pub(super) fn new(shape: Shape, participants: usize, aggregators: usize) -> Shared {
+        let state = State {
+            round: 0,
+            deposits: (0..participants).map(|_| None).collect(),
+            arrived: 0,
+            durability: Durability::None,
+            phase: Phase::Gathering,
+            busy: 0,
+            tail: Tail::default(),
+            failure: None,
+            error: None,
+            gone: 0,
+            waiters: Vec::new(),
+            idle: Vec::new(),
+            stats: GatherStats::default(),
+        };
+        Shared { shape, participants, aggregators, state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `round` is over, for a participant.
+    pub(super) fn poll_over(&self, context: &mut Context<'_>, file: &File, round: u64) -> Poll<Result<()>> {
+        let mut state = self.enter(file)?;
+        // What is over is over, also where something failed since.
+        if state.round > round {
+            return Poll::Ready(Ok(()));
+        }
+        state.check(file)?;
+        add(&mut state.waiters, context.waker());
+        Poll::Pending
+    }
+
+    /// Gives a participant's pieces; answers the round that they are for.
+    pub(super) fn deposit(
+        &self,
+        file: &File,
+        rank: usize,
+        pieces: Vec<(u64, Bytes)>,
+        durability: Durability,
+    ) -> Result<u64> {
+        let mut state = self.enter(file)?;
+        state.check(file)?;
+        let round = state.round;
+        state.stats.taken_bytes += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        if let Some(place) = state.deposits.get_mut(rank) {
+            *place = Some(pieces);
+        }
+        state.durability = stronger(state.durability, durability);
+        state.arrived += 1;
+        if state.arrived == self.participants {
+            let deposits = state.deposits.iter_mut().map(|place| place.take().unwrap_or_default());
+            state.phase = Phase::Measuring(Arc::new(deposits.collect()));
+            let idle = std::mem::take(&mut state.idle);
+            drop(state);
+            wake(idle);
+        }
+        Ok(round)
+    }
+
+    fn enter(&self, file: &File) -> Result<MutexGuard<'_, State>> {
+        // Before the lock, which a thread of the parent may have held at the fork.
+        match file.core().engine().failure() {
+            Some(failure) => Err(failure.into_error("collective", Some(file.core()))),
+            None => Ok(self.lock()),
+        }
+    }
+
+    /// What aggregator `index` is to do; `done` is the round that it has written its part of.
+    pub(super) fn poll_turn(&self, context: &mut Context<'_>, index: usize, done: Option<u64>) -> Poll<Turn> {
+        let mut state = self.lock();
+        if state.failure.is_some() || state.gone == self.participants {
+            return Poll::Ready(Turn::End);
+        }
+        let written = done == Some(state.round);
+        match &state.phase {
+            Phase::Measuring(_) if index == 0 => return Poll::Ready(Turn::Measure),
+            Phase::Writing(deposits, length) if !written => {
+                return Poll::Ready(Turn::Write(deposits.clone(), *length));
+            }
+            Phase::Writing(..) if index == 0 && state.busy == 0 => {
+                return Poll::Ready(Turn::Settle(state.tail, state.durability));
+            }
+            _ => {}
+        }
+        add(&mut state.idle, context.waker());
+        Poll::Pending
+    }
+
+    pub(super) fn measured(&self, length: u64) {
+        self.change(|state| {
+            if let Phase::Measuring(deposits) = &state.phase {
+                state.phase = Phase::Writing(deposits.clone(), length);
+            }
+            state.busy = self.aggregators;
+            state.tail = Tail { end: length, padded: None };
+        });
+    }
+
+    /// An aggregator has written its part, which ended like this.
+    pub(super) fn wrote(&self, tail: Tail, stats: GatherStats) {
+        self.change(|state| {
+            state.tail.end = state.tail.end.max(tail.end);
+            state.tail.padded = state.tail.padded.max(tail.padded);
+            state.busy -= 1;
+            state.stats.add_requests(&stats);
+        });
+    }
+
+    /// The round is over.
+    pub(super) fn settled(&self, durability: Durability) {
+        let waiters = {
+            let mut state = self.lock();
+            state.stats.syncs += u64::from(durability != Durability::None);
+            state.round += 1;
+            state.phase = Phase::Gathering;
+            state.arrived = 0;
+            state.durability = Durability::None;
+            std::mem::take(&mut state.waiters)
+        };
+        wake(waiters);
+    }
+
+    /// An error that ends it for all.
+    pub(super) fn fail(&self, error: Error) {
+        let waiters = {
+            let mut state = self.lock();
+            // Once only: no pieces are accepted after a failure, and each of many participants leaves by this way.
+            if state.failure.is_none() {
+                state.failure = Some(Failure::of(&error));
+                state.error = Some(error);
+                state.deposits.iter_mut().for_each(|place| *place = None);
+            }
+            state.phase = Phase::Gathering;
+            let mut waiters = std::mem::take(&mut state.waiters);
+            waiters.append(&mut state.idle);
+            waiters
+        };
+        wake(waiters);
+    }
+
+    /// A participant is gone: what it was to take part in can never be complete.
+    pub(super) fn leave(&self, file: &File, rank: usize) {
+        self.lock().gone += 1;
+        let note = format!("participant {rank} of {} is gone", self.participants);
+        self.fail(file.core().describe(Error::new(ErrorKind::Cancelled, "collective").with_note(note)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let idle = {
+            let mut state = self.lock();
+            change(&mut state);
+            std::mem::take(&mut state.idle)
+        };
+        wake(idle);
+    }
+}
+
+impl State {
+    /// The first error, for the participant that meets it first, or that there was one.
+    fn check(&mut self, file: &File) -> Result<()> {
+        match (self.error.take(), &self.failure) {
+            (Some(error), _) => Err(error),
+            (None, Some(failure)) => {
+                Err(failure.again(file.core(), "this collective write had failed before"))
+            }
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+fn add(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|known| known.will_wake(waker)) {
+        wakers.push(waker.clone());
+    }
+}
+
+fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}

@@ -1,0 +1,304 @@
+//! Small writes at any offsets: gathered in bounded memory, sorted, and merged into large aligned writes.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::wait::Waitable;
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::memory::arena::BUFFER_BYTES_MAX;
+use crate::memory::block::Block;
+use crate::ops::gather::{GatherStats, Shape};
+use crate::ops::read::RangeRead;
+use crate::reactor::shard;
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
+
+mod dirty;
+mod shared;
+mod slots;
+mod state;
+mod sweep;
+
+use shared::{Handles, Shared};
+use state::Holes;
+use sweep::Sweep;
+
+const MEMORY_DEFAULT: u64 = 16 << 20;
+const REQUEST_DEFAULT: u64 = 512 << 10;
+const REQUEST_MAX: u64 = 64 << 20;
+const DEPTH_DEFAULT: usize = 32;
+const DEPTH_MAX: usize = 1024;
+
+/// How to gather small writes; see [`File::combine`].
+///
+/// A number outside of its setting's range counts as the nearest one in it.
+#[derive(Clone, Debug)]
+#[must_use = "a combine begins with start()"]
+pub struct CombineBuilder {
+    file: File,
+    memory: u64,
+    request: u64,
+    depth: usize,
+    class: Option<Class>,
+}
+
+impl CombineBuilder {
+    pub(crate) fn new(file: File) -> CombineBuilder {
+        CombineBuilder {
+            file,
+            memory: MEMORY_DEFAULT,
+            request: REQUEST_DEFAULT,
+            depth: DEPTH_DEFAULT,
+            class: None,
+        }
+    }
+
+    /// Bytes of I/O memory at most, those in flight included; at least 16 pages (64 KiB). Default: 16 MiB.
+    ///
+    /// The more there is, the longer the writes become: what lies next to each other in the file is only merged while it
+    /// waits together. Up to a quarter, and no more than 8 MiB, is kept for what is in flight. Beside it a page costs about
+    /// 60 bytes of heap, and 512 more while bytes of it that do not touch each other were written. The engine's own limit,
+    /// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max), must leave room for it.
+    pub fn memory(mut self, bytes: usize) -> CombineBuilder {
+        self.memory = bytes as u64;
+        self
+    }
+
+    /// Bytes of one write at most, 4 KiB to 64 MiB, rounded down to a power of two and to a quarter of the memory. Default:
+    /// 512 KiB.
+    pub fn request(mut self, bytes: usize) -> CombineBuilder {
+        self.request = (bytes as u64).min(REQUEST_MAX);
+        self
+    }
+
+    /// Writes in flight at most, 1 to 1,024. Default: 32, which counts where little can be merged; large writes are limited
+    /// by their bytes first.
+    pub fn depth(mut self, writes: usize) -> CombineBuilder {
+        self.depth = writes.clamp(1, DEPTH_MAX);
+        self
+    }
+
+    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    pub fn class(mut self, class: Class) -> CombineBuilder {
+        self.class = Some(class);
+        self
+    }
+
+    /// Begins: a task on the file's home shard, and no I/O before there is something to write.
+    pub fn start(self) -> Combine {
+        let class = self.class.unwrap_or_else(shard::class);
+        let shape = Shape::new(&self.file.alignment(), self.memory, self.request, self.depth);
+        let shared = Arc::new(Shared::new(shape));
+        let (state, file) = (shared.clone(), self.file.clone());
+        let home = &self.file.core().engine().inboxes[self.file.home_shard()];
+        // Made here: a task that is refused ends the combine as well.
+        let sweep = Sweep::new(state, file, class);
+        drop(shard::spawn_on(home, class, move || sweep.run()));
+        Combine { class, handles: Arc::new(Handles { shared, file: self.file }) }
+    }
+}
+
+/// Takes small writes at any offsets, and brings them to the file in few large ones.
+///
+/// ```
+/// # use forebay::{Config, Durability, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let engine = Engine::start(Config::default())?;
+/// let file = engine.open(dir.path().join("table"), Open::create()).wait()?;
+/// let combine = file.combine().memory(1 << 20).start();
+/// for n in (0..1000u64).rev() {
+///     combine.write(n * 100, &[n as u8; 100]).wait()?; // combine.write(..).await in a task
+/// }
+/// assert_eq!(&combine.read(500..502).wait()?[..], &[5, 5]); // its own writes, though nothing is in the file yet
+/// combine.flush(Durability::Data).wait()?;
+/// assert_eq!(file.len().wait()?, 100_000);
+/// # Ok(()) }
+/// ```
+///
+/// **Order.** Where writes overlap the later call wins. Calls that run at the same time may be taken in any order, and two
+/// that overlap may be mixed at multiples of the page size. A clone is another handle of the same combine, for any thread.
+///
+/// **What is durable when.** Nothing before [`flush`](Combine::flush): until then a power cut, the end of the process, or
+/// dropping the last handle may lose any part of what was written. What was written is in memory, and leaves it when the
+/// memory is full, in the order of the file and not of the calls; so after a power cut any part of it may be there. After a
+/// flush everything written before it is as durable as was asked for. [`barrier`](Combine::barrier) gives an order without
+/// waiting.
+///
+/// **Pages.** The device is written in whole pages: 4 KiB, or more where the file's alignment is more. A page that was
+/// written in part is read once, when it leaves; so the file must be open for reading too, and meanwhile nobody else may
+/// write the pages that a combine writes, or change the file's length. Pages that were not written are not touched. A page
+/// that goes past the end of the file is padded, and [`flush`](Combine::flush) and what comes behind a barrier find the file
+/// at its exact length; until then, and when the combine is dropped, up to a page of zeros may follow.
+///
+/// **Memory** is limited by [`CombineBuilder::memory`]; a write waits for room when all of it is used. Pages leave as in an
+/// elevator, in one sweep through the file after the other, so that those behind have the longest time to get neighbours.
+///
+/// **Errors.** The first error of a write, read or sync behind the caller's back ends the combine: it is told by the next
+/// call that looks, and every later call fails in the same way; what had not been flushed counts as lost. The exception is
+/// [`ErrorKind::ArenaExhausted`]: nothing is lost then, and the call can be made again.
+///
+/// **Dropping** the future of a write may leave a first part of it written. Dropping that of a flush only leaves it to the
+/// next one. The task ends with the last handle; what was not flushed is given up.
+#[derive(Clone)]
+#[must_use = "what is still in memory is written by flush()"]
+pub struct Combine {
+    class: Class,
+    handles: Arc<Handles>,
+}
+
+impl Combine {
+    /// Writes a copy of `bytes` at `offset`. Costs a copy and a search; waits only when the memory is full.
+    ///
+    /// # Errors
+    /// The first that the combine met; [`ErrorKind::ArenaExhausted`] when others hold all I/O memory, and a first part may
+    /// be written then; [`ErrorKind::InvalidInput`] past 2^63 bytes; [`ErrorKind::EngineClosed`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("combine", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let fits = offset.checked_add(bytes.len() as u64 + shared.shape.page);
+            if fits.is_none_or(|end| end > i64::MAX as u64) {
+                let note = format!("offset {offset} is beyond what a file can have");
+                return Err(file.core().describe(Error::invalid("combine", note)));
+            }
+            let lacks = shared.enter(file)?.lacks;
+            let mut taken = 0;
+            while taken < bytes.len() {
+                let (at, left) = (offset + taken as u64, &bytes[taken..]);
+                match poll_fn(|context| shared.poll_take(context, file, lacks, at, left)).await? {
+                    Some(more) => taken += more,
+                    None => shared.add_slab(file)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The bytes of `range` as they were written: from memory, from writes in flight, and from the file where this combine
+    /// has none, in one read from the first such byte to the last.
+    ///
+    /// Of writes that run at the same time it may show any part.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] when neither file nor combine go as far; [`ErrorKind::InvalidInput`],
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the combine; the first
+    /// that did.
+    pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
+        Waitable::new("read", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let described = |error: Error| {
+                file.core().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
+            };
+            if range.end < range.start {
+                let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
+                return Err(described(Error::invalid("read", note)));
+            }
+            if range.end - range.start > BUFFER_BYTES_MAX as u64 {
+                return Err(described(Error::new(
+                    ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 },
+                    "read",
+                )));
+            }
+            drop(shared.enter(file)?);
+            let length = shared.length(file).await?;
+            let len = (range.end - range.start) as usize;
+            let buffer = file.core().engine().buffer("read", len).map_err(described)?;
+            // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
+            let mut block = unsafe { buffer.into_block_mut(len, 0) };
+            let holes = {
+                let state = shared.enter(file)?;
+                let end = length.max(state.end);
+                if range.end > end {
+                    let got = end.saturating_sub(range.start);
+                    return Err(described(Error::new(ErrorKind::UnexpectedEof { got }, "read")));
+                }
+                let mut holes = Holes::new(range.clone());
+                state.overlay(&range, &mut block, &mut holes);
+                holes
+            };
+            // What leaves memory from here on was copied before, so the file is asked second.
+            if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
+                let span = first.start..last.end;
+                let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
+                let found = poll_fn(|context| read.poll(context)).await?;
+                for hole in holes.parts() {
+                    let from = ((hole.start - span.start) as usize).min(found.len());
+                    let to = ((hole.end - span.start) as usize).min(found.len());
+                    let at = (hole.start - range.start) as usize;
+                    block[at..at + to - from].copy_from_slice(&found[from..to]);
+                }
+            }
+            Ok(block.freeze())
+        })
+    }
+
+    /// Everything whose write had returned before this call is durable (`fdatasync(2)`) before any byte of a write that
+    /// begins after this call is sent to the device. Does not wait: the writes before begin to leave at once, and their
+    /// sync follows.
+    ///
+    /// So after a power cut, if anything written behind the barrier is there, then all is there that was written before it.
+    /// What is rewritten behind a barrier needs memory a second time until the older bytes are in the file. A write that
+    /// runs during the call may be on either side, or on both.
+    ///
+    /// # Errors
+    /// The first that the combine met.
+    pub fn barrier(&self) -> Result<()> {
+        #[cfg(feature = "_breakage")]
+        if Breakage::BarrierIgnored.is_on() {
+            return Ok(());
+        }
+        let sealed = self.handles.shared.enter(self.file())?.seal(Durability::Data);
+        if sealed.is_some() {
+            self.handles.shared.kick();
+        }
+        Ok(())
+    }
+
+    /// Everything whose write had returned before this call is in the file, which has its exact length; then the sync. With
+    /// [`Durability::None`] there is no sync.
+    ///
+    /// Writes may go on meanwhile: they are not waited for, and wait in memory until this is done.
+    ///
+    /// # Errors
+    /// The first that the combine met. After a failed sync nothing since the last good one counts as written.
+    pub fn flush(&self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
+        Waitable::new("combine", async move {
+            let (shared, file) = (&self.handles.shared, self.file());
+            let (sealed, lacks) = {
+                let mut state = shared.enter(file)?;
+                (state.seal(durability), state.lacks)
+            };
+            match sealed {
+                Some(epoch) => poll_fn(|context| shared.poll_settled(context, file, lacks, epoch)).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// The file, for everything else.
+    pub fn file(&self) -> &File {
+        &self.handles.file
+    }
+
+    /// Bytes of I/O memory that pages take; what is in flight comes on top, and both together never exceed
+    /// [`CombineBuilder::memory`]. 0 when nothing waits.
+    pub fn held_bytes(&self) -> u64 {
+        self.handles.shared.lock().held_bytes()
+    }
+
+    /// What was taken, and what went to the device for it so far.
+    pub fn stats(&self) -> GatherStats {
+        self.handles.shared.lock().stats
+    }
+}
+
+impl fmt::Debug for Combine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Combine").field("file", self.file()).finish_non_exhaustive()
+    }
+}

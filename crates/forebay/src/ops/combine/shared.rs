@@ -1,0 +1,202 @@
+//! What the handles of a combine and its task share.
+
+use std::sync::PoisonError;
+use std::task::{Context, Poll};
+
+use super::state::{State, Taken};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::sync::{Mutex, MutexGuard};
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::ops::gather::{Shape, empty, is_lack};
+
+/// The state and its lock.
+pub(super) struct Shared {
+    pub(super) shape: Shape,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(super) fn new(shape: Shape) -> Shared {
+        Shared { shape, state: Mutex::new(State::new(shape)) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses when nothing can be asked of this combine any more, and otherwise gives the state.
+    pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, State>> {
+        // Before the lock, which a thread of the parent may have held at the fork.
+        if let Some(failure) = file.core().engine().failure() {
+            return Err(failure.into_error("combine", Some(file.core())));
+        }
+        let mut state = self.lock();
+        match (state.error.take(), &state.failure) {
+            (Some(error), _) => Err(error),
+            (None, Some(failure)) => Err(failure.again(file.core(), "this combine had failed before")),
+            (None, None) => Ok(state),
+        }
+    }
+
+    /// The file's length before this combine wrote to it.
+    pub(super) async fn length(&self, file: &File) -> Result<u64> {
+        if let Some(length) = self.lock().length {
+            return Ok(length);
+        }
+        // Whose answer comes first counts: nothing is written before there is one.
+        let found = file.len().await?;
+        Ok(*self.lock().length.get_or_insert(found))
+    }
+
+    /// An error that ends it for all.
+    pub(super) fn fail(&self, error: Error) {
+        let waiters = {
+            let mut state = self.lock();
+            state.fail(error);
+            state.take_waiters()
+        };
+        waiters.wake();
+    }
+
+    /// There is no memory to go on with: whoever waits is told.
+    pub(super) fn lack(&self) {
+        let waiters = {
+            let mut state = self.lock();
+            state.lacks += 1;
+            state.take_waiters()
+        };
+        waiters.wake();
+    }
+
+    /// The first epoch is settled.
+    pub(super) fn settled(&self, durability: Durability) {
+        let waiters = {
+            let mut state = self.lock();
+            state.settled(durability);
+            state.take_waiters()
+        };
+        waiters.wake();
+    }
+
+    /// Has the task look, if it has nothing to do.
+    pub(super) fn kick(&self) {
+        let sweeper = self.lock().sweeper.take();
+        if let Some(waker) = sweeper {
+            waker.wake();
+        }
+    }
+
+    /// No handle is left.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.kick();
+    }
+
+    /// Memory for more pages, and for the request that brings them away. Where there is none, the pages that there are must do.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub(super) fn add_slab(&self, file: &File) -> Result<()> {
+        let (bytes, spare) = {
+            let state = self.lock();
+            (state.slots.slab_bytes(), state.spare.is_none().then_some(self.shape.request as usize))
+        };
+        // Without the lock: the arena may have to grow.
+        let engine = file.core().engine();
+        let taken = spare.map(|bytes| engine.buffer("combine", bytes)).transpose();
+        match taken.and_then(|spare| Ok((spare, engine.buffer("combine", bytes)?))) {
+            Ok((spare, slab)) => {
+                let mut state = self.lock();
+                state.spare = state.spare.take().or(spare.map(empty));
+                state.slots.add_slab(empty(slab));
+                Ok(())
+            }
+            Err(error) if is_lack(&error) && self.lock().slots.limit() => Ok(()),
+            Err(error) => Err(file.core().describe(error)),
+        }
+    }
+
+    /// Takes at least one byte; `None` when a slab must be added. `lacks` is what the state said when the call began.
+    pub(super) fn poll_take(
+        &self,
+        context: &mut Context<'_>,
+        file: &File,
+        lacks: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Poll<Result<Option<usize>>> {
+        let mut state = self.enter(file)?;
+        let taken = match state.take(offset, bytes) {
+            Taken::Bytes(taken) => Some(taken),
+            Taken::WantsSlab => None,
+            Taken::NoRoom => {
+                if let Some(error) = lacked(&state, lacks, file) {
+                    return Poll::Ready(Err(error));
+                }
+                state.writers.add(context.waker());
+                return wait(state);
+            }
+        };
+        let sweeper = if state.is_tight() { state.sweeper.take() } else { None };
+        drop(state);
+        if let Some(waker) = sweeper {
+            waker.wake();
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Waits until the epoch of that number is settled.
+    pub(super) fn poll_settled(
+        &self,
+        context: &mut Context<'_>,
+        file: &File,
+        lacks: u64,
+        number: u64,
+    ) -> Poll<Result<()>> {
+        let mut state = self.enter(file)?;
+        if state.oldest > number {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = lacked(&state, lacks, file) {
+            return Poll::Ready(Err(error));
+        }
+        state.flushers.add(context.waker());
+        wait(state)
+    }
+}
+
+/// The error of a call since whose beginning there was no memory to go on with.
+fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
+    if state.lacks == lacks {
+        return None;
+    }
+    let error = Error::new(ErrorKind::ArenaExhausted { held: state.held_bytes() }, "combine");
+    Some(file.core().describe(error))
+}
+
+/// Has the task look, and waits for it.
+fn wait<T>(mut state: MutexGuard<'_, State>) -> Poll<T> {
+    let sweeper = state.sweeper.take();
+    drop(state);
+    if let Some(waker) = sweeper {
+        waker.wake();
+    }
+    Poll::Pending
+}
+
+/// The last handle that is dropped ends the task.
+pub(super) struct Handles {
+    pub(super) shared: std::sync::Arc<Shared>,
+    pub(super) file: File,
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let engine = self.file.core().engine();
+        // A child of fork(2) has no task, and the lock may be held for ever there.
+        if !engine.is_forked() {
+            self.shared.close();
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The memory of pages: pieces of I/O memory cut into slots.
+
+use crate::memory::block::BlockMut;
+
+/// The most that is taken at a time.
+const SLAB_BYTES: usize = 256 << 10;
+
+/// Slots for pages, taken a slab at a time up to a limit, and all given back when none is used.
+pub(super) struct Slots {
+    page: usize,
+    slabs_max: usize,
+    /// As many as there can be at the moment, because there was no memory for more.
+    slabs_now: usize,
+    per_slab: usize,
+    slabs: Vec<BlockMut>,
+    free: Vec<u32>,
+    /// Slots from here on were never used.
+    fresh: u32,
+    used: usize,
+}
+
+impl Slots {
+    /// As many pages as fit into `bytes`, at least one.
+    pub(super) fn new(page: usize, bytes: u64) -> Slots {
+        let pages = ((bytes / page as u64) as usize).max(1);
+        // A slab's buffer has a power of two; small memories are cut finer, so that little of them is lost.
+        let per_slab = (SLAB_BYTES / page).min((pages / 4).max(1)).max(1);
+        let per_slab = if per_slab.is_power_of_two() { per_slab } else { per_slab.next_power_of_two() / 2 };
+        let slabs_max = (pages / per_slab).min(u32::MAX as usize / per_slab);
+        Slots {
+            page,
+            slabs_max,
+            slabs_now: slabs_max,
+            per_slab,
+            slabs: Vec::new(),
+            free: Vec::new(),
+            fresh: 0,
+            used: 0,
+        }
+    }
+
+    /// Bytes of a slab.
+    pub(super) fn slab_bytes(&self) -> usize {
+        self.per_slab * self.page
+    }
+
+    /// Pages that can be used beside those that are, memory not taken yet included.
+    pub(super) fn room(&self) -> usize {
+        self.slabs_now * self.per_slab - self.used
+    }
+
+    pub(super) fn pages_max(&self) -> usize {
+        self.slabs_max * self.per_slab
+    }
+
+    /// Bytes of memory taken.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.slabs.len() * self.slab_bytes()
+    }
+
+    /// Whether all that was taken is used, and more may be.
+    pub(super) fn wants_slab(&self) -> bool {
+        self.free.is_empty() && self.is_worn() && self.slabs.len() < self.slabs_now
+    }
+
+    /// Adds an empty block of [`slab_bytes`](Self::slab_bytes), unless it is not wanted any more.
+    pub(super) fn add_slab(&mut self, slab: BlockMut) {
+        if self.wants_slab() && slab.capacity() >= self.slab_bytes() {
+            self.slabs.push(slab);
+            self.free.reserve(self.slabs.len() * self.per_slab - self.free.len());
+        }
+    }
+
+    /// Makes do with what was taken until all of it is given back; answers whether anything was.
+    pub(super) fn limit(&mut self) -> bool {
+        let some = !self.slabs.is_empty();
+        if some {
+            self.slabs_now = self.slabs.len();
+        }
+        some
+    }
+
+    fn is_worn(&self) -> bool {
+        self.fresh as usize == self.slabs.len() * self.per_slab
+    }
+
+    /// A slot whose bytes are anything; `None` when there is none in what was taken.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.is_worn() => return None,
+            None => {
+                let slot = self.fresh;
+                let len = (slot as usize % self.per_slab + 1) * self.page;
+                let grown = self.slabs.get_mut(slot as usize / self.per_slab)?.resize(len);
+                grown.ok()?;
+                self.fresh += 1;
+                slot
+            }
+        };
+        self.used += 1;
+        Some(slot)
+    }
+
+    pub(super) fn give(&mut self, slot: u32) {
+        self.used -= 1;
+        if self.used > 0 {
+            return self.free.push(slot);
+        }
+        self.slabs = Vec::new();
+        self.free = Vec::new();
+        self.fresh = 0;
+        self.slabs_now = self.slabs_max;
+    }
+
+    pub(super) fn bytes(&self, slot: u32) -> &[u8] {
+        let at = slot as usize % self.per_slab * self.page;
+        &self.slabs[slot as usize / self.per_slab][at..at + self.page]
+    }
+
+    pub(super) fn bytes_mut(&mut self, slot: u32) -> &mut [u8] {
+        let at = slot as usize % self.per_slab * self.page;
+        &mut self.slabs[slot as usize / self.per_slab][at..at + self.page]
+    }
+}

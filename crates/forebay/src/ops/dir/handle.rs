@@ -1,0 +1,263 @@
+//! An open directory, and the calls about what is in it.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::{DirEntry, Metadata, done, entries, metadata};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::pending::Pending;
+use crate::driver::meta::{At, Described, Descriptor, FdOwner, MetaReply, MetaRequest};
+use crate::handle::engine::{Engine, WeakEngine};
+use crate::handle::file::File;
+use crate::handle::open::{self, Open};
+
+/// An open directory. Its calls reach what is *in this directory*, wherever it is moved to, whatever is put in its old
+/// place, and whatever the working directory of the process becomes.
+///
+/// A path is looked up anew by every call. A program that keeps several files in a directory opens the directory once
+/// and names them here; otherwise `mv data data.old; mv other data` makes it change the wrong directory.
+///
+/// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed where the call
+/// of the system follows it. A directory that was removed holds nothing any more: calls that would make or find
+/// something in it fail with `ENOENT`.
+///
+/// A handle; clones are cheap. It does not keep the engine running: when the engine has ended its calls return
+/// [`ErrorKind::EngineClosed`]. In the child of a fork they return [`ErrorKind::Forked`]. Every call runs on a thread of
+/// the engine's pool, as those of the [`Engine`] do.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// # fn main() -> forebay::Result<()> {
+/// # let base = tempfile::tempdir().unwrap();
+/// # let (data, moved) = (base.path().join("data"), base.path().join("moved"));
+/// # std::fs::create_dir(&data).unwrap();
+/// let engine = Engine::start(Config::default())?;
+/// let dir = engine.open_dir(&data).wait()?;
+/// std::fs::rename(&data, &moved).unwrap();
+/// dir.open("rows", Open::create_new().buffered()).wait()?;
+/// assert!(moved.join("rows").exists() && !data.exists());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Dir {
+    core: Arc<DirCore>,
+}
+
+struct DirCore {
+    fd: Descriptor,
+    /// Its path when it was opened.
+    path: PathBuf,
+    engine: WeakEngine,
+}
+
+impl Described for DirCore {
+    fn descriptor(&self) -> &Descriptor {
+        &self.fd
+    }
+}
+
+impl Dir {
+    /// Returns the path by which the directory was opened, for messages. It may have been moved since.
+    pub fn path(&self) -> &Path {
+        &self.core.path
+    }
+
+    /// Opens a file in the directory as `open` says; see [`Engine::open`].
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn open(&self, name: impl AsRef<OsStr>, open: Open) -> Pending<File> {
+        self.with_engine("open", name, |engine, at| open::open(engine, at, open))
+    }
+
+    /// Opens a directory in the directory.
+    ///
+    /// # Errors
+    /// As [`Engine::open_dir`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Pending<Dir> {
+        self.with_engine("open_dir", name, self::open)
+    }
+
+    /// Makes a file in the directory that has no name; see [`Engine::temp_file`].
+    ///
+    /// # Errors
+    /// As [`Engine::temp_file`].
+    pub fn temp_file(&self, open: Open) -> Pending<File> {
+        match self.core.engine.upgrade() {
+            Some(engine) => open::temp_file(&engine, self.itself(), open),
+            None => self.ended("temp_file"),
+        }
+    }
+
+    /// Makes a directory in the directory. Not synced: [`sync`](Dir::sync) makes it durable.
+    ///
+    /// # Errors
+    /// Those of mkdirat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn create_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
+        self.ask(self.at("create_dir", name).map(|path| MetaRequest::CreateDir { path }), done)
+    }
+
+    /// Gives what is called `from` the name `to`, replacing a file that had it, and syncs the directory.
+    ///
+    /// # Errors
+    /// As [`Engine::rename`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> Pending<()> {
+        self.rename_into(from, self, to)
+    }
+
+    /// Moves what is called `from` into the directory `into`, as `to`, and syncs both directories.
+    ///
+    /// # Errors
+    /// As [`Engine::rename`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn rename_into(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
+        let both = self.at("rename", from).and_then(|from| Ok((from, into.at("rename", to)?)));
+        self.ask(both.map(|(from, to)| MetaRequest::Rename { from, to }), done)
+    }
+
+    /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails when there is
+    /// such a name.
+    ///
+    /// # Errors
+    /// As [`Engine::hard_link`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn hard_link(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
+        let both = self.at("hard_link", from).and_then(|from| Ok((from, into.at("hard_link", to)?)));
+        self.ask(both.map(|(from, to)| MetaRequest::HardLink { from, to }), done)
+    }
+
+    /// Removes a file's name. Not synced: [`sync`](Dir::sync) makes one removal, or a thousand, durable.
+    ///
+    /// # Errors
+    /// Those of unlinkat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Pending<()> {
+        self.ask(self.at("remove_file", name).map(|path| MetaRequest::RemoveFile { path }), done)
+    }
+
+    /// Removes an empty directory in the directory. Not synced, as [`remove_file`](Dir::remove_file).
+    ///
+    /// # Errors
+    /// Those of unlinkat(2) with `AT_REMOVEDIR`; [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
+        self.ask(self.at("remove_dir", name).map(|path| MetaRequest::RemoveDir { path }), done)
+    }
+
+    /// Makes the names in the directory durable: files created in it or removed from it stay so after a power failure.
+    ///
+    /// # Errors
+    /// Those of fsync(2).
+    pub fn sync(&self) -> Pending<()> {
+        self.ask(Ok(MetaRequest::SyncDir { path: self.itself() }), done)
+    }
+
+    /// Returns the entries, sorted by name, without `.` and `..`; see [`Engine::read_dir`].
+    ///
+    /// # Errors
+    /// Those of readdir(3).
+    pub fn read_dir(&self) -> Pending<Vec<DirEntry>> {
+        self.ask(Ok(MetaRequest::ReadDir { path: self.itself() }), entries)
+    }
+
+    /// Returns what is known about an entry; symbolic links are followed.
+    ///
+    /// # Errors
+    /// Those of stat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    pub fn metadata(&self, name: impl AsRef<OsStr>) -> Pending<Metadata> {
+        self.ask(self.at("metadata", name).map(|path| MetaRequest::Metadata { path }), metadata)
+    }
+
+    /// Returns what is known about the directory itself. Inode and device tell whether a path leads to it; it has no
+    /// [`links`](Metadata::links) once it was removed.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn own_metadata(&self) -> Pending<Metadata> {
+        self.ask(Ok(MetaRequest::Metadata { path: self.itself() }), metadata)
+    }
+
+    /// Returns whether the directory was removed, as of now. Unlike the other calls it makes one system call on the
+    /// calling thread, which takes some 0.2 us and does not reach the device.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn is_removed(&self) -> Result<bool> {
+        let removed = self.core.engine.shared().is_removed("is_removed", &self.core.fd);
+        removed.map_err(|error| error.with_path(&self.core.path))
+    }
+
+    fn owner(&self) -> FdOwner {
+        self.core.clone()
+    }
+
+    fn itself(&self) -> At {
+        At::itself(self.owner(), &self.core.path)
+    }
+
+    /// The place of a name, or why it is none.
+    fn at(&self, operation: &'static str, name: impl AsRef<OsStr>) -> Result<At> {
+        let name = Path::new(name.as_ref());
+        let mut parts = name.components();
+        let only = (parts.next(), parts.next());
+        // `components` drops a slash or a dot at the end; a name has neither.
+        if matches!(only, (Some(Component::Normal(part)), None) if part == name.as_os_str()) {
+            return Ok(At::within(self.owner(), &self.core.path, name));
+        }
+        Err(Error::invalid(
+            operation,
+            format!(
+                "{name:?} is no name in a directory: one is not empty, has no slash, and is neither . nor .."
+            ),
+        )
+        .with_path(&self.core.path))
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        request: Result<MetaRequest>,
+        take: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        match request {
+            Ok(request) => self.core.engine.shared().ask(request, take),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// Makes a call that needs a handle of the engine.
+    fn with_engine<T>(
+        &self,
+        operation: &'static str,
+        name: impl AsRef<OsStr>,
+        call: impl FnOnce(&Engine, At) -> Pending<T>,
+    ) -> Pending<T> {
+        match (self.at(operation, name), self.core.engine.upgrade()) {
+            (Err(error), _) => Pending::ready(Err(error)),
+            (Ok(at), Some(engine)) => call(&engine, at),
+            (Ok(_), None) => self.ended(operation),
+        }
+    }
+
+    fn ended<T>(&self, operation: &'static str) -> Pending<T> {
+        let error = match self.core.engine.shared().check(operation) {
+            Err(error) => error,
+            Ok(()) => Error::new(ErrorKind::EngineClosed, operation),
+        };
+        Pending::ready(Err(error.with_path(&self.core.path)))
+    }
+}
+
+impl fmt::Debug for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dir").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+/// Opens a directory.
+pub(super) fn open(engine: &Engine, at: At) -> Pending<Dir> {
+    let path = at.path().to_path_buf();
+    let engine = engine.downgrade();
+    let shared = engine.shared().clone();
+    shared.ask(MetaRequest::OpenDir { path: at }, move |reply| match reply {
+        MetaReply::Opened(fd) => Some(Dir { core: Arc::new(DirCore { fd, path, engine }) }),
+        _ => None,
+    })
+}

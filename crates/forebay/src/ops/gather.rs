@@ -1,0 +1,137 @@
+//! Adjacent pages on their way to the device as one large write each: what [`combine`](crate::ops::combine) and
+//! [`collective`](crate::ops::collective) have in common.
+//!
+//! ```text
+//!   begin(range, edges) --> edges are read --> Source::gather copies into a buffer --> write --> Source::written
+//! ```
+
+use std::ops::Range;
+
+mod runs;
+mod settle;
+
+pub(crate) use runs::{Edges, Gathered, Runs, Source, empty, is_lack};
+pub(crate) use settle::{Tail, stronger};
+
+use crate::device::Alignment;
+
+/// The least that pages are: what file systems and devices write without reading first.
+const PAGE_BYTES: u64 = 4096;
+/// However much memory there is, no more of it is in flight unless one request needs it: more than devices gain by.
+const IN_FLIGHT_BYTES: u64 = 8 << 20;
+/// The fewest pages that memory is divided into.
+const PAGES_MIN: u64 = 16;
+
+/// Sizes that the device and the memory allowed decide together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// What writes begin at multiples of, and what is read where it is not written whole.
+    pub(crate) page: u64,
+    /// What the end of the file is padded to.
+    pub(crate) grain: u64,
+    /// Bytes of the largest write; a multiple of `page`.
+    pub(crate) request: u64,
+    /// Writes in flight at most.
+    pub(crate) depth: usize,
+    /// Bytes of buffers in flight at most.
+    pub(crate) in_flight: u64,
+    /// What is left of the memory for pages that wait, one request kept apart.
+    pub(crate) waiting: u64,
+}
+
+impl Shape {
+    pub(crate) fn new(alignment: &Alignment, memory: u64, request: u64, depth: usize) -> Shape {
+        let grain = u64::from(alignment.offset.max(1));
+        let page = PAGE_BYTES.max(grain).max(u64::from(alignment.read_offset));
+        let memory = memory.max(PAGES_MIN * page);
+        // A buffer has the next power of two of what is in it, so a request is one itself.
+        let quarter = (memory / 4).max(page);
+        let request = request.clamp(page, quarter.max(page));
+        let request = if request.is_power_of_two() { request } else { request.next_power_of_two() / 2 };
+        let in_flight = quarter.min(IN_FLIGHT_BYTES.max(request));
+        Shape { page, grain, request, depth, in_flight, waiting: memory - in_flight - request }
+    }
+
+    /// As [`new`](Self::new) for one that keeps no pages: all of the memory may be in flight.
+    pub(crate) fn unkept(alignment: &Alignment, memory: u64, request: u64, depth: usize) -> Shape {
+        Shape::new(alignment, memory.saturating_mul(4), request, depth)
+    }
+
+    /// The part of `range` that one write may have: it ends at a multiple of the request's size.
+    pub(crate) fn first_request(&self, range: Range<u64>) -> Range<u64> {
+        let end = (range.start / self.request + 1) * self.request;
+        range.start..end.min(range.end)
+    }
+}
+
+/// What was taken, and what went to the device for it; see [`Combine::stats`](crate::Combine::stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatherStats {
+    /// Bytes that the program wrote.
+    pub taken_bytes: u64,
+    /// Writes that went to the device.
+    pub write_requests: u64,
+    /// Their bytes, padding and bytes that stood in the file included.
+    pub written_bytes: u64,
+    /// Reads of pages that were written in part.
+    pub read_requests: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Syncs.
+    pub syncs: u64,
+}
+
+impl GatherStats {
+    /// Bytes of a write, on average; 0 before the first.
+    pub fn mean_request_bytes(&self) -> u64 {
+        self.written_bytes.checked_div(self.write_requests).unwrap_or(0)
+    }
+
+    /// Adds what one of several writers sent to the device.
+    pub(crate) fn add_requests(&mut self, of: &GatherStats) {
+        self.write_requests += of.write_requests;
+        self.written_bytes += of.written_bytes;
+        self.read_requests += of.read_requests;
+        self.read_bytes += of.read_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aligned(offset: u32) -> Alignment {
+        Alignment { memory: 4096, offset, read_offset: offset, reported: true, direct: true }
+    }
+
+    #[test]
+    fn shapes_fit_into_their_memory() {
+        for offset in [1, 512, 4096, 16_384] {
+            let alignment = aligned(offset);
+            for memory in [0, 4096, 100_000, 1 << 20, (1 << 20) + 4097, 1 << 30] {
+                for request in [1, 4096, 47_008, 512 << 10, 64 << 20] {
+                    let shape = Shape::new(&alignment, memory, request, 8);
+                    let all = shape.in_flight + shape.waiting + shape.request;
+                    assert!(all <= memory.max(16 * shape.page), "{shape:?} of {memory}");
+                    assert!(
+                        shape.request <= shape.in_flight && shape.request.is_multiple_of(shape.page),
+                        "{shape:?}"
+                    );
+                    assert!(
+                        shape.waiting >= 8 * shape.page && shape.page.is_multiple_of(shape.grain),
+                        "{shape:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn requests_end_at_multiples_of_their_size() {
+        let shape = Shape::new(&aligned(512), 1 << 20, 64 << 10, 8);
+        assert_eq!(shape.first_request(4096..200_000), 4096..65_536);
+        assert_eq!(shape.first_request(65_536..70_000), 65_536..70_000);
+        assert_eq!(shape.first_request(131_072..1 << 20), 131_072..196_608);
+    }
+}

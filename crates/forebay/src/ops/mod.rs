@@ -1,0 +1,16 @@
+//! The operations: what calls on a handle return, and the capabilities that are built of single operations.
+
+pub(crate) mod append;
+pub(crate) mod collective;
+pub(crate) mod combine;
+pub(crate) mod dir;
+pub(crate) mod gather;
+pub(crate) mod nop;
+pub(crate) mod nvme;
+pub(crate) mod read;
+pub(crate) mod read_many;
+pub(crate) mod scan;
+pub(crate) mod stats_server;
+pub(crate) mod submit;
+pub(crate) mod walk;
+pub(crate) mod write;

@@ -1,0 +1,73 @@
+//! An operation that does nothing, to measure what the path itself costs.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::base::class::Class;
+use crate::base::error::Result;
+use crate::base::wait;
+use crate::handle::engine::Engine;
+use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::ops::submit::{OpFuture, Target};
+
+impl Engine {
+    /// Travels from here to the device's driver and back without any I/O (`IORING_OP_NOP`): the steadiest gauge of what
+    /// Forebay adds to an operation.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> forebay::Result<()> {
+    /// let engine = Engine::start(Config::default())?;
+    /// engine.nop().wait()?;
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn nop(&self) -> Nop<'_> {
+        let request = OpRequest {
+            kind: OpKind::Nop,
+            class: Class::OF_TASK,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            offset: 0,
+            len: 0,
+            asked: 0,
+            buffer: OpBuffer::None,
+        };
+        Nop { op: OpFuture::new(Target::Engine(self.shared()), request) }
+    }
+}
+
+/// The future of [`Engine::nop`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Nop<'e> {
+    op: OpFuture<'e>,
+}
+
+impl Nop<'_> {
+    /// Blocks the calling thread until it is back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and its like;
+    /// [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    pub fn wait(self) -> Result<()> {
+        wait::block_on("nop", self)
+    }
+}
+
+impl Future for Nop<'_> {
+    type Output = Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let polled = self.op.poll_result(context);
+        polled.map(|result| result.map(drop).map_err(|failure| failure.into_error("nop", None)))
+    }
+}
+
+impl fmt::Debug for Nop<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nop").finish_non_exhaustive()
+    }
+}

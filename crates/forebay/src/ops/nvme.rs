@@ -1,0 +1,128 @@
+//! NVMe namespaces as files: commands go to the device without a file system and without the block layer.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::base::error::{Error, Result};
+use crate::base::pending::Pending;
+use crate::handle::engine::Engine;
+use crate::handle::file::File;
+
+/// How [`Engine::open_nvme`] opens a namespace.
+///
+/// ```no_run
+/// use forebay::{Config, Durability, Engine, OpenNvme};
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let disk = engine.open_nvme("/dev/ng0n1", OpenNvme::write()).wait()?;
+/// disk.write(0, vec![7u8; 4096]).durable(Durability::Data).wait()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "it describes a namespace to open; give it to Engine::open_nvme"]
+pub struct OpenNvme {
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
+    writable: bool,
+    in_use: bool,
+    /// Start and end; a range is not `Copy`.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
+    part: Option<(u64, u64)>,
+    shard: Option<usize>,
+}
+
+impl OpenNvme {
+    /// To read.
+    pub fn read() -> OpenNvme {
+        OpenNvme { writable: false, in_use: false, part: None, shard: None }
+    }
+
+    /// To read and write.
+    pub fn write() -> OpenNvme {
+        OpenNvme { writable: true, ..OpenNvme::read() }
+    }
+
+    /// Also when the namespace or a partition of it is mounted, swapped to, or part of another device. What is read may
+    /// then be older than what the file system holds in memory, and what is written may destroy it.
+    pub fn even_in_use(mut self) -> OpenNvme {
+        self.in_use = true;
+        self
+    }
+
+    /// Only these bytes of the namespace: the file's offset 0 is the part's first byte, and its length the part's. It begins
+    /// with a block. The last block of a part that ends inside of one can be read, up to the part's end, but not written.
+    ///
+    /// Several parts of one namespace are files of their own, but for two things: the first one that is opened claims the
+    /// whole namespace, so the others are opened with [`even_in_use`](OpenNvme::even_in_use), and locks are the namespace's.
+    /// Nobody looks whether parts overlap.
+    pub fn part(mut self, bytes: Range<u64>) -> OpenNvme {
+        self.part = Some((bytes.start, bytes.end));
+        self
+    }
+
+    /// As [`Open::shard`](crate::Open::shard).
+    pub fn shard(mut self, shard: usize) -> OpenNvme {
+        self.shard = Some(shard);
+        self
+    }
+}
+
+pub(crate) fn open(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
+    if let Err(error) = engine.check() {
+        return Pending::ready(Err(error.with_path(path)));
+    }
+    if engine.driver() != "uring" {
+        let error = Error::new(crate::ErrorKind::Unsupported, "open_nvme").with_path(path);
+        return Pending::ready(Err(error.with_note("NVMe commands need io_uring")));
+    }
+    let pool = engine.pool().clone();
+    let engine = engine.clone();
+    pool.run("open_nvme", move || find(&engine, path, open))
+}
+
+#[cfg(target_os = "linux")]
+fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
+    use std::sync::Arc;
+
+    use crate::device::{Alignment, namespace};
+    use crate::driver::meta::Descriptor;
+    use crate::driver::{NvmeTarget, Route};
+    use crate::handle::file::core::{FileCore, Opened};
+    use crate::handle::open::{Mode, may_poll};
+
+    let found = namespace::open(&path, open.writable, open.in_use, open.part.map(|(start, end)| start..end))?;
+    let shared = engine.shared();
+    let namespace = found.namespace;
+    let alignment = Alignment::of_blocks(1 << namespace.block_shift);
+    let target = NvmeTarget {
+        id: namespace.id,
+        block_shift: namespace.block_shift,
+        writable: open.writable,
+        polled: may_poll(engine, &found.device),
+        bytes_max: namespace.bytes_max,
+        first_block: namespace.part.start >> namespace.block_shift,
+        bytes: namespace.part.end - namespace.part.start,
+    };
+    // Character devices have numbers of their own, which a block device may have too.
+    let (device_index, device) = shared.device_known(found.number | 1 << 63, Arc::new(found.device));
+    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    Ok(File::new(FileCore::new(
+        shared.clone(),
+        Opened {
+            fd: Descriptor::Os(found.fd),
+            path,
+            mode: Mode::Direct,
+            rw_flags: 0,
+            route: Route::Nvme(target),
+            namespace: Some(Arc::new(namespace)),
+            alignment,
+            device,
+            device_index,
+            home,
+        },
+    )))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn find(_: &Engine, path: PathBuf, _: OpenNvme) -> Result<File> {
+    Err(Error::new(crate::ErrorKind::Unsupported, "open_nvme").with_path(path))
+}

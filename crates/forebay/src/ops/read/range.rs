@@ -1,0 +1,243 @@
+//! One range on its way into a block: widened to what the device needs, read, and cut to what was asked for.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::handle::file::{File, FileCore};
+use crate::handle::open::Mode;
+use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
+use crate::memory::arena::{BUFFER_BYTES_MAX, Buffer};
+use crate::memory::block::Block;
+use crate::ops::submit::{Held, OpFuture};
+
+/// Reads a range into a block; what [`File::read`], scans and appends are made of.
+///
+/// `EXACT`: a range that the file has only a part of is an error.
+pub(crate) struct RangeRead<'f, const EXACT: bool = false> {
+    core: Held<'f>,
+    pub(super) range: Range<u64>,
+    stage: Stage<'f>,
+}
+
+enum Stage<'f> {
+    /// Known without asking the device.
+    Known(Option<Result<Block>>),
+    /// An empty range: nothing is read, but whether file and engine are open is looked at.
+    Empty,
+    /// Tries the page cache on the calling thread first.
+    Cached(Option<OpRequest>),
+    Op(OpFuture<'f>),
+}
+
+impl RangeRead<'static> {
+    /// A read that keeps the file itself, of what the range has.
+    pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
+        RangeRead::of_core(Held::Owned(core), range, class)
+    }
+
+    /// A read that is over.
+    pub(crate) fn known(core: Arc<FileCore>, range: Range<u64>, result: Result<Block>) -> RangeRead<'static> {
+        RangeRead { core: Held::Owned(core), range, stage: Stage::Known(Some(result)) }
+    }
+}
+
+impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
+    #[inline]
+    pub(crate) fn new(file: &'f File, range: Range<u64>) -> RangeRead<'f, EXACT> {
+        RangeRead::of_core(Held::Borrowed(file.core()), range, Class::OF_TASK)
+    }
+
+    /// Sets the class; changes nothing once the read has begun.
+    pub(super) fn set_class(&mut self, class: Class) {
+        let request = match &mut self.stage {
+            Stage::Op(op) => op.options(),
+            Stage::Cached(request) => request.as_mut(),
+            Stage::Known(_) | Stage::Empty => None,
+        };
+        if let Some(request) = request {
+            request.class = class;
+        }
+    }
+
+    /// The same read, as far as it has come, with a count of the file of its own.
+    pub(super) fn into_owned(self) -> RangeRead<'static, EXACT> {
+        let core = self.core.into_owned();
+        let stage = match self.stage {
+            Stage::Op(op) => Stage::Op(op.into_owned(core.target())),
+            Stage::Cached(request) => Stage::Cached(request),
+            Stage::Known(known) => Stage::Known(known),
+            Stage::Empty => Stage::Empty,
+        };
+        RangeRead { core, range: self.range, stage }
+    }
+
+    pub(super) fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("path", &self.core.path()).field("range", &self.range);
+    }
+
+    /// Is the result known without asking a device?
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self.stage, Stage::Known(_))
+    }
+
+    #[inline]
+    fn of_core(core: Held<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
+        let stage = match Widened::of(&range, core.alignment().read_offset) {
+            Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
+            Ok(_) if range.is_empty() => Stage::Empty,
+            Ok(widened) => {
+                let request = OpRequest {
+                    kind: OpKind::Read,
+                    class,
+                    durability: Durability::None,
+                    flush: Flush::Queued,
+                    offset: widened.offset,
+                    len: widened.len,
+                    asked: (range.end - range.start) as u32,
+                    buffer: OpBuffer::Late,
+                };
+                match core.mode() {
+                    Mode::Buffered => Stage::Cached(Some(request)),
+                    _ => Stage::Op(OpFuture::new(core.target(), request)),
+                }
+            }
+        };
+        RangeRead { core, range, stage }
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Block>> {
+        loop {
+            match &mut self.stage {
+                Stage::Op(op) => {
+                    let result = std::task::ready!(op.poll_result(context));
+                    let buffer = op.take_buffer();
+                    return Poll::Ready(self.finish(result, buffer));
+                }
+                Stage::Cached(request) => {
+                    let Some(request) = request.take() else { return Poll::Ready(Err(self.again())) };
+                    if let Some(block) = from_page_cache(&self.core, request.offset, request.len) {
+                        self.stage = Stage::Known(None);
+                        return Poll::Ready(Ok(block));
+                    }
+                    self.stage = Stage::Op(OpFuture::new(self.core.target(), request));
+                }
+                Stage::Empty => {
+                    self.stage = Stage::Known(None);
+                    return Poll::Ready(empty(&self.core));
+                }
+                Stage::Known(known) => {
+                    let known = known.take();
+                    return Poll::Ready(known.unwrap_or_else(|| Err(self.again())));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn finish(&self, result: OpResult, buffer: OpBuffer) -> Result<Block> {
+        let describe = |error: Error| {
+            self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
+        };
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(failure) => return Err(describe(failure.into_error("read", Some(&self.core)))),
+        };
+        let OpBuffer::Buffer(buffer) = buffer else {
+            return Err(describe(Error::os("read", libc::EIO)));
+        };
+        cut(buffer, bytes, &self.range, self.core.alignment().read_offset, EXACT).map_err(describe)
+    }
+
+    fn again(&self) -> Error {
+        self.core.describe(Error::invalid("read", "this read was polled again after it had answered"))
+    }
+}
+
+/// The slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
+#[inline]
+pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
+    let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
+    let asked = (range.end - range.start) as usize;
+    let got = (bytes as usize).saturating_sub(skip).min(asked);
+    if exact && got < asked {
+        return Err(Error::new(ErrorKind::UnexpectedEof { got: got as u64 }, "read"));
+    }
+    // SAFETY: the device filled `bytes` from the buffer's start, and `skip + got` does not exceed that.
+    Ok(unsafe { buffer.into_block(if got == 0 { 0 } else { skip }, got) })
+}
+
+pub(super) fn empty(core: &FileCore) -> Result<Block> {
+    if core.is_closed() {
+        return Err(core.describe(Error::new(ErrorKind::FileClosed, "read")));
+    }
+    match core.engine().failure() {
+        Some(failure) => Err(failure.into_error("read", Some(core))),
+        None => Ok(Block::default()),
+    }
+}
+
+/// A range widened to what the device needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Widened {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+impl Widened {
+    #[inline]
+    pub(crate) fn of(range: &Range<u64>, grain: u32) -> Result<Widened> {
+        if range.end < range.start {
+            let note = format!("the range ends ({}) before it starts ({})", range.end, range.start);
+            return Err(Error::invalid("read", note));
+        }
+        let grain = u64::from(grain.max(1));
+        // The kernel's offsets are signed (off_t), and the widened range must fit as well.
+        if range.end > i64::MAX as u64 - grain {
+            let note = format!("offset {} is beyond what a file can have", range.end);
+            return Err(Error::invalid("read", note).with_range(range.start, range.end - range.start));
+        }
+        // Grains are powers of two; a division would cost as much as everything else here.
+        debug_assert!(grain.is_power_of_two());
+        let offset = range.start & !(grain - 1);
+        let len = ((range.end + grain - 1) & !(grain - 1)) - offset;
+        if len > BUFFER_BYTES_MAX as u64 {
+            return Err(Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "read")
+                .with_range(range.start, range.end - range.start));
+        }
+        Ok(Widened { offset, len: len as u32 })
+    }
+}
+
+/// All `len` bytes at `offset` if the page cache has them: preadv2(2) with `RWF_NOWAIT`, about a microsecond.
+#[cfg(target_os = "linux")]
+pub(crate) fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
+    use std::os::fd::AsRawFd;
+    if core.is_closed() || core.engine().failure().is_some() || core.engine().is_simulated() {
+        return None;
+    }
+    let buffer = core.engine().buffer("read", len as usize).ok()?;
+    let part = libc::iovec { iov_base: buffer.as_ptr().cast(), iov_len: len as usize };
+    // SAFETY: one vector over a buffer of at least `len` bytes that is ours alone.
+    let read =
+        unsafe { libc::preadv2(core.fd().as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
+    // Anything less may be the end of the file or the end of what is cached; the ring finds out.
+    if read != len as isize {
+        return None;
+    }
+    core.engine().page_cache_reads.fetch_add(1, Ordering::Relaxed);
+    core.engine().page_cache_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+    // SAFETY: the kernel filled all `len` bytes.
+    Some(unsafe { buffer.into_block(0, len as usize) })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn from_page_cache(_: &FileCore, _: u64, _: u32) -> Option<Block> {
+    None
+}

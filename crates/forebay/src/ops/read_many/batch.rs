@@ -1,0 +1,321 @@
+//! A batch under way: shared by the future that waits for it and the shard that runs it.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+
+use atomic_waker::AtomicWaker;
+use crossbeam_queue::ArrayQueue;
+
+use super::plan::Plan;
+use super::range_error;
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::priority::Gate;
+use crate::handle::file::FileCore;
+use crate::io::op::OpFailure;
+use crate::memory::block::Block;
+use crate::ops::read::Widened;
+use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+
+type Answer = Option<Result<Block>>;
+type Results = ArrayQueue<(usize, Result<Block>)>;
+
+/// See the module's text. `progress` and `collected` belong to the shard until `done`.
+#[repr(C)]
+pub(crate) struct Batch {
+    node: ForeignNode,
+    /// The node is in the shard's list.
+    queued: AtomicBool,
+    pub(super) cancelled: AtomicBool,
+    pub(super) done: AtomicBool,
+    /// The stream's queue was full: whoever takes from it tells the shard.
+    stalled: AtomicBool,
+    shard: AtomicUsize,
+    waker: AtomicWaker,
+    pub(super) file: Arc<FileCore>,
+    pub(super) class: Class,
+    pub(super) depth: u32,
+    pub(super) plan: Plan,
+    /// For streams: results on their way to the consumer.
+    queue: Option<Results>,
+    /// Around the queue.
+    gate: Gate,
+    /// Otherwise: a place for each range's result.
+    collected: UnsafeCell<Vec<Answer>>,
+    pub(super) progress: UnsafeCell<Progress>,
+    refused: AtomicBool,
+}
+
+/// What only the shard knows.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Place in the shard's list of batches.
+    pub(super) place: u32,
+    pub(super) begun: bool,
+    pub(super) next_piece: u32,
+    pub(super) in_flight: u32,
+    /// Ranges (places in `order`) of failed merged requests, to be read one by one.
+    pub(super) split: VecDeque<u32>,
+    /// Results that found the stream's queue full.
+    waiting: VecDeque<(usize, Result<Block>)>,
+}
+
+/// Marks a piece number as the place in `order` of a single range.
+pub(super) const SINGLE: u32 = 1 << 31;
+
+// SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and before
+// that by whoever refuses the unsent message. `collected` is written by the same until `done` is stored with Release,
+// and read by the future only after it loaded `done` with Acquire. The rest is atomic or never changes.
+unsafe impl Send for Batch {}
+// SAFETY: as the line above argues for every field.
+unsafe impl Sync for Batch {}
+
+impl Batch {
+    /// `queue` is the capacity of a stream's queue; without one the results are collected.
+    pub(super) fn new(
+        file: Arc<FileCore>,
+        plan: Plan,
+        class: Class,
+        depth: u32,
+        queue: Option<usize>,
+    ) -> Arc<Batch> {
+        let mut collected = Vec::new();
+        if queue.is_none() {
+            collected.resize_with(plan.ranges.len(), || None);
+        }
+        let gate = Gate::new(file.engine().config.is_real_time());
+        Arc::new(Batch {
+            node: ForeignNode::new(NodeKind::Batch),
+            queued: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            shard: AtomicUsize::new(0),
+            waker: AtomicWaker::new(),
+            file,
+            class,
+            depth,
+            plan,
+            queue: queue.map(ArrayQueue::new),
+            gate,
+            collected: UnsafeCell::new(collected),
+            progress: UnsafeCell::new(Progress::default()),
+            refused: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn file(&self) -> &Arc<FileCore> {
+        &self.file
+    }
+
+    pub(super) fn set_shard(&self, shard: usize) {
+        self.shard.store(shard, Ordering::Relaxed);
+    }
+
+    pub(super) fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// True once: the error of a stream that could not begin is told one time.
+    pub(super) fn refused_once(&self) -> bool {
+        !self.refused.swap(true, Ordering::Relaxed)
+    }
+
+    /// For the future: every range's result, once.
+    pub(super) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
+        if !self.is_done(waker) {
+            return Poll::Pending;
+        }
+        // SAFETY: `done` was seen, so the shard writes no more, and this side has one future.
+        let collected = std::mem::take(unsafe { &mut *self.collected.get() });
+        let lost = |number: usize| {
+            let error = Error::new(ErrorKind::Cancelled, "read_many");
+            Err(range_error(self, error, &self.plan.ranges[number]))
+        };
+        let results = collected.into_iter().enumerate();
+        Poll::Ready(Ok(results.map(|(number, answer)| answer.unwrap_or_else(|| lost(number))).collect()))
+    }
+
+    /// For the stream: the next result that is there.
+    pub(super) fn poll_next(self: &Arc<Self>, waker: &Waker) -> Poll<Option<(usize, Result<Block>)>> {
+        let Some(queue) = &self.queue else { return Poll::Ready(None) };
+        let pop = || {
+            let _alone = self.gate.enter();
+            queue.pop()
+        };
+        let mut taken = pop();
+        if taken.is_none() {
+            let done = self.is_done(waker);
+            // What came between the look and the registration.
+            taken = pop();
+            if taken.is_none() {
+                return if done { Poll::Ready(None) } else { Poll::Pending };
+            }
+        }
+        if queue.len() <= queue.capacity() / 2 && self.stalled.swap(false, Ordering::AcqRel) {
+            self.tell_shard();
+        }
+        Poll::Ready(taken)
+    }
+
+    fn is_done(&self, waker: &Waker) -> bool {
+        if self.done.load(Ordering::Acquire) {
+            return true;
+        }
+        self.waker.register(waker);
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// For the future's drop: no further request is begun, and what comes is dropped.
+    pub(super) fn cancel(self: &Arc<Self>) {
+        self.cancelled.store(true, Ordering::Release);
+        if !self.done.load(Ordering::Acquire) {
+            self.tell_shard();
+        }
+    }
+
+    fn tell_shard(self: &Arc<Self>) {
+        let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else { return };
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let raw = Arc::into_raw(self.clone()).cast_mut().cast::<ForeignNode>();
+        // SAFETY: a pointer out of an Arc is never null.
+        let node = unsafe { NonNull::new_unchecked(raw) };
+        // SAFETY: the flag says that the node is in no list; the list owns the count that was just taken.
+        if unsafe { inbox.foreign.push(node) } {
+            inbox.kick();
+        } else {
+            // SAFETY: the node was not pushed, so this is its one taker.
+            drop(unsafe { Batch::from_node(node) });
+        }
+    }
+
+    /// For the shard that took the node.
+    ///
+    /// # Safety
+    /// `node` must come from `tell_shard`, once.
+    pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
+        // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
+        let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
+        // A swap: what was done before a word that was not sent, because this one was under way, is seen from here on.
+        batch.queued.swap(false, Ordering::AcqRel);
+        batch
+    }
+
+    /// For whoever popped the unbegun batch from a closed inbox, and for a shard's end: nothing more comes.
+    pub(crate) fn refuse(&self, failure: OpFailure) {
+        for number in 0..self.plan.ranges.len() {
+            let vacant = match &self.queue {
+                None => {
+                    // SAFETY: not done, and the caller is the one side that may write now.
+                    unsafe { (&(*self.collected.get()))[number].is_none() }
+                }
+                Some(_) => false,
+            };
+            if vacant {
+                let error = failure.into_error("read_many", Some(&self.file));
+                self.put(number, Err(range_error(self, error, &self.plan.ranges[number])));
+            }
+        }
+        if let Some(queue) = &self.queue {
+            // A stream tells the failure once and ends.
+            let error = failure.into_error("read_many", Some(&self.file));
+            let pushed_out = {
+                let _alone = self.gate.enter();
+                queue.force_push((0, Err(error)))
+            };
+            drop(pushed_out);
+        }
+        self.end();
+    }
+
+    pub(super) fn end(&self) {
+        self.done.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Puts a result where its consumer finds it.
+    #[inline]
+    pub(super) fn put(&self, number: usize, result: Result<Block>) {
+        match &self.queue {
+            // SAFETY: not done, and only the shard (or the refuser) is here.
+            None => unsafe { (&mut (*self.collected.get()))[number] = Some(result) },
+            Some(queue) => {
+                // SAFETY: `progress` belongs to this side.
+                let waiting = unsafe { &mut (*self.progress.get()).waiting };
+                if waiting.is_empty() {
+                    if let Err(back) = self.push(queue, (number, result)) {
+                        waiting.push_back(back);
+                    }
+                } else {
+                    waiting.push_back((number, result));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&self, queue: &Results, result: (usize, Result<Block>)) -> Result<(), (usize, Result<Block>)> {
+        let _alone = self.gate.enter();
+        queue.push(result)
+    }
+
+    /// Moves waiting results on; true when none is left.
+    #[inline]
+    pub(super) fn drain_waiting(&self) -> bool {
+        let Some(queue) = &self.queue else { return true };
+        // SAFETY: `progress` belongs to the shard, whose thread this is.
+        let waiting = unsafe { &mut (*self.progress.get()).waiting };
+        while let Some(result) = waiting.pop_front() {
+            if let Err(back) = self.push(queue, result) {
+                waiting.push_front(back);
+                self.stalled.store(true, Ordering::Release);
+                // The consumer may have emptied the queue before it could see the mark.
+                if queue.is_full() {
+                    return false;
+                }
+                self.stalled.store(false, Ordering::Release);
+            }
+        }
+        true
+    }
+
+    /// The numbers and bounds of the ranges of a request.
+    #[inline]
+    pub(super) fn members(&self, piece: u32) -> &[u32] {
+        match piece & SINGLE {
+            0 => {
+                let piece = &self.plan.pieces[piece as usize];
+                &self.plan.order[piece.first as usize..(piece.first + piece.count) as usize]
+            }
+            _ => std::slice::from_ref(&self.plan.order[(piece & !SINGLE) as usize]),
+        }
+    }
+
+    #[inline]
+    pub(super) fn place_of(&self, piece: u32) -> Option<Widened> {
+        match piece & SINGLE {
+            0 => {
+                let piece = &self.plan.pieces[piece as usize];
+                Some(Widened { offset: piece.offset, len: piece.len })
+            }
+            _ => {
+                let number = self.plan.order[(piece & !SINGLE) as usize];
+                Widened::of(&self.plan.ranges[number as usize], self.plan.grain).ok()
+            }
+        }
+    }
+
+    /// A stream's consumer takes results while others are still under way.
+    #[inline]
+    pub(super) fn wake_consumer(&self) {
+        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+            self.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! An engine's statistics for other processes: a Unix socket that only its user may connect to.
+
+mod clients;
+mod json;
+mod socket;
+
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::base::error::{Error, Result};
+use crate::handle::engine::EngineShared;
+use clients::Clients;
+use socket::Name;
+
+/// How long nobody is let in after somebody could not be.
+const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Serves an engine's statistics at a Unix socket while it lives; made by
+/// [`Engine::serve_stats`](crate::Engine::serve_stats). Dropping it removes the socket. It does not keep the engine alive,
+/// and when that ends, the socket is removed as well.
+///
+/// Whoever connects sends the line `stats` as often as it likes and gets one line of JSON for each: an object with
+/// `forebay_stats` (1, the version of what follows), `version`, `pid`, `at_ns` (on a clock for differences only), `driver`, the lists
+/// `shards`, `devices`, `classes`, `flows`, `files` (the 256 with the most operations; `files_left_out` says how many more
+/// there are) and `stalls` with the fields of [`Stats`](crate::Stats) and [`FileStats`](crate::FileStats), `memory`,
+/// `page_cache_reads`, `page_cache_bytes`, and `degraded`, a list of texts. Times are in nanoseconds; of distributions there are
+/// `..._p50_ns` and `..._p99_ns` since the engine's start. Eight may be connected at once; a ninth waits.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("engine.sock");
+/// let engine = Engine::start(Config::default())?;
+/// let _serving = engine.serve_stats(&path)?; // then: forebay top engine.sock
+/// # Ok(()) }
+/// ```
+pub struct StatsServer {
+    bell: Arc<Bell>,
+}
+
+impl StatsServer {
+    pub(crate) fn start(engine: &Arc<EngineShared>, path: &Path) -> Result<StatsServer> {
+        let failed = |error: io::Error| Error::io("stats socket", error).with_path(path);
+        let (rings, heard) = UnixStream::pair().map_err(failed)?;
+        rings.set_nonblocking(true).map_err(failed)?;
+        let (listener, name) = Name::bind(path)?;
+        let bell = Arc::new(Bell { rings, name });
+        engine.ring_at_end(&bell);
+        let (weak, own) = (Arc::downgrade(engine), bell.clone());
+        let body = move || {
+            crate::base::signals::shield_thread();
+            // Gone first: who connects from then on is not kept waiting by a listener that nobody hears.
+            serve(listener, &heard, &weak);
+            own.name.remove();
+        };
+        let spawned = std::thread::Builder::new().name("forebay-stats".to_string()).spawn(body);
+        match spawned {
+            Ok(_) => Ok(StatsServer { bell }),
+            Err(error) => {
+                bell.name.remove();
+                Err(failed(error).with_note("no thread to answer"))
+            }
+        }
+    }
+
+    /// Where it can be connected to.
+    pub fn path(&self) -> PathBuf {
+        self.bell.name.path().to_path_buf()
+    }
+}
+
+impl Drop for StatsServer {
+    fn drop(&mut self) {
+        if self.bell.name.is_forked() {
+            return;
+        }
+        // The thread may wait for a shard that a task holds, so it is told and not waited for.
+        self.bell.name.remove();
+        self.bell.ring();
+    }
+}
+
+impl fmt::Debug for StatsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsServer").field("path", &self.bell.name.path()).finish_non_exhaustive()
+    }
+}
+
+/// Tells the server's thread that it is over.
+pub(crate) struct Bell {
+    rings: UnixStream,
+    name: Name,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        // A full pipe has been rung often enough, and a closed one has nobody left to hear it.
+        let _ = send(&self.rings, &[1]);
+    }
+}
+
+/// Answers until the bell rings or the engine ends.
+fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>) {
+    let mut clients = Clients::default();
+    // Nobody could be let in, for lack of descriptors say.
+    let mut refused = false;
+    loop {
+        let mut fds = vec![PollFd::new(heard, PollFlags::IN)];
+        if clients.has_room() && !refused {
+            fds.push(PollFd::new(&listener, PollFlags::IN));
+        }
+        let first = fds.len();
+        fds.extend(clients.list().map(|(stream, flags)| PollFd::from_borrowed_fd(stream.as_fd(), flags)));
+        let pause = refused.then_some(&REFUSED_PAUSE);
+        refused = false;
+        match poll(&mut fds, pause) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        let may_accept = first == 2 && !fds[1].revents().is_empty();
+        let ready: Vec<bool> = fds[first..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        if !clients.work(&ready, || EngineShared::tell(engine).map(|told| json::line(&told))) {
+            return;
+        }
+        if may_accept {
+            match listener.accept() {
+                Ok((stream, _)) => clients.add(stream),
+                Err(error) => refused = error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// Writes what there is room for. A reader that has gone is an error, and no signal, whatever the program made of SIGPIPE.
+#[cfg(target_os = "linux")]
+fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(stream, bytes, rustix::net::SendFlags::NOSIGNAL)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    io::Write::write(&mut stream, bytes)
+}
+
+/// Reads what is there now; `Ok(0)` is the end, `None` that there is nothing yet.
+fn read_some(mut stream: &UnixStream, into: &mut [u8]) -> Option<io::Result<usize>> {
+    match stream.read(into) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
+        read => Some(read),
+    }
+}

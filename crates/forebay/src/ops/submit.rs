@@ -1,0 +1,370 @@
+//! The future of one operation, on a shard or anywhere else.
+//!
+//! First polled on a shard it takes a slot there and then: no message, no allocation. First polled elsewhere it
+//! sends a cell through the home shard's inbox. **A future remembers where its slot lives**: polled or dropped on any
+//! other thread it never touches the slot, but sends word to the owner.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::base::class::Class;
+use crate::handle::engine::EngineShared;
+use crate::handle::file::FileCore;
+use crate::io::op::{OpBuffer, OpFailure, OpOutcome, OpRequest, OpResult};
+use crate::reactor::shard::inbox::{Inbox, Message};
+use crate::reactor::shard::optable::{Continuation, NO_FILE, OpKey};
+use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+use crate::reactor::shard::{Shard, with_current};
+
+/// Whom an operation is for: the file, or the engine alone when there is none.
+pub(crate) enum Target<'f> {
+    File(&'f Arc<FileCore>),
+    /// For operations that outlive the call that began them, as a scan's do.
+    Owned(Arc<FileCore>),
+    Engine(&'f Arc<EngineShared>),
+}
+
+impl Target<'_> {
+    #[inline]
+    fn engine(&self) -> &Arc<EngineShared> {
+        match self {
+            Target::File(core) => core.engine(),
+            Target::Owned(core) => core.engine(),
+            Target::Engine(engine) => engine,
+        }
+    }
+
+    #[inline]
+    fn file(&self) -> Option<&Arc<FileCore>> {
+        match self {
+            Target::File(core) => Some(core),
+            Target::Owned(core) => Some(core),
+            Target::Engine(_) => None,
+        }
+    }
+
+    fn home(&self) -> &Arc<Inbox> {
+        &self.engine().inboxes[self.file().map_or(0, |core| core.home())]
+    }
+}
+
+/// A file, borrowed from a handle or kept for as long as the operation lives.
+pub(crate) enum Held<'f> {
+    Borrowed(&'f Arc<FileCore>),
+    Owned(Arc<FileCore>),
+}
+
+impl<'f> Held<'f> {
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'f> {
+        match self {
+            Held::Borrowed(core) => Target::File(core),
+            Held::Owned(core) => Target::Owned(core.clone()),
+        }
+    }
+
+    /// The same with a count of the file of its own.
+    pub(crate) fn into_owned(self) -> Held<'static> {
+        match self {
+            Held::Borrowed(core) => Held::Owned(core.clone()),
+            Held::Owned(core) => Held::Owned(core),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<FileCore> {
+        match self {
+            Held::Borrowed(core) => core,
+            Held::Owned(core) => core,
+        }
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = FileCore;
+
+    #[inline]
+    fn deref(&self) -> &FileCore {
+        self.shared()
+    }
+}
+
+/// One operation on its way; see the module's text.
+///
+/// The request stays where it is until its fields go into a slot one by one: moving it as a whole, from hand to hand,
+/// cost more than everything else that happens to an operation before the kernel sees it.
+pub(crate) struct OpFuture<'f> {
+    target: Target<'f>,
+    request: OpRequest,
+    state: State,
+}
+
+enum State {
+    /// Not polled yet, or no room was found.
+    New,
+    /// In a slot of the shard with this number.
+    Local {
+        shard: u32,
+        key: OpKey,
+    },
+    /// A cell speaks for it; the number is the shard that has, or will have, the slot.
+    Remote {
+        shard: u32,
+        cell: RemotePtr,
+    },
+    Over,
+}
+
+impl<'f> OpFuture<'f> {
+    #[inline]
+    pub(crate) fn new(target: Target<'f>, request: OpRequest) -> OpFuture<'f> {
+        OpFuture { target, request, state: State::New }
+    }
+
+    /// What may still be changed of the request: nothing after the first poll that found room.
+    #[inline]
+    pub(crate) fn options(&mut self) -> Option<&mut OpRequest> {
+        matches!(self.state, State::New).then_some(&mut self.request)
+    }
+
+    /// Returns offset and length in the file, as the operation was made.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.request.offset, self.request.len.into())
+    }
+
+    /// The same operation, as far as it has come, for a target that is not borrowed.
+    pub(crate) fn into_owned(mut self, target: Target<'static>) -> OpFuture<'static> {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        OpFuture { target, request: self.request.take(), state }
+    }
+
+    /// The result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
+    #[inline]
+    pub(crate) fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        match self.state {
+            State::New => self.begin(context),
+            State::Local { shard: uid, key } => {
+                let buffer = &mut self.request.buffer;
+                let here = with_current(|shard| match shard.uid() == uid {
+                    true => Some(shard.poll_op(key, context.waker(), buffer)),
+                    false => None,
+                });
+                match here {
+                    Some(Some(Poll::Ready(result))) => {
+                        self.state = State::Over;
+                        Poll::Ready(result)
+                    }
+                    Some(Some(Poll::Pending)) => Poll::Pending,
+                    _ => self.adopt(uid, key, context),
+                }
+            }
+            _ => self.poll_cell(context),
+        }
+    }
+
+    /// The memory of an operation that is over.
+    #[inline]
+    pub(crate) fn take_buffer(&mut self) -> OpBuffer {
+        self.request.buffer.take()
+    }
+
+    /// Result and memory at once, where a move more does not matter.
+    pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
+        let result = std::task::ready!(self.poll_result(context));
+        Poll::Ready(OpOutcome { result, buffer: self.take_buffer() })
+    }
+
+    #[cold]
+    fn poll_cell(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        let State::Remote { cell, .. } = &self.state else {
+            // Polled again after it was over: a contract error of the caller, answered without a panic.
+            return Poll::Ready(Err(OpFailure::Errno(libc::ECANCELED)));
+        };
+        let polled = cell.poll(context.waker());
+        if polled.is_pending() && self.target.engine().is_forked() {
+            // The shard that would answer lives in the parent only.
+            return self.fail(OpFailure::Forked);
+        }
+        let OpOutcome { result, buffer } = std::task::ready!(polled);
+        self.request.buffer = buffer;
+        self.state = State::Over;
+        Poll::Ready(result)
+    }
+
+    #[inline]
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        if let Some(failure) = self.target.engine().failure() {
+            return self.fail(failure);
+        }
+        let engine = Arc::as_ptr(self.target.engine());
+        let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
+            true => self.begin_on(shard, context),
+            // A shard of another engine is "elsewhere" too.
+            false => Begun::Elsewhere,
+        });
+        match begun {
+            Some(Begun::Waiting) => Poll::Pending,
+            Some(Begun::Failed(failure)) => self.fail(failure),
+            Some(Begun::Elsewhere) | None => self.send(context),
+        }
+    }
+
+    #[inline]
+    fn begin_on(&mut self, shard: &Shard, context: &mut Context<'_>) -> Begun {
+        if !shard.has_slot_room(context.waker()) {
+            return Begun::Waiting;
+        }
+        let file = match self.target.file() {
+            None => NO_FILE,
+            Some(core) => match shard.enter_file(core) {
+                Ok(file) => file,
+                Err(failure) => return Begun::Failed(failure),
+            },
+        };
+        // The class of the task that polls first, which need not be the one that made the operation.
+        if self.request.class == Class::OF_TASK {
+            self.request.class = shard.class();
+        }
+        // Cloned before anything is borrowed: it may run code of the program's.
+        let staged = match shard.executor().own_task(context.waker()) {
+            Some(task) => shard.stage(file, &mut self.request, || Continuation::Task(task)),
+            None => {
+                let waker = context.waker().clone();
+                shard.stage(file, &mut self.request, || Continuation::Wake(waker))
+            }
+        };
+        match staged {
+            Some(key) => self.state = State::Local { shard: shard.uid(), key },
+            None => {
+                // Room was seen above; only the clone of a strange waker can have taken it.
+                shard.leave_file(file);
+                return Begun::Failed(OpFailure::Errno(libc::EAGAIN));
+            }
+        }
+        Begun::Waiting
+    }
+
+    /// Over before it began; the memory stays here to be taken.
+    #[cold]
+    fn fail(&mut self, failure: OpFailure) -> Poll<OpResult> {
+        self.state = State::Over;
+        Poll::Ready(Err(failure))
+    }
+
+    fn send(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
+        self.request.class = self.request.class.or_of_task();
+        let cell = RemoteCell::request(self.target.file().cloned(), self.request.take());
+        // The waker is in place before the shard can see the cell, so the first poll is the only one needed.
+        let first = cell.poll(context.waker());
+        debug_assert!(first.is_pending());
+        match self.target.home().send(Message::Op(cell.clone()), Some(context.waker())) {
+            Ok(()) => self.state = State::Remote { shard: self.target.home().uid, cell },
+            Err(_) => {
+                // SAFETY: the message came back, so nobody else has the cell.
+                if let Some(sent) = unsafe { cell.take_request() } {
+                    self.request = sent.request;
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Polled on another thread than the slot's: a cell takes over, and the owner is told.
+    #[cold]
+    fn adopt(&mut self, uid: u32, key: OpKey, context: &mut Context<'_>) -> Poll<OpResult> {
+        if self.target.engine().is_forked() {
+            return self.fail(OpFailure::Forked);
+        }
+        let cell = RemoteCell::adopt(key);
+        let first = cell.poll(context.waker());
+        debug_assert!(first.is_pending());
+        match self.owner(uid) {
+            Some(inbox) => {
+                let node = cell.queue();
+                // SAFETY: a fresh cell's node is in no list; the list owns one count of the cell.
+                let pushed = unsafe { inbox.foreign.push(node) };
+                if !pushed {
+                    // SAFETY: the node was not pushed, so this is its one taker.
+                    drop(unsafe { RemoteCell::from_node(node) });
+                    let failure = inbox.failure();
+                    return self.refused(failure);
+                }
+                inbox.kick();
+                self.state = State::Remote { shard: uid, cell };
+                Poll::Pending
+            }
+            None => self.refused(None),
+        }
+    }
+
+    fn refused(&mut self, failure: Option<OpFailure>) -> Poll<OpResult> {
+        self.fail(failure.unwrap_or(OpFailure::EngineClosed))
+    }
+
+    fn owner(&self, uid: u32) -> Option<&Arc<Inbox>> {
+        self.target.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
+    }
+}
+
+/// What became of an attempt to begin on the thread at hand.
+enum Begun {
+    /// In a slot, or waiting for one; the waker is registered either way.
+    Waiting,
+    Failed(OpFailure),
+    Elsewhere,
+}
+
+impl Drop for OpFuture<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if matches!(self.state, State::Over | State::New) {
+            return;
+        }
+        self.give_up();
+    }
+}
+
+impl OpFuture<'_> {
+    /// Dropped before the outcome was taken.
+    #[cold]
+    fn give_up(&mut self) {
+        // A child forked within a task of a shard still has the shard's copy, but not its ring.
+        if self.target.engine().is_forked() {
+            return;
+        }
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Local { shard: uid, key } => {
+                let here = with_current(|shard| {
+                    let here = shard.uid() == uid;
+                    if here {
+                        shard.drop_op(key);
+                    }
+                    here
+                });
+                if here != Some(true)
+                    && let Some(inbox) = self.owner(uid)
+                {
+                    inbox.dropped.mark(key.index);
+                }
+            }
+            State::Remote { shard, cell } => {
+                if let Some(inbox) = self.owner(shard) {
+                    drop_remote(inbox, cell);
+                }
+            }
+            State::New | State::Over => {}
+        }
+    }
+}
+
+fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
+    if let Some(node) = cell.cancel() {
+        // SAFETY: `cancel` gives out a node that is in no list, with one count of the cell.
+        let pushed = unsafe { inbox.foreign.push(node) };
+        if !pushed {
+            // The shard has ended: take back the count that the list would have owned.
+            // SAFETY: the node was not pushed, so this is its one taker.
+            drop(unsafe { RemoteCell::from_node(node) });
+        }
+    }
+}

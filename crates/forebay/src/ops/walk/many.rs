@@ -1,0 +1,168 @@
+//! Batches of walks on their shard: begun while there is room, taken over, given up, and refused at the shard's end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::batch::{Batch, Place};
+use super::run::{begin_with, drop_walk, tell_room};
+use super::table::{Owner, WalkKey, WalkState};
+use crate::io::op::OpFailure;
+use crate::reactor::shard::Shard;
+
+/// Takes a batch on; on its shard.
+pub(crate) fn begin_batch(shard: &Shard, batch: &Arc<Batch>) {
+    batch.set_progress(|progress| progress.begun = true);
+    begin_more(shard, batch);
+}
+
+/// Looks after a batch that left word: its future came from another thread to take over, or is gone.
+pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
+    if batch.is_done() {
+        return;
+    }
+    let begun = batch.progress().begun;
+    if let Some(key) = batch.adopts.filter(|_| !begun) {
+        batch.set_progress(|progress| progress.begun = true);
+        match batch.is_cancelled() {
+            true => drop_walk(shard, key),
+            false => adopt(shard, batch, key),
+        }
+    } else if begun && batch.is_cancelled() {
+        for number in 0..batch.progress().next {
+            match batch.replace(number, Place::Gone) {
+                Place::Running(index) => {
+                    let key = shard.walks.with(|walks| walks.key_at(index));
+                    drop_walk(shard, key);
+                }
+                other => drop(other),
+            }
+        }
+        batch.end();
+    }
+}
+
+/// Lets a future on another thread speak for a walk from now on.
+fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
+    let (job, old) = shard.walks.with(|walks| match walks.find(key) {
+        Some(slot) if slot.state == WalkState::Over => {
+            let job = slot.job.take();
+            walks.give_back(key.index);
+            (job, None)
+        }
+        Some(slot) => {
+            batch.replace(0, Place::Running(key.index));
+            batch.set_progress(|progress| (progress.next, progress.running) = (1, 1));
+            (None, Some(std::mem::replace(&mut slot.owner, Owner::Batch(batch.clone(), 0))))
+        }
+        None => (None, None),
+    });
+    if old.is_some() {
+        return drop(old);
+    }
+    if let Some(job) = job {
+        batch.replace(0, Place::Over(job));
+    }
+    batch.end();
+    tell_room(shard);
+}
+
+/// Begins walks of a batch while there is room, and ends the batch when none is left.
+pub(super) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
+    // A walk that fails at once ends while its batch begins it, and must not begin the next one from there.
+    if batch.progress().is_beginning {
+        return;
+    }
+    batch.set_progress(|progress| progress.is_beginning = true);
+    while !batch.is_cancelled() {
+        let progress = batch.progress();
+        if progress.next >= batch.len() || progress.running >= batch.settings.depth || progress.is_blocked {
+            break;
+        }
+        if shard.walks.with(|walks| walks.is_full()) {
+            batch.set_progress(|progress| progress.is_blocked = true);
+            shard.walks.with(|walks| walks.waiting.push_back(batch.clone()));
+            break;
+        }
+        let number = progress.next;
+        batch.set_progress(|progress| progress.next += 1);
+        let Place::Waiting(root, mut job) = batch.replace(number, Place::Gone) else { continue };
+        let file = match shard.enter_file(&batch.file) {
+            Ok(file) => file,
+            Err(failure) => {
+                let error = failure.into_error("walk", Some(&batch.file));
+                job.fail(error.with_range(root.start, root.end.saturating_sub(root.start)));
+                batch.replace(number, Place::Over(job));
+                continue;
+            }
+        };
+        batch.set_progress(|progress| progress.running += 1);
+        let owner = Owner::Batch(batch.clone(), number);
+        // There was room, and nothing of the program's ran since.
+        if let Some(key) = begin_with(shard, file, batch.settings, &root, owner, job) {
+            note_running(shard, batch, number, key);
+        }
+    }
+    batch.set_progress(|progress| progress.is_beginning = false);
+    let progress = batch.progress();
+    let left = progress.next < batch.len() && !batch.is_cancelled();
+    if progress.running == 0 && !left && !batch.is_done() {
+        shard.walks.with(|walks| walks.counts.wakes += 1);
+        batch.end();
+    }
+}
+
+/// A walk that was over at once has its place already.
+fn note_running(shard: &Shard, batch: &Arc<Batch>, number: u32, key: WalkKey) {
+    if shard.walks.with(|walks| walks.find(key).is_some()) {
+        batch.replace(number, Place::Running(key.index));
+    }
+}
+
+/// At a shard's end: every walk that is not over fails, and its reads become nobody's.
+pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
+    let (keys, waiting) = shard.walks.with(|walks| {
+        walks.forget_arrivals();
+        (walks.live_keys(), std::mem::take(&mut walks.waiting))
+    });
+    let mut batches: Vec<Arc<Batch>> = waiting.into();
+    for WalkKey { index, .. } in keys {
+        let (mut staged, reads, held) = shard.walks.with(|walks| {
+            let slot = walks.slot(index);
+            slot.epoch = slot.epoch.wrapping_add(1);
+            (slot.coming, slot.unasked) = (0, 0);
+            let (staged, reads) = (std::mem::take(&mut slot.staged), slot.reads);
+            (staged, reads, walks.clear(index))
+        });
+        while staged != 0 {
+            shard.orphan_op(reads[staged.trailing_zeros() as usize].key);
+            staged &= staged - 1;
+        }
+        // What a dead shard's files are used for is not known any more: they stay open.
+        if failure != OpFailure::ShardLost {
+            shard.leave_file(held.file);
+        }
+        match (held.job, held.owner) {
+            (job, Owner::Batch(batch, number)) => {
+                if let Some(mut job) = job {
+                    job.fail(failure.into_error("walk", Some(&batch.file)));
+                    batch.replace(number, Place::Over(job));
+                }
+                batches.push(batch);
+            }
+            (_, Owner::Task(task)) => shard.executor().wake_task(task),
+            (_, Owner::Wake(waker)) => guarded(|| waker.wake()),
+            (_, Owner::Nobody) => {}
+        }
+    }
+    for batch in batches {
+        if !batch.is_done() {
+            guarded(|| batch.refuse(failure));
+        }
+    }
+    tell_room(shard);
+}
+
+/// One waker that panics must not keep the others from their answers.
+fn guarded(wake: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(wake));
+}

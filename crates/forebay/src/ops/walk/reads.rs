@@ -1,0 +1,149 @@
+//! What a step asked for, from its check to the block: noted in the walk's slot, staged, and given up.
+
+use std::ops::Range;
+
+use super::run::arrived;
+use super::step::Ranges;
+use super::table::{Owner, WalkRead};
+use crate::base::error::{Error, ErrorKind};
+use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
+use crate::memory::block::Block;
+use crate::ops::read::{Widened, cut, from_page_cache};
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::optable::Continuation;
+
+/// Why a step's answer is refused, and which of its ranges.
+type Refusal = (Error, Option<Range<u64>>);
+
+/// Checks the ranges and notes them in the slot; false when nobody waits any more.
+pub(super) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
+    let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        (slot.file, !matches!(slot.owner, Owner::Nobody), slot.hops, slot.hops_max)
+    });
+    if !owned {
+        return Ok(false);
+    }
+    // The hop that is refused is the next one.
+    let refused = |error: Error, range| Err((error.of("walk").with_hop(hops.saturating_add(1)), range));
+    let Some(first) = asked.iter().next() else {
+        return refused(Error::invalid("walk", "the step asks for no range at all"), None);
+    };
+    if asked.is_too_many() {
+        return refused(Error::invalid("walk", "the step asks for more than 16 ranges"), None);
+    }
+    if hops >= hops_max {
+        return refused(Error::new(ErrorKind::TooManyHops { limit: hops_max }, "walk"), Some(first));
+    }
+    let grain = shard.file_target(file).map_or(1, |target| target.read_grain);
+    for range in asked.iter() {
+        match Widened::of(&range, grain) {
+            Ok(_) if !range.is_empty() => {}
+            Ok(_) => return refused(Error::invalid("walk", "the range is empty"), Some(range)),
+            Err(error) => return refused(error, Some(range)),
+        }
+    }
+    shard.walks.with(|walks| {
+        let turn = walks.turn;
+        walks.counts.hops += 1;
+        let slot = walks.slot(index);
+        slot.hops += 1;
+        slot.turn_hops = if slot.turn == turn { slot.turn_hops + 1 } else { 1 };
+        slot.turn = turn;
+        for (place, range) in asked.iter().enumerate() {
+            slot.reads[place] = WalkRead { start: range.start, end: range.end, ..slot.reads[place] };
+            slot.coming |= 1 << place;
+        }
+        slot.unasked = slot.coming;
+    });
+    Ok(true)
+}
+
+/// Asks for each block that is to come and was not asked for yet: of the page cache, else of the device.
+pub(super) fn stage_all(shard: &Shard, index: u32) {
+    let (file, class, unasked) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        (slot.file, slot.class, slot.unasked)
+    });
+    let Some(target) = shard.file_target(file) else { return };
+    let cached = if target.is_cached { shard.file_core(file) } else { None };
+    for place in (0..u16::BITS).filter(|place| unasked & (1 << place) != 0) {
+        let range = shard.walks.with(|walks| walks.slot(index).reads[place as usize].range());
+        // Was looked at by `place_reads`.
+        let Ok(wide) = Widened::of(&range, target.read_grain) else { continue };
+        if let Some(core) = &cached
+            && let Some(block) = from_page_cache(core, wide.offset, wide.len)
+        {
+            shard.walks.with(|walks| walks.counts.inline_blocks += 1);
+            arrived(shard, index, place, OpOutcome { result: Ok(wide.len), buffer: OpBuffer::Shared(block) });
+            continue;
+        }
+        let mut request = OpRequest {
+            kind: OpKind::Read,
+            class,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            offset: wide.offset,
+            len: wide.len,
+            asked: (range.end - range.start) as u32,
+            buffer: OpBuffer::Late,
+        };
+        shard.enter_file_again(file);
+        let staged = shard.stage(file, &mut request, || Continuation::Walk { walk: index, place });
+        if staged.is_none() {
+            shard.leave_file(file);
+        }
+        let found_room = shard.walks.with(|walks| {
+            let Some(key) = staged else {
+                walks.unstaged.push(index);
+                return false;
+            };
+            walks.has_staged = true;
+            let slot = walks.slot(index);
+            slot.unasked &= !(1 << place);
+            slot.reads[place as usize].key = key;
+            slot.staged |= 1 << place;
+            true
+        });
+        if !found_room {
+            return;
+        }
+    }
+}
+
+/// Cancels the reads that a walk has under way; what comes of them reaches no step.
+pub(super) fn drop_reads(shard: &Shard, index: u32) {
+    let (mut staged, reads) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        slot.epoch = slot.epoch.wrapping_add(1);
+        (slot.coming, slot.unasked) = (0, 0);
+        let staged = std::mem::take(&mut slot.staged);
+        (staged, if staged == 0 { None } else { Some(slot.reads) })
+    });
+    let Some(reads) = reads else { return };
+    while staged != 0 {
+        shard.drop_op(reads[staged.trailing_zeros() as usize].key);
+        staged &= staged - 1;
+    }
+}
+
+/// The bytes of a read, exactly as many as asked.
+pub(super) fn block_of(
+    shard: &Shard,
+    file: u32,
+    outcome: OpOutcome,
+    range: &Range<u64>,
+) -> Result<Block, Error> {
+    let failure = match (outcome.result, outcome.buffer) {
+        // From the page cache.
+        (Ok(_), OpBuffer::Shared(block)) => return Ok(block),
+        (Ok(bytes), OpBuffer::Buffer(buffer)) => {
+            let grain = shard.file_target(file).map_or(1, |target| target.read_grain);
+            return cut(buffer, bytes, range, grain, true).map_err(|error| error.of("walk"));
+        }
+        (Ok(_), _) => OpFailure::Errno(libc::EIO),
+        (Err(failure), _) => failure,
+    };
+    let core = shard.file_core(file);
+    Err(failure.into_error("walk", core.as_deref()))
+}

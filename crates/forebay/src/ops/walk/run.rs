@@ -1,0 +1,323 @@
+//! A shard's walks at work: begun, stepped as blocks arrive, and brought to their end.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::batch::{Place, Settings};
+use super::many::begin_more;
+use super::reads::{block_of, drop_reads, place_reads, stage_all};
+use super::state::{Job, Next};
+use super::step::Ranges;
+use super::table::{Arrival, Owner, WalkKey, WalkState};
+use crate::base::error::Error;
+use crate::handle::file::FileCore;
+use crate::io::op::{OpFailure, OpOutcome};
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::optable::NO_FILE;
+
+/// A step that takes longer is counted and named.
+const STEP_NS_SLOW: u64 = 20_000;
+/// Where reading the clock costs as much as half an operation, one step in so many is timed.
+const STEPS_PER_SLOW_CLOCK: u64 = 32;
+
+/// Is there a free slot? Else `waker` is woken when there is one.
+pub(super) fn has_room(shard: &Shard, waker: &Waker) -> bool {
+    if !shard.walks.with(|walks| walks.is_full()) {
+        return true;
+    }
+    let waker = waker.clone();
+    shard.walks.with(|walks| walks.waiters.push(waker));
+    false
+}
+
+/// Begins a walk for a future on this shard, which saw that there is room.
+pub(super) fn begin(
+    shard: &Shard,
+    core: &Arc<FileCore>,
+    settings: Settings,
+    root: &Range<u64>,
+    waker: &Waker,
+    job: Job,
+) -> Result<WalkKey, OpFailure> {
+    let file = shard.enter_file(core)?;
+    let owner = match shard.executor().own_task(waker) {
+        Some(task) => Owner::Task(task),
+        // Cloned with nothing borrowed: it may run code of the program's.
+        None => Owner::Wake(waker.clone()),
+    };
+    // Only the clone of a strange waker can have taken the room.
+    begin_with(shard, file, settings, root, owner, job).ok_or(OpFailure::Errno(libc::EAGAIN))
+}
+
+/// Puts a walk into a slot and asks for its root; `None` when there is no slot.
+pub(super) fn begin_with(
+    shard: &Shard,
+    file: u32,
+    settings: Settings,
+    root: &Range<u64>,
+    owner: Owner,
+    job: Job,
+) -> Option<WalkKey> {
+    let key = shard.walks.with(|walks| {
+        let key = walks.take()?;
+        walks.counts.boxed_states += u64::from(job.is_boxed());
+        walks.counts.walks += 1;
+        let slot = walks.slot(key.index);
+        slot.state = WalkState::Stepping;
+        slot.class = settings.class;
+        slot.file = file;
+        slot.hops = 0;
+        slot.hops_max = settings.hops_max;
+        Some(key)
+    });
+    let Some(key) = key else {
+        shard.leave_file(file);
+        return None;
+    };
+    // The slot's old owner is `Nobody`, or a task's number.
+    let old = shard.walks.with(|walks| std::mem::replace(&mut walks.slot(key.index).owner, owner));
+    drop(old);
+    go_on(shard, key.index, job, Next::Read(root.clone()));
+    Some(key)
+}
+
+/// For a future on this shard: the walk when it is over, or a promise to wake `waker`.
+pub(super) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Job>> {
+    let over = shard.walks.with(|walks| match walks.find(key) {
+        // Cannot happen while its future lives; answered without a panic.
+        None => Some(None),
+        Some(slot) if slot.state == WalkState::Over => {
+            let job = slot.job.take();
+            walks.give_back(key.index);
+            Some(job)
+        }
+        Some(_) => None,
+    });
+    if let Some(job) = over {
+        tell_room(shard);
+        return Poll::Ready(job);
+    }
+    let task = shard.executor().own_task(waker);
+    let known = shard.walks.with(|walks| match walks.find(key).map(|slot| &slot.owner) {
+        Some(Owner::Wake(known)) => known.will_wake(waker),
+        Some(Owner::Task(known)) => Some(*known) == task,
+        _ => false,
+    });
+    if !known {
+        let new = task.map_or_else(|| Owner::Wake(waker.clone()), Owner::Task);
+        let old =
+            shard.walks.with(|walks| walks.find(key).map(|slot| std::mem::replace(&mut slot.owner, new)));
+        drop(old);
+    }
+    Poll::Pending
+}
+
+/// Nobody waits for this walk any more: its reads are cancelled, and its state is dropped.
+pub(super) fn drop_walk(shard: &Shard, key: WalkKey) {
+    let state = shard.walks.with(|walks| walks.find(key).map(|slot| slot.state));
+    match state {
+        None | Some(WalkState::Free) => {}
+        Some(WalkState::Stepping) => {
+            // By its own step, which finds the mark when it is over.
+            let owner =
+                shard.walks.with(|walks| std::mem::replace(&mut walks.slot(key.index).owner, Owner::Nobody));
+            drop(owner);
+        }
+        Some(WalkState::Reading | WalkState::Over) => {
+            drop_reads(shard, key.index);
+            drop(clear(shard, key.index));
+            tell_room(shard);
+        }
+    }
+}
+
+/// A walk whose local future was dropped on another thread.
+pub(crate) fn drop_walk_at(shard: &Shard, index: u32) {
+    let key = shard.walks.with(|walks| walks.key_at(index));
+    drop_walk(shard, key);
+}
+
+/// Takes what a slot holds out of it and gives it back.
+fn clear(shard: &Shard, index: u32) -> (Option<Job>, Owner) {
+    let held = shard.walks.with(|walks| walks.clear(index));
+    shard.leave_file(held.file);
+    (held.job, held.owner)
+}
+
+/// A slot is free again: whoever found none may try.
+pub(super) fn tell_room(shard: &Shard) {
+    if !shard.walks.with(|walks| walks.waiters.is_empty()) {
+        let waiters = shard.walks.with(|walks| std::mem::take(&mut walks.waiters));
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A read of a walk is over.
+#[inline]
+pub(crate) fn arrived(shard: &Shard, walk: u32, place: u32, outcome: OpOutcome) {
+    shard.walks.with(|walks| walks.push_arrival(walk, place, outcome));
+}
+
+/// After the turn's tasks: walks may hop again, and those that found no room try again.
+#[inline]
+pub(crate) fn turn(shard: &Shard) {
+    if shard.walks.with(|walks| walks.is_idle()) {
+        return;
+    }
+    shard.walks.with(|walks| walks.begin_turn());
+    if !shard.walks.with(|walks| walks.unstaged.is_empty()) {
+        for index in shard.walks.with(|walks| std::mem::take(&mut walks.unstaged)) {
+            stage_all(shard, index);
+        }
+    }
+    let waiting = shard.walks.with(|walks| walks.waiting.len());
+    for _ in 0..waiting {
+        let Some(batch) = shard.walks.with(|walks| walks.waiting.pop_front()) else { break };
+        batch.set_progress(|progress| progress.is_blocked = false);
+        begin_more(shard, &batch);
+    }
+    run(shard);
+}
+
+/// Gives blocks that arrived to their steps, as far as this turn's allowance goes.
+#[inline]
+pub(crate) fn run(shard: &Shard) {
+    while let Some(arrival) = shard.walks.with(|walks| walks.next_arrival()) {
+        step(shard, arrival);
+    }
+}
+
+fn step(shard: &Shard, arrival: Arrival) {
+    let index = arrival.walk;
+    let taken = shard.walks.with(|walks| {
+        walks.counts.steps += 1;
+        let steps = walks.counts.steps;
+        let slot = walks.slot(index);
+        slot.coming &= !(1 << arrival.place);
+        let job = slot.job.take()?;
+        slot.state = WalkState::Stepping;
+        let range = slot.reads[arrival.place as usize].range();
+        Some((job, range, slot.file, slot.class, steps))
+    });
+    let Some((mut job, range, file, class, steps)) = taken else { return };
+    let block = match block_of(shard, file, arrival.outcome, &range) {
+        Ok(block) => block,
+        Err(error) => return fail(shard, index, job, error, Some(&range)),
+    };
+    let clock = shard.clock();
+    let began = (clock.is_cheap() || steps % STEPS_PER_SLOW_CLOCK == 0).then(|| clock.now());
+    shard.set_class(class);
+    let next = job.step(&block, range.clone());
+    shard.set_class(crate::Class::DEFAULT);
+    if let Some(began) = began {
+        let ns = clock.ns(clock.now().wrapping_sub(began));
+        if ns > STEP_NS_SLOW {
+            let name = job.name();
+            shard.walks.with(|walks| walks.counts.add_slow(name, ns));
+        }
+    }
+    drop(block);
+    match next {
+        Next::Panicked(error) => fail(shard, index, job, error, Some(&range)),
+        next => go_on(shard, index, job, next),
+    }
+}
+
+/// Does what a step, or the beginning, asked for. The slot is `Stepping`, and its job comes back here.
+fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
+    let asked: Ranges = match next {
+        Next::Wait => {
+            let coming = shard.walks.with(|walks| {
+                let slot = walks.slot(index);
+                let coming = slot.coming != 0 && !matches!(slot.owner, Owner::Nobody);
+                if coming {
+                    slot.state = WalkState::Reading;
+                }
+                coming
+            });
+            if coming {
+                return shard.walks.with(|walks| walks.slot(index).job = Some(job));
+            }
+            let error = Error::invalid("walk", "the step waits for blocks, and none is to come");
+            return fail(shard, index, job, error, None);
+        }
+        Next::Over => return over(shard, index, job),
+        // `step` has looked.
+        Next::Panicked(error) => return fail(shard, index, job, error, None),
+        Next::Read(range) => std::iter::once(range).collect(),
+        Next::ReadEach(ranges) => ranges,
+    };
+    drop_reads(shard, index);
+    match place_reads(shard, index, &asked) {
+        Err((error, range)) => fail(shard, index, job, error, range.as_ref()),
+        Ok(false) => over(shard, index, job),
+        Ok(true) => {
+            shard.walks.with(|walks| {
+                let slot = walks.slot(index);
+                slot.job = Some(job);
+                slot.state = WalkState::Reading;
+            });
+            stage_all(shard, index);
+        }
+    }
+}
+
+/// Ends a walk with an error of the core's, which gets what is known of the place.
+fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Range<u64>>) {
+    let (file, hop) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        (slot.file, slot.hops)
+    });
+    let error = if error.hop().is_none() { error.with_hop(hop) } else { error };
+    let error = match range {
+        Some(range) => error.with_range(range.start, range.end.saturating_sub(range.start)),
+        None => error,
+    };
+    let error = match shard.file_core(file) {
+        Some(core) => core.describe(error),
+        None => error,
+    };
+    job.fail(error);
+    over(shard, index, job);
+}
+
+/// A walk is over: whoever waits is told. The slot is `Stepping`, and its job comes back here.
+fn over(shard: &Shard, index: u32, job: Job) {
+    drop_reads(shard, index);
+    let mut job = Some(job);
+    let (file, task) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        let file = std::mem::replace(&mut slot.file, NO_FILE);
+        let task = match slot.owner {
+            Owner::Task(task) => Some(task),
+            _ => None,
+        };
+        if matches!(slot.owner, Owner::Task(_) | Owner::Wake(_)) {
+            slot.job = job.take();
+            slot.state = WalkState::Over;
+            walks.counts.wakes += 1;
+        }
+        (file, task)
+    });
+    shard.leave_file(file);
+    if let Some(task) = task {
+        return shard.executor().wake_task(task);
+    }
+    let Some(job) = job else {
+        let owner = shard.walks.with(|walks| std::mem::replace(&mut walks.slot(index).owner, Owner::Nobody));
+        if let Owner::Wake(waker) = owner {
+            waker.wake();
+        }
+        return;
+    };
+    let (_, owner) = clear(shard, index);
+    if let Owner::Batch(batch, number) = owner {
+        batch.replace(number, Place::Over(job));
+        batch.set_progress(|progress| progress.running -= 1);
+        begin_more(shard, &batch);
+    } else {
+        drop(job);
+    }
+    tell_room(shard);
+}

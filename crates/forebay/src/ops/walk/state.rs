@@ -1,0 +1,214 @@
+//! Where a walk's state lives: in place up to a size, else in a box, and behind one type either way.
+//!
+//! A slot of a shard's table cannot be generic, so it holds a [`Job`]: 144 bytes of room and a function that knows the
+//! type in them. All unsafe code of walks but the batch's is here.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Walk;
+use super::step::{Ranges, Step};
+use crate::base::error::Error;
+use crate::memory::block::Block;
+
+/// What a walk may take without a box: 128 bytes of state, and what tells state from result beside them.
+const ROOM_BYTES: usize = 144;
+
+/// How a walk ended.
+pub(crate) type Ending<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
+
+/// Why a walk failed: for a reason of its own, or of the core's. The core's becomes the walk's own type where the result
+/// is taken, since that conversion is the program's code.
+pub(crate) enum Failure<E> {
+    Own(E),
+    Core(Error),
+}
+
+/// What a step asks for, without the walk's types.
+#[allow(clippy::large_enum_variant, reason = "lives for one return, as the step does that it is made of")]
+pub(crate) enum Next {
+    Read(Range<u64>),
+    ReadEach(Ranges),
+    Wait,
+    /// The ending is in the job.
+    Over,
+    /// The step panicked; the job is as it was.
+    Panicked(Error),
+}
+
+/// A walk under way, or its ending, of any type.
+pub(crate) struct Job(Place);
+
+enum Place {
+    Inline(Inline),
+    Boxed(Box<dyn AnyWork>),
+}
+
+#[repr(C, align(16))]
+struct Room([MaybeUninit<u8>; ROOM_BYTES]);
+
+/// A `Work<W>` in place. It may be moved like any other value.
+struct Inline {
+    room: Room,
+    /// Gives the room its type back: the same address, with the methods of what is in it.
+    view: fn(*mut Room) -> *mut dyn AnyWork,
+    /// As the value in the room: `Send`, and not `Sync`.
+    _holds: PhantomData<Box<dyn AnyWork>>,
+}
+
+impl Inline {
+    fn get(&mut self) -> &mut dyn AnyWork {
+        // SAFETY: `Job::new` wrote a value of the type that `view` knows into the room, whose size and alignment
+        // suffice for it, and it stays there until `drop`. The reference borrows the room for as long as it lives.
+        unsafe { &mut *(self.view)(&raw mut self.room) }
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        // SAFETY: as in `get`; the value is dropped here only, and nobody looks at the room afterwards.
+        unsafe { std::ptr::drop_in_place((self.view)(&raw mut self.room)) };
+    }
+}
+
+fn view<W: Walk>(room: *mut Room) -> *mut dyn AnyWork {
+    room.cast::<Work<W>>()
+}
+
+impl Job {
+    #[inline]
+    pub(crate) fn new<W: Walk>(walk: W) -> Job {
+        let work = Work { state: State::Running(walk) };
+        if size_of::<Work<W>>() > ROOM_BYTES || align_of::<Work<W>>() > align_of::<Room>() {
+            return Job(Place::Boxed(Box::new(work)));
+        }
+        let mut inline =
+            Inline { room: Room([MaybeUninit::uninit(); ROOM_BYTES]), view: view::<W>, _holds: PhantomData };
+        // SAFETY: the room is large enough for the value and aligned for it, as was just seen; it holds nothing yet,
+        // and `inline` is not dropped in between, since a write does not unwind.
+        unsafe { (&raw mut inline.room).cast::<Work<W>>().write(work) };
+        Job(Place::Inline(inline))
+    }
+
+    pub(crate) fn is_boxed(&self) -> bool {
+        matches!(self.0, Place::Boxed(_))
+    }
+
+    /// Runs a step; panics are caught.
+    #[inline]
+    pub(crate) fn step(&mut self, block: &Block, at: Range<u64>) -> Next {
+        self.work().step(block, at)
+    }
+
+    /// Ends the walk with an error of the core's.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.work().fail(error);
+    }
+
+    /// The walk's type, for people.
+    pub(crate) fn name(&mut self) -> &'static str {
+        self.work().name()
+    }
+
+    /// The ending of a walk of this type; `None` when there is none (any more), or it is of another type.
+    pub(crate) fn into_ending<W: Walk>(mut self) -> Option<Ending<W>> {
+        self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
+    }
+
+    /// The state of a walk of this type that is not over.
+    pub(crate) fn running<W: Walk>(&mut self) -> Option<&mut W> {
+        match &mut self.work().as_any().downcast_mut::<Work<W>>()?.state {
+            State::Running(walk) => Some(walk),
+            State::Over(_) | State::Taken => None,
+        }
+    }
+
+    #[inline]
+    fn work(&mut self) -> &mut dyn AnyWork {
+        match &mut self.0 {
+            Place::Inline(inline) => inline.get(),
+            Place::Boxed(work) => &mut **work,
+        }
+    }
+}
+
+/// What can be done with a walk whose type is not known.
+trait AnyWork: Send {
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Next;
+    fn fail(&mut self, error: Error);
+    fn name(&self) -> &'static str;
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+struct Work<W: Walk> {
+    state: State<W>,
+}
+
+enum State<W: Walk> {
+    Running(W),
+    Over(Ending<W>),
+    Taken,
+}
+
+impl<W: Walk> Work<W> {
+    /// The program's destructors run here, wherever the shard stands: a panic of theirs must not take it along.
+    fn become_state(&mut self, state: State<W>) {
+        let old = std::mem::replace(&mut self.state, state);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
+    }
+
+    fn take_ending(&mut self) -> Option<Ending<W>> {
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Over(ending) => Some(ending),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+}
+
+impl<W: Walk> Drop for Work<W> {
+    fn drop(&mut self) {
+        self.become_state(State::Taken);
+    }
+}
+
+impl<W: Walk> AnyWork for Work<W> {
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Next {
+        let State::Running(walk) = &mut self.state else { return Next::Over };
+        let ending = match catch_unwind(AssertUnwindSafe(|| walk.step(block, at))) {
+            Ok(Step::Read(range)) => return Next::Read(range),
+            Ok(Step::ReadEach(ranges)) => return Next::ReadEach(ranges),
+            Ok(Step::Wait) => return Next::Wait,
+            Err(panic) => {
+                let error = Error::panicked("walk", panic.as_ref());
+                // What was thrown is the program's as well.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+                return Next::Panicked(error);
+            }
+            Ok(Step::Done(output)) => Ok(output),
+            Ok(Step::Fail(error)) => Err(Failure::Own(error)),
+        };
+        self.become_state(State::Over(ending));
+        Next::Over
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.become_state(State::Over(Err(Failure::Core(error))));
+    }
+
+    fn name(&self) -> &'static str {
+        std::any::type_name::<W>()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

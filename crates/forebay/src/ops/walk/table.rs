@@ -1,0 +1,329 @@
+//! A shard's walks: a slot each, and the queue of blocks on their way to steps.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::batch::Batch;
+use super::state::Job;
+use crate::base::class::Class;
+use crate::io::op::OpOutcome;
+use crate::io::stats::WalkStats;
+use crate::reactor::shard::optable::{NIL, NO_FILE, OpKey};
+
+/// Names a slot and the one use of it that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WalkKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Walks under way on one shard; more wait for their turn.
+pub(crate) const WALKS_MAX: u32 = 1 << 16;
+/// Hops of one walk that may end in one turn, and steps of all walks, before tasks and other completions run.
+pub(crate) const HOPS_PER_TURN: u32 = 8;
+const STEPS_PER_TURN: u32 = 256;
+const CHUNK_SLOTS: u32 = 32;
+/// Reads of one walk in flight at once.
+const READS_MAX: usize = 16;
+
+/// Where a walk stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WalkState {
+    Free,
+    /// Waits for blocks.
+    Reading,
+    /// Its job is with its step, and comes back.
+    Stepping,
+    /// Its future has not yet taken the ending.
+    Over,
+}
+
+/// Who is told when a walk is over.
+pub(super) enum Owner {
+    /// Nobody: the future was dropped while the step ran.
+    Nobody,
+    /// A future of this task on this shard.
+    Task(u32),
+    /// A future on this shard, polled with a waker that is not its task's own.
+    Wake(Waker),
+    /// One of a batch, or a single walk from elsewhere.
+    Batch(Arc<Batch>, u32),
+}
+
+/// What a slot held: dropped, or used, where nothing is borrowed.
+pub(super) struct Held {
+    pub(super) job: Option<Job>,
+    pub(super) owner: Owner,
+    pub(super) file: u32,
+}
+
+/// A walk under way.
+pub(super) struct WalkSlot {
+    pub(super) generation: u32,
+    next: u32,
+    pub(super) state: WalkState,
+    pub(super) class: Class,
+    /// The file's entry in the shard's table, of which the walk has one use.
+    pub(super) file: u32,
+    pub(super) hops: u32,
+    pub(super) hops_max: u32,
+    /// Hops begun in this turn, which `turn` names.
+    pub(super) turn_hops: u32,
+    pub(super) turn: u32,
+    /// Changes with each answer that drops what is under way; never starts over.
+    pub(super) epoch: u32,
+    /// Blocks still to come to a step, a bit for each of `reads`.
+    pub(super) coming: u16,
+    /// Those of them that have a slot of the op table, and those that nobody was asked for yet.
+    pub(super) staged: u16,
+    pub(super) unasked: u16,
+    pub(super) owner: Owner,
+    pub(super) job: Option<Job>,
+    pub(super) reads: [WalkRead; READS_MAX],
+}
+
+const _: () = assert!(size_of::<WalkSlot>() <= 640, "docs/walks.md tells what a walk under way takes");
+
+/// A read that a step asked for.
+#[derive(Clone, Copy)]
+pub(super) struct WalkRead {
+    pub(super) key: OpKey,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl WalkRead {
+    const NONE: WalkRead = WalkRead { key: OpKey { index: NIL, generation: 0 }, start: 0, end: 0 };
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+/// A block, or the reason why there is none, on its way to a step.
+pub(super) struct Arrival {
+    pub(super) walk: u32,
+    pub(super) epoch: u32,
+    pub(super) place: u32,
+    pub(super) outcome: OpOutcome,
+}
+
+/// The walks of one shard.
+pub(crate) struct Walks {
+    chunks: Vec<Box<[WalkSlot]>>,
+    free: u32,
+    live: u32,
+    /// For slots that do not exist yet, so that no key comes twice.
+    generation: u32,
+    arrivals: VecDeque<Arrival>,
+    /// Arrivals of walks that had their hops in this turn.
+    later: VecDeque<Arrival>,
+    pub(super) turn: u32,
+    steps_left: u32,
+    /// Reads were staged since the last submission.
+    pub(crate) has_staged: bool,
+    /// Batches that found no free slot.
+    pub(super) waiting: VecDeque<Arc<Batch>>,
+    /// Futures that found none.
+    pub(super) waiters: Vec<Waker>,
+    /// Walks with a read that found the op table full.
+    pub(super) unstaged: Vec<u32>,
+    pub(super) counts: WalkStats,
+}
+
+impl Walks {
+    pub(crate) fn new() -> Walks {
+        Walks {
+            chunks: Vec::new(),
+            free: NIL,
+            live: 0,
+            generation: 1,
+            arrivals: VecDeque::new(),
+            later: VecDeque::new(),
+            turn: 0,
+            steps_left: STEPS_PER_TURN,
+            has_staged: false,
+            waiting: VecDeque::new(),
+            waiters: Vec::new(),
+            unstaged: Vec::new(),
+            counts: WalkStats::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.live == 0 && self.waiting.is_empty() && self.unstaged.is_empty() && !self.has_arrivals()
+    }
+
+    /// Blocks wait for steps.
+    #[inline]
+    pub(crate) fn has_arrivals(&self) -> bool {
+        !self.arrivals.is_empty() || !self.later.is_empty()
+    }
+
+    pub(crate) fn counts(&self) -> WalkStats {
+        self.counts.clone()
+    }
+
+    /// Slots that exist.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.chunks.len() as u32 * CHUNK_SLOTS
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.live >= WALKS_MAX
+    }
+
+    /// A free slot, which the caller fills; `None` when there are `WALKS_MAX` walks.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<WalkKey> {
+        if self.is_full() {
+            return None;
+        }
+        if self.free == NIL {
+            self.grow();
+        }
+        let index = self.free;
+        let slot = self.slot(index);
+        let (next, generation) = (slot.next, slot.generation);
+        self.free = next;
+        self.live += 1;
+        Some(WalkKey { index, generation })
+    }
+
+    /// Gives a slot back, whose job, owner and file are gone.
+    #[inline]
+    pub(super) fn give_back(&mut self, index: u32) {
+        let head = self.free;
+        let slot = self.slot(index);
+        debug_assert!(slot.state != WalkState::Free && slot.job.is_none() && slot.file == NO_FILE);
+        slot.state = WalkState::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next = head;
+        self.free = index;
+        self.live -= 1;
+    }
+
+    /// Takes what a slot holds out of it and gives it back.
+    pub(super) fn clear(&mut self, index: u32) -> Held {
+        let slot = self.slot(index);
+        let file = std::mem::replace(&mut slot.file, NO_FILE);
+        let owner = std::mem::replace(&mut slot.owner, Owner::Nobody);
+        let held = Held { job: slot.job.take(), owner, file };
+        self.give_back(index);
+        held
+    }
+
+    #[inline]
+    pub(super) fn slot(&mut self, index: u32) -> &mut WalkSlot {
+        &mut self.chunks[(index / CHUNK_SLOTS) as usize][(index % CHUNK_SLOTS) as usize]
+    }
+
+    /// The slot that `key` names, unless that use of it is over.
+    #[inline]
+    pub(super) fn find(&mut self, key: WalkKey) -> Option<&mut WalkSlot> {
+        let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
+        let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
+        (slot.generation == key.generation && slot.state != WalkState::Free).then_some(slot)
+    }
+
+    /// The key of a slot that its future's drop on another thread named.
+    pub(super) fn key_at(&mut self, index: u32) -> WalkKey {
+        WalkKey { index, generation: self.slot(index).generation }
+    }
+
+    /// All slots in use.
+    pub(super) fn live_keys(&self) -> Vec<WalkKey> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
+        slots
+            .filter(|(_, slot)| slot.state != WalkState::Free)
+            .map(|(index, slot)| WalkKey { index: index as u32, generation: slot.generation })
+            .collect()
+    }
+
+    /// A new turn: each walk may hop again.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+        self.steps_left = STEPS_PER_TURN;
+        self.arrivals.append(&mut self.later);
+    }
+
+    #[inline]
+    pub(super) fn push_arrival(&mut self, walk: u32, place: u32, outcome: OpOutcome) {
+        let slot = self.slot(walk);
+        slot.staged &= !(1 << place);
+        slot.unasked &= !(1 << place);
+        let epoch = slot.epoch;
+        self.arrivals.push_back(Arrival { walk, epoch, place, outcome });
+    }
+
+    /// The next block that a step may have in this turn, and its slot. What no step wants any more is dropped.
+    #[inline]
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+        while self.steps_left > 0 {
+            let arrival = self.arrivals.pop_front()?;
+            let turn = self.turn;
+            let slot = self.slot(arrival.walk);
+            if slot.epoch != arrival.epoch || slot.state != WalkState::Reading {
+                continue;
+            }
+            if slot.turn == turn && slot.turn_hops >= HOPS_PER_TURN {
+                self.later.push_back(arrival);
+                continue;
+            }
+            self.steps_left -= 1;
+            return Some(arrival);
+        }
+        None
+    }
+
+    /// For the shard's end.
+    pub(super) fn forget_arrivals(&mut self) {
+        self.arrivals.clear();
+        self.later.clear();
+        self.unstaged.clear();
+    }
+
+    /// Gives memory back, for a shard that is idle.
+    pub(crate) fn shrink(&mut self) {
+        if self.chunks.len() < 2 || !self.is_idle() {
+            return;
+        }
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        let newest = slots.map(|slot| slot.generation).max().unwrap_or(0);
+        self.generation = newest.max(self.generation).wrapping_add(1);
+        self.chunks.clear();
+        self.free = NIL;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        // At once, so that no burst of a shard that is warm allocates.
+        self.arrivals.reserve(256);
+        self.later.reserve(256);
+        let first = self.capacity();
+        let (end, generation) = (self.free, self.generation);
+        let slots = (0..CHUNK_SLOTS).map(|at| WalkSlot {
+            generation,
+            next: if at + 1 == CHUNK_SLOTS { end } else { first + at + 1 },
+            state: WalkState::Free,
+            class: Class::DEFAULT,
+            file: NO_FILE,
+            hops: 0,
+            hops_max: 0,
+            turn_hops: 0,
+            turn: 0,
+            epoch: 0,
+            coming: 0,
+            staged: 0,
+            unasked: 0,
+            owner: Owner::Nobody,
+            job: None,
+            reads: [WalkRead::NONE; READS_MAX],
+        });
+        self.chunks.push(slots.collect());
+        self.free = first;
+    }
+}

@@ -1,0 +1,337 @@
+//! Writing one range, and syncing.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::wait;
+use crate::handle::file::File;
+use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::memory::arena::BUFFER_BYTES_MAX;
+use crate::memory::block::{Block, BlockMut};
+use crate::ops::read::operation;
+use crate::ops::submit::{Held, OpFuture};
+
+/// What a write may take: I/O memory as it is, or bytes that are copied once when the write is made.
+///
+/// Made by `From`: `BlockMut` and `Block` travel without a copy; `&[u8]`, arrays, `Vec<u8>` and `Bytes` are copied, and
+/// so is, for a direct file, a part of a block that does not begin at a page.
+pub struct WriteData<'d>(Source<'d>);
+
+enum Source<'d> {
+    Mut(BlockMut),
+    Shared(Block),
+    /// Copied where the write is made, when the file and so the arena is known.
+    Slice(&'d [u8]),
+    Bytes(Bytes),
+    Vec(Vec<u8>),
+}
+
+/// Implements `From` for what [`WriteData`] may be made of.
+macro_rules! write_data {
+    ($($from:ty => $variant:ident),* $(,)?) => {
+        $(impl<'d> From<$from> for WriteData<'d> {
+            fn from(data: $from) -> WriteData<'d> {
+                WriteData(Source::$variant(data))
+            }
+        })*
+    };
+}
+
+write_data!(BlockMut => Mut, Block => Shared, &'d [u8] => Slice, Bytes => Bytes, Vec<u8> => Vec);
+
+impl<'d, const N: usize> From<&'d [u8; N]> for WriteData<'d> {
+    fn from(data: &'d [u8; N]) -> WriteData<'d> {
+        WriteData(Source::Slice(data))
+    }
+}
+
+impl<'d> From<&'d Vec<u8>> for WriteData<'d> {
+    fn from(data: &'d Vec<u8>) -> WriteData<'d> {
+        WriteData(Source::Slice(data))
+    }
+}
+
+impl WriteData<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        match &self.0 {
+            Source::Mut(block) => block.len(),
+            Source::Shared(block) => block.len(),
+            Source::Slice(bytes) => bytes.len(),
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Vec(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl fmt::Debug for WriteData<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Source::Mut(_) => "BlockMut",
+            Source::Shared(_) => "Block",
+            Source::Slice(_) => "slice to copy",
+            Source::Bytes(_) | Source::Vec(_) => "bytes to copy",
+        };
+        f.debug_tuple(kind).field(&self.len()).finish()
+    }
+}
+
+/// A write of one range, which begins when it is first polled; see [`File::write`].
+#[must_use = "a write begins only when it is awaited or waited for"]
+pub struct Write<'f> {
+    inner: FileOp<'f>,
+}
+
+/// A sync of one file, which begins when it is first polled; see [`File::sync`].
+#[must_use = "a sync begins only when it is awaited or waited for"]
+pub struct Sync<'f> {
+    inner: FileOp<'f>,
+}
+
+operation!(Write);
+operation!(Sync);
+
+impl<'f> Write<'f> {
+    pub(crate) fn new(file: &'f File, offset: u64, data: WriteData<'_>) -> Write<'f> {
+        let len = data.len() as u64;
+        let buffer = check(file, offset, len).and_then(|()| match data.0 {
+            Source::Mut(block) => Ok(OpBuffer::Mut(block)),
+            Source::Shared(block) if !is_aligned(file, &block) => copied(file, &block),
+            Source::Shared(block) => Ok(OpBuffer::Shared(block)),
+            Source::Slice(bytes) => copied(file, bytes),
+            Source::Bytes(bytes) => copied(file, &bytes),
+            Source::Vec(bytes) => copied(file, &bytes),
+        });
+        let request = buffer.map(|buffer| OpRequest {
+            kind: if len == 0 { OpKind::Nop } else { OpKind::Write },
+            class: Class::OF_TASK,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            offset,
+            len: len as u32,
+            asked: len as u32,
+            buffer,
+        });
+        Write { inner: FileOp::new(file, Call::Write, request) }
+    }
+
+    /// How far the write must have come before it is over. Default: [`Durability::None`].
+    ///
+    /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is seen,
+    /// without waking anyone in between. After the first poll it changes nothing.
+    #[inline]
+    pub fn durable(mut self, durability: Durability) -> Self {
+        if let Some(request) = self.inner.options() {
+            request.durability = durability;
+            if request.len == 0 {
+                // Nothing to sync still finds out whether file and engine are open.
+                request.kind = durability.sync_kind().unwrap_or(OpKind::Nop);
+            }
+        }
+        self
+    }
+
+    /// Who waits for the device until a [durable](Self::durable) write is durable. Default: [`Flush::Queued`]; without
+    /// [`durable`](Self::durable), and after the first poll, it changes nothing.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Flush, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("a"), Open::create()).wait()?;
+    /// file.write(0, vec![7u8; 4096]).durable(Durability::Data).flush(Flush::Blocking).wait()?;
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn flush(mut self, flush: Flush) -> Self {
+        if let Some(request) = self.inner.options() {
+            request.flush = flush;
+        }
+        self
+    }
+
+    /// Blocks the calling thread until the write is over.
+    ///
+    /// # Errors
+    /// As [`File::write`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    pub fn wait(self) -> Result<()> {
+        wait::block_on("write", self)
+    }
+}
+
+impl<'f> Sync<'f> {
+    pub(crate) fn new(file: &'f File, durability: Durability) -> Sync<'f> {
+        let request = OpRequest {
+            // Nothing to sync still finds out whether file and engine are open.
+            kind: durability.sync_kind().unwrap_or(OpKind::Nop),
+            class: Class::OF_TASK,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            offset: 0,
+            len: 0,
+            asked: 0,
+            buffer: OpBuffer::None,
+        };
+        Sync { inner: FileOp::new(file, Call::Sync, Ok(request)) }
+    }
+
+    /// Blocks the calling thread until the sync is over.
+    ///
+    /// # Errors
+    /// As [`File::sync`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    pub fn wait(self) -> Result<()> {
+        wait::block_on("sync", self)
+    }
+}
+
+/// Can the device take the bytes from where they are? A later part of a block may begin anywhere.
+fn is_aligned(file: &File, block: &Block) -> bool {
+    block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
+}
+
+fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
+    let block =
+        file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
+    Ok(OpBuffer::Mut(block))
+}
+
+/// Is this a range that can be written to this file as it was opened?
+fn check(file: &File, offset: u64, len: u64) -> Result<()> {
+    let grain = file.core().alignment().offset.max(1);
+    let fault = if len > BUFFER_BYTES_MAX as u64 {
+        Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "write")
+    } else if offset > i64::MAX as u64 - len {
+        Error::invalid("write", format!("offset {offset} is beyond what a file can have"))
+    } else if !offset.is_multiple_of(u64::from(grain)) || !len.is_multiple_of(u64::from(grain)) {
+        Error::new(ErrorKind::Misaligned { needed: grain }, "write")
+    } else {
+        return Ok(());
+    };
+    Err(file.core().describe(fault).with_range(offset, len))
+}
+
+impl Future for Write<'_> {
+    type Output = Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.inner.poll(context)
+    }
+}
+
+impl Future for Sync<'_> {
+    type Output = Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.inner.poll(context)
+    }
+}
+
+/// An operation of a file that moves no bytes to the caller.
+struct FileOp<'f> {
+    core: Held<'f>,
+    state: State<'f>,
+    call: Call,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Write,
+    Sync,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Write => "write",
+            Call::Sync => "sync",
+        }
+    }
+
+    /// Returns offset and length of what is written.
+    fn place(self, op: &OpFuture<'_>) -> Option<(u64, u64)> {
+        match self {
+            Call::Write => Some(op.place()),
+            Call::Sync => None,
+        }
+    }
+}
+
+enum State<'f> {
+    Fault(Option<Error>),
+    Op(OpFuture<'f>),
+}
+
+impl<'f> FileOp<'f> {
+    #[inline]
+    fn new(file: &'f File, call: Call, request: Result<OpRequest>) -> FileOp<'f> {
+        let core = Held::Borrowed(file.core());
+        let state = match request {
+            Ok(request) => State::Op(OpFuture::new(core.target(), request)),
+            Err(error) => State::Fault(Some(error)),
+        };
+        FileOp { core, state, call }
+    }
+
+    #[inline]
+    fn options(&mut self) -> Option<&mut OpRequest> {
+        match &mut self.state {
+            State::Op(op) => op.options(),
+            State::Fault(_) => None,
+        }
+    }
+
+    #[inline]
+    fn set_class(&mut self, class: Class) {
+        if let Some(request) = self.options() {
+            request.class = class;
+        }
+    }
+
+    fn into_owned(self) -> FileOp<'static> {
+        let core = self.core.into_owned();
+        let state = match self.state {
+            State::Fault(fault) => State::Fault(fault),
+            State::Op(op) => State::Op(op.into_owned(core.target())),
+        };
+        FileOp { core, state, call: self.call }
+    }
+
+    fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("path", &self.core.path());
+        match &self.state {
+            State::Op(op) => debug.field("place", &self.call.place(op)),
+            State::Fault(fault) => debug.field("fault", fault),
+        };
+    }
+
+    #[inline]
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.state {
+            State::Op(op) => {
+                let result = std::task::ready!(op.poll_result(context));
+                // What an operation that failed early gives back is the engine's again.
+                drop(op.take_buffer());
+                Poll::Ready(result.map(drop).map_err(|failure| {
+                    let error = failure.into_error(self.call.name(), Some(&self.core));
+                    match self.call.place(op) {
+                        Some((offset, len)) => error.with_range(offset, len),
+                        None => error,
+                    }
+                }))
+            }
+            State::Fault(error) => {
+                let again = || Error::invalid(self.call.name(), "polled again after it had answered");
+                Poll::Ready(Err(error.take().unwrap_or_else(again)))
+            }
+        }
+    }
+}

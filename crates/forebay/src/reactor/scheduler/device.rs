@@ -1,0 +1,311 @@
+//! What all shards of an engine share of one physical device.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::cost::PIECE_COST;
+use super::knee::{Knee, Window};
+use super::write_cost::{EVEN, Mix, WriteCost};
+use crate::base::class::{CLASSES_MAX, Spec, TENANTS_MAX};
+use crate::device::calibration::Calibration;
+use crate::io::op::OpKind;
+
+/// Virtual times: of each class, and of each tenant.
+pub(super) const TAGS: usize = CLASSES_MAX + TENANTS_MAX;
+/// Shares of one cost into virtual time: cost * 2^10 / shares. A u64 lasts for 18 PB with one share.
+pub(super) const TAG_SHIFT: u32 = 10;
+/// Large requests that a quiet device may have in flight, in cost.
+const QUIET_COST_MAX: u64 = 8 << 20;
+/// A window of measuring lasts at least this long, and so many pieces.
+const WINDOW_NS: u64 = 1_000_000;
+const WINDOW_PIECES: u64 = 64;
+/// What a cap may have saved up: how late a shard may look.
+const CAP_BURST_NS: u64 = 2_000_000;
+
+/// That a shard uses the device: its own cache line, which others read only while they find the device contended.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Beat {
+    /// Counts the shard's turns with operations for the device.
+    pub(super) turns: AtomicU64,
+    /// Bit per class that the shard has used lately.
+    pub(super) classes: AtomicU32,
+}
+
+/// One physical device; see [`scheduler`](super).
+#[derive(Debug)]
+pub(crate) struct DeviceScheduler {
+    pub(crate) name: String,
+    /// It began with a calibration.
+    pub(crate) calibrated: bool,
+    /// Bit per class that some shard has used; whoever finds a stale bit clears it. Read once a turn.
+    pub(super) classes: AtomicU32,
+    pub(super) beats: Box<[Beat]>,
+    /// Bit per shard that waits for room or for its turn.
+    pub(super) waiting: AtomicU64,
+    /// Cost that shards hold leases of.
+    leased: AtomicU64,
+    budget: AtomicU64,
+    /// What a write costs beside a read, in sixty-fourths.
+    write_ratio: AtomicU32,
+    pub(super) tags: [AtomicU64; TAGS],
+    /// Virtual time of the device, and within each tenant.
+    pub(super) now: [AtomicU64; 1 + TENANTS_MAX],
+    /// Shards with waiting operations of a class.
+    pub(super) backlog: [AtomicU32; CLASSES_MAX],
+    /// When each cap of a class is used up to, in nanoseconds of the engine's clock.
+    caps: [[AtomicU64; 4]; CLASSES_MAX],
+    window: WindowCounts,
+    found: Mutex<Found>,
+}
+
+/// What is found out of the device while classes compete for it.
+#[derive(Debug)]
+struct Found {
+    knee: Knee,
+    write_cost: WriteCost,
+}
+
+/// What completed, in cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) cost: u64,
+    /// Writes, and syncs, of it.
+    writes: u64,
+    syncs: u64,
+}
+
+impl Done {
+    pub(super) fn add(&mut self, kind: OpKind, cost: u64) {
+        self.cost += cost;
+        match kind {
+            OpKind::Write => self.writes += cost,
+            OpKind::SyncData | OpKind::SyncAll => self.syncs += cost,
+            OpKind::Read | OpKind::Nop => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct WindowCounts {
+    began_ns: AtomicU64,
+    cost: AtomicU64,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+    limited: AtomicBool,
+    late: AtomicBool,
+    met: AtomicU32,
+    missed: AtomicU32,
+}
+
+impl DeviceScheduler {
+    pub(crate) fn new(name: &str, shards: usize, known: Option<&Calibration>) -> DeviceScheduler {
+        let knee = known.map_or_else(Knee::new, |known| Knee::at(u64::from(known.knee_depth) * PIECE_COST));
+        let write_cost = known.map_or(EVEN, |known| (known.write_cost * f64::from(EVEN)).round() as u32);
+        DeviceScheduler {
+            name: name.to_string(),
+            calibrated: known.is_some(),
+            classes: AtomicU32::new(0),
+            beats: (0..shards).map(|_| Beat::default()).collect(),
+            waiting: AtomicU64::new(0),
+            leased: AtomicU64::new(0),
+            budget: AtomicU64::new(knee.budget),
+            write_ratio: AtomicU32::new(write_cost),
+            tags: [const { AtomicU64::new(0) }; TAGS],
+            now: [const { AtomicU64::new(0) }; 1 + TENANTS_MAX],
+            backlog: [const { AtomicU32::new(0) }; CLASSES_MAX],
+            caps: [const { [const { AtomicU64::new(0) }; 4] }; CLASSES_MAX],
+            window: WindowCounts {
+                began_ns: AtomicU64::new(0),
+                cost: AtomicU64::new(0),
+                writes: AtomicU64::new(0),
+                syncs: AtomicU64::new(0),
+                limited: AtomicBool::new(false),
+                late: AtomicBool::new(false),
+                met: AtomicU32::new(0),
+                missed: AtomicU32::new(0),
+            },
+            found: Mutex::new(Found { knee, write_cost: WriteCost::new(write_cost) }),
+        }
+    }
+
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// What a write costs beside a read of the same size.
+    pub(crate) fn write_cost(&self) -> f64 {
+        f64::from(self.write_ratio.load(Ordering::Relaxed)) / f64::from(EVEN)
+    }
+
+    /// What an operation of that kind takes of its class's share, which is `cost` for a read.
+    #[inline]
+    pub(super) fn weigh(&self, kind: OpKind, cost: u64) -> u64 {
+        match kind {
+            OpKind::Write => (cost * u64::from(self.write_ratio.load(Ordering::Relaxed))) / u64::from(EVEN),
+            _ => cost,
+        }
+    }
+
+    /// Room for `cost` more in flight, if there is; on a contended device within the budget.
+    pub(super) fn lease(&self, cost: u64, contended: bool) -> bool {
+        let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
+        let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);
+        self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Takes a lease that there may be no room for.
+    pub(super) fn lease_anyway(&self, cost: u64) {
+        self.leased.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    pub(super) fn give_back(&self, cost: u64) {
+        self.leased.fetch_sub(cost, Ordering::Relaxed);
+    }
+
+    /// Is more leased than there is now?
+    pub(super) fn is_overdrawn(&self) -> bool {
+        self.leased.load(Ordering::Relaxed) > self.budget()
+    }
+
+    /// When a capped class may go on: 0 for now. Takes nothing.
+    pub(super) fn cap_opens_ns(&self, class: usize, spec: &Spec, is_write: bool, now_ns: u64) -> u64 {
+        let dims = if is_write { [1, 3] } else { [0, 2] };
+        let open = |dim: usize| match spec.caps[dim] {
+            0 => 0,
+            _ => self.caps[class][dim].load(Ordering::Relaxed),
+        };
+        let opens_ns = dims.into_iter().map(open).max().unwrap_or(0);
+        if opens_ns <= now_ns { 0 } else { opens_ns }
+    }
+
+    /// Counts an operation against its class's caps: each is a bucket that is used up to a time (virtual scheduling, ITU
+    /// I.371), and an operation goes when that time has come.
+    pub(super) fn charge_caps(&self, class: usize, spec: &Spec, is_write: bool, bytes: u32, now_ns: u64) {
+        let amounts = match is_write {
+            true => [(1, u64::from(bytes)), (3, 1)],
+            false => [(0, u64::from(bytes)), (2, 1)],
+        };
+        for (dim, amount) in amounts {
+            if spec.caps[dim] == 0 {
+                continue;
+            }
+            let takes_ns = u128::from(amount) * 1_000_000_000 / u128::from(spec.caps[dim]);
+            let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
+            let from = |used: u64| used.max(now_ns.saturating_sub(CAP_BURST_NS));
+            let _ = self.caps[class][dim].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                Some(from(used).saturating_add(takes_ns))
+            });
+        }
+    }
+
+    pub(super) fn note_limited(&self) {
+        if !self.window.limited.load(Ordering::Relaxed) {
+            self.window.limited.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn note_late(&self) {
+        self.window.late.store(true, Ordering::Relaxed);
+    }
+
+    /// The time that the device took for a timed operation of a class with a goal.
+    pub(super) fn note_time(&self, ns: u64, goal_ns: u64) {
+        let counter = if ns <= goal_ns { &self.window.met } else { &self.window.missed };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A device that was quiet has no window: the next one begins now.
+    pub(super) fn begin_window(&self, now_ns: u64) {
+        self.window.began_ns.store(now_ns, Ordering::Relaxed);
+        for counter in [&self.window.cost, &self.window.writes, &self.window.syncs] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.window.limited.store(false, Ordering::Relaxed);
+        // What was in flight before says nothing.
+        self.window.late.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds what was completed; whoever finds the window over draws the conclusions.
+    pub(super) fn completed(&self, done: Done, now_ns: u64) {
+        let Done { cost, writes, syncs } = done;
+        for (counter, more) in [(&self.window.writes, writes), (&self.window.syncs, syncs)] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+        let total = self.window.cost.fetch_add(cost, Ordering::Relaxed) + cost;
+        let ns = now_ns.saturating_sub(self.window.began_ns.load(Ordering::Relaxed));
+        if ns < WINDOW_NS || total < WINDOW_PIECES * PIECE_COST {
+            return;
+        }
+        // Whoever else is at it does it.
+        let Ok(mut found) = self.found.try_lock() else { return };
+        let writes = self.window.writes.swap(0, Ordering::Relaxed);
+        let others = self.window.syncs.swap(0, Ordering::Relaxed);
+        let all = self.window.cost.swap(0, Ordering::Relaxed);
+        let mix = Mix { reads: all.saturating_sub(writes + others), writes, others, ns };
+        let window = Window {
+            // By the time that it took, so that what a device can do does not change with what is asked of it.
+            cost: weight(mix, found.write_cost.ratio),
+            ns,
+            limited: self.window.limited.swap(false, Ordering::Relaxed),
+            late: self.window.late.swap(false, Ordering::Relaxed),
+            met: self.window.met.swap(0, Ordering::Relaxed),
+            missed: self.window.missed.swap(0, Ordering::Relaxed),
+        };
+        self.window.began_ns.store(now_ns, Ordering::Relaxed);
+        let tells = found.knee.end_window(&window);
+        if tells {
+            let before = weight(mix, found.write_cost.ratio);
+            found.write_cost.end_window(mix);
+            let after = weight(mix, found.write_cost.ratio);
+            found.knee.reweigh(before, after);
+            self.write_ratio.store(found.write_cost.ratio, Ordering::Relaxed);
+        }
+        self.budget.store(found.knee.budget, Ordering::Relaxed);
+    }
+}
+
+/// What a window's operations cost together, with the ratio.
+fn weight(mix: Mix, ratio: u32) -> u64 {
+    mix.reads + mix.others + mix.writes * u64::from(ratio) / u64::from(EVEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_kept_however_often_a_shard_looks() {
+        let device = DeviceScheduler::new("d", 1, None);
+        let spec = Spec { caps: [10_000_000, 0, 0, 0], ..Spec::default() };
+        for (class, look_ns) in [(3, 10_000), (4, 1_000_000)] {
+            let (mut bytes, mut at) = (0u64, 1_000_000_000);
+            let began = at;
+            while at < began + 1_000_000_000 {
+                while device.cap_opens_ns(class, &spec, false, at) == 0 {
+                    device.charge_caps(class, &spec, false, 4096, at);
+                    bytes += 4096;
+                }
+                at += look_ns;
+            }
+            assert!(bytes.abs_diff(10_000_000) < 100_000, "{bytes} bytes, looking every {look_ns} ns");
+        }
+        assert_eq!(device.cap_opens_ns(3, &spec, true, 0), 0, "writes have no cap");
+    }
+
+    #[test]
+    fn leases_end_with_the_budget_and_one_is_always_had() {
+        let device = DeviceScheduler::new("d", 1, None);
+        assert!(device.lease(100 << 20, true), "the first whatever it costs");
+        assert!(!device.lease(1, true));
+        device.give_back(100 << 20);
+        let mut leased = 0;
+        while device.lease(1 << 12, true) {
+            leased += 1 << 12;
+        }
+        assert!(leased <= device.budget() && leased + (1 << 12) > device.budget());
+        assert!(!device.is_overdrawn());
+    }
+}

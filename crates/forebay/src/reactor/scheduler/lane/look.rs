@@ -1,0 +1,58 @@
+//! Who uses the device: one class, and it is quiet, or several, on whatever shards.
+
+use std::sync::atomic::Ordering;
+
+use super::{ACTIVE_NS, Around, Lane, bit, bits};
+
+/// How often a shard looks who else uses a contended device.
+const LOOK_EVERY_NS: u64 = 1_000_000;
+
+impl Lane {
+    /// A class is in use now; perhaps that makes the device a contended one.
+    pub(in crate::reactor::scheduler) fn note_use(&mut self, class: usize, around: Around<'_>) {
+        self.flows[class].used_ns = around.now_ns;
+        let new = self.active & bit(class) == 0;
+        self.active |= bit(class);
+        if new || around.now_ns.saturating_sub(self.looked_ns) > LOOK_EVERY_NS {
+            self.look_around(around);
+        }
+    }
+
+    /// Who uses the device?
+    #[cold]
+    pub(in crate::reactor::scheduler) fn look_around(&mut self, around: Around<'_>) {
+        let Around { me, now_ns, .. } = around;
+        self.looked_ns = now_ns;
+        let flows = &self.flows;
+        let waiting = self.waiting;
+        let is_active = |class: &usize| {
+            let flow = &flows[*class];
+            flow.in_flight > 0
+                || waiting & bit(*class) != 0
+                || now_ns.saturating_sub(flow.used_ns) < ACTIVE_NS
+        };
+        self.active = bits(self.active).filter(is_active).fold(0, |mask, class| mask | bit(class));
+        self.beat(me).classes.store(self.active, Ordering::Relaxed);
+        let mut all = self.active;
+        for (shard, beat) in self.shared.beats.iter().enumerate() {
+            let (turns, seen_ns) = &mut self.seen[shard];
+            let now_turns = beat.turns.load(Ordering::Relaxed);
+            if *turns != now_turns {
+                (*turns, *seen_ns) = (now_turns, now_ns);
+            }
+            if shard != me && *turns != 0 && now_ns.saturating_sub(*seen_ns) < ACTIVE_NS {
+                all |= beat.classes.load(Ordering::Relaxed);
+            }
+        }
+        // A bit that another shard sets meanwhile may be lost: that shard misses it at its next turn and sets it again.
+        if self.shared.classes.load(Ordering::Relaxed) != all {
+            self.shared.classes.store(all, Ordering::Relaxed);
+        }
+        let contended = all.count_ones() > 1;
+        if contended && !self.contended {
+            self.shared.begin_window(now_ns);
+            self.give_back_surplus();
+        }
+        self.contended = contended;
+    }
+}

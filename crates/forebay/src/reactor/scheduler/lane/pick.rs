@@ -1,0 +1,106 @@
+//! Which of the waiting operations goes next.
+
+use std::sync::atomic::Ordering;
+
+use super::{Around, Asked, Lane, bit, bits, top};
+use crate::base::class::CLASSES_MAX;
+use crate::reactor::scheduler::cost::PIECE_COST;
+use crate::reactor::scheduler::device::TAG_SHIFT;
+use crate::reactor::shard::optable::{Continuation, OpTable};
+
+/// A shard that is ahead lets others catch up for at most so long: a share that is not taken is given away.
+const HOLD_NS_MAX: u64 = 1_000_000;
+/// How far ahead, in pieces.
+const AHEAD_PIECES: u64 = 4;
+/// How far behind.
+const BEHIND_PIECES: u64 = 64;
+
+impl Lane {
+    /// The waiting operation that goes next, out of its queue, if one may go now; else when to look again.
+    pub(in crate::reactor::scheduler) fn pick(
+        &mut self,
+        table: &mut OpTable,
+        around: Around<'_>,
+        look_at_ns: &mut u64,
+    ) -> Option<u32> {
+        let specs = around.specs;
+        // How far a class may be behind: what it missed on a shard that was held up it does not get at the others' cost.
+        let now = self.shared.now[0].load(Ordering::Relaxed);
+        let mut best: Option<(u64, u64, usize)> = None;
+        for class in bits(self.waiting) {
+            let Some(head) = self.flows[class].queue.head() else { continue };
+            let slot = table.slot(head);
+            if matches!(slot.continuation, Continuation::Orphan) {
+                // Nobody wants it any more, and its memory is wanted.
+                return self.pop(class, table);
+            }
+            let asked = Asked::of(slot);
+            let spec = &specs.classes[class];
+            if spec.is_capped() {
+                let opens_ns = self.shared.cap_opens_ns(class, spec, asked.is_write(), around.now_ns);
+                if opens_ns != 0 {
+                    *look_at_ns = (*look_at_ns).min(opens_ns);
+                    self.set_backlogged(class, false);
+                    continue;
+                }
+                if !self.flows[class].backlogged {
+                    self.catch_up(class, specs);
+                    self.set_backlogged(class, true);
+                }
+            }
+            let (place, shares) = top(class, specs);
+            let behind = ((BEHIND_PIECES * PIECE_COST) << TAG_SHIFT) / shares;
+            self.shared.tags[place].fetch_max(now.saturating_sub(behind), Ordering::Relaxed);
+            let tag = |place: usize| self.shared.tags[place].load(Ordering::Relaxed);
+            let key = (tag(place), tag(class), class);
+            best = Some(best.map_or(key, |best| best.min(key)));
+        }
+        let (_, _, class) = best?;
+        let head = self.flows[class].queue.head()?;
+        let cost = self.cost(Asked::of(table.slot(head)));
+        let held = self.is_held_back(class, around, look_at_ns);
+        if held || !(self.is_owed(class, specs) || self.has_room(cost)) {
+            self.shared.waiting.fetch_or(1 << around.me, Ordering::Relaxed);
+            return None;
+        }
+        self.pop(class, table)
+    }
+
+    fn pop(&mut self, class: usize, table: &mut OpTable) -> Option<u32> {
+        let index = self.flows[class].queue.pop_front(table)?;
+        if self.flows[class].queue.head().is_none() {
+            self.waiting &= !bit(class);
+            self.set_backlogged(class, false);
+        }
+        Some(index)
+    }
+
+    /// Is this shard's best ahead of what waits on others? Then those go first, for a while.
+    fn is_held_back(&mut self, class: usize, around: Around<'_>, look_at_ns: &mut u64) -> bool {
+        if self.shared.beats.len() == 1 || !self.contended {
+            return false;
+        }
+        let shared = &self.shared;
+        let specs = around.specs;
+        let tag = |class: usize| shared.tags[top(class, specs).0].load(Ordering::Relaxed);
+        let behind = (0..CLASSES_MAX)
+            .filter(|&class| shared.backlog[class].load(Ordering::Relaxed) > 0)
+            .map(tag)
+            .min();
+        let ahead = AHEAD_PIECES * PIECE_COST;
+        let ahead = (ahead << TAG_SHIFT) / top(class, specs).1;
+        let Some(behind) = behind.filter(|behind| tag(class) > behind.saturating_add(ahead)) else {
+            self.held = None;
+            return false;
+        };
+        // Those that do not get on meanwhile, on a shard that is held up say, are not waited for.
+        let since_ns = self.held.filter(|held| held.1 == behind).map_or(around.now_ns, |held| held.0);
+        self.held = Some((since_ns, behind));
+        let until_ns = since_ns + HOLD_NS_MAX;
+        if around.now_ns >= until_ns {
+            return false;
+        }
+        *look_at_ns = (*look_at_ns).min(until_ns);
+        true
+    }
+}

@@ -1,0 +1,281 @@
+//! A shard's lanes: one for each physical device that it works with.
+
+use std::sync::atomic::Ordering;
+
+use super::cost::PIECE_BYTES;
+use super::lane::{Around, Asked, Counts, Lane};
+use crate::base::class::Specs;
+use crate::handle::engine::EngineShared;
+use crate::reactor::shard::clock::Clock;
+use crate::reactor::shard::optable::{OpTable, Slot};
+
+/// What becomes of an operation that wants to go to its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It goes, and nothing is counted.
+    Pass,
+    /// It goes, and is counted when it went.
+    Count,
+    /// It waits in its class's queue.
+    Wait,
+}
+
+/// No device and class is the quiet one.
+const NONE: u32 = u32::MAX;
+const NO_LANE: u16 = u16::MAX;
+/// Nothing to look at later.
+const NEVER: u64 = u64::MAX;
+
+/// All lanes of a shard, and the one device and class, if there is one, whose small operations pass without a look.
+pub(crate) struct Lanes {
+    quiet: u32,
+    quiet_lane: usize,
+    version: u32,
+    /// By the device's number; several numbers may be one physical device.
+    places: Vec<u16>,
+    list: Vec<Lane>,
+    specs: Specs,
+    /// Operations in all queues.
+    waiting: u32,
+    look_at_ns: u64,
+    /// At the shard's end nothing waits any more.
+    open: bool,
+}
+
+/// The shard that asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Here<'s> {
+    pub(crate) engine: &'s EngineShared,
+    pub(crate) clock: &'s Clock,
+    pub(crate) me: usize,
+}
+
+impl Here<'_> {
+    fn now_ns(&self) -> u64 {
+        self.clock.ns(self.clock.now())
+    }
+}
+
+#[inline]
+fn key(device: u16, slot: &Slot) -> u32 {
+    u32::from(device) << 8 | u32::from(slot.class.0)
+}
+
+impl Lanes {
+    pub(crate) fn new() -> Lanes {
+        Lanes {
+            quiet: NONE,
+            quiet_lane: 0,
+            version: 0,
+            places: Vec::new(),
+            list: Vec::new(),
+            specs: Specs::default(),
+            waiting: 0,
+            look_at_ns: NEVER,
+            open: false,
+        }
+    }
+
+    /// Operations that wait for their turn.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// When an operation that waits may go although nothing completes until then.
+    #[inline]
+    pub(crate) fn look_at_ns(&self) -> Option<u64> {
+        (self.waiting > 0 && self.look_at_ns != NEVER).then_some(self.look_at_ns)
+    }
+
+    /// Before a turn's operations: is what was quiet still so?
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, here: Here<'_>) {
+        if self.list.is_empty() {
+            return;
+        }
+        if self.quiet != NONE {
+            let lane = &self.list[self.quiet_lane];
+            let beat = lane.beat(here.me);
+            // Only this shard writes it: no need for an atomic addition.
+            beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            if lane.shared.classes.load(Ordering::Relaxed) == lane.active
+                && self.version == here.engine.classes.version()
+            {
+                return;
+            }
+        }
+        self.begin_loud_turn(here);
+    }
+
+    #[cold]
+    fn begin_loud_turn(&mut self, here: Here<'_>) {
+        let now_ns = here.now_ns();
+        self.renew_specs(here.engine);
+        self.end_quiet(here.me, now_ns);
+        for lane in &mut self.list {
+            lane.begin_turn(now_ns);
+        }
+        self.look_at_ns = NEVER;
+    }
+
+    /// The quiet class was in use until now, though nobody wrote the time down.
+    fn end_quiet(&mut self, me: usize, now_ns: u64) {
+        if self.quiet != NONE {
+            let class = (self.quiet & 0xff) as usize % crate::base::class::CLASSES_MAX;
+            let around = Around { me, now_ns, specs: &self.specs };
+            self.list[self.quiet_lane].note_use(class, around);
+            self.list[self.quiet_lane].look_around(around);
+            self.quiet = NONE;
+        }
+    }
+
+    fn renew_specs(&mut self, engine: &EngineShared) {
+        if self.version != engine.classes.version() {
+            (self.specs, self.version) = engine.classes.specs();
+        }
+    }
+
+    /// May this operation go to its device? Costs a comparison where the device is quiet.
+    #[inline]
+    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: Here<'_>) -> Admission {
+        if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
+            return Admission::Pass;
+        }
+        self.admit_loud(device, slot, here)
+    }
+
+    #[cold]
+    fn admit_loud(&mut self, device: u16, slot: &Slot, here: Here<'_>) -> Admission {
+        let now_ns = here.now_ns();
+        self.renew_specs(here.engine);
+        let place = self.lane_of(device, here.engine, now_ns);
+        if key(device, slot) != self.quiet {
+            self.end_quiet(here.me, now_ns);
+        }
+        let around = Around { me: here.me, now_ns, specs: &self.specs };
+        let Some(lane) = self.list.get_mut(place) else { return Admission::Pass };
+        let admission = match lane.admit(Asked::of(slot), around) {
+            Admission::Wait if self.open => Admission::Count,
+            admission => admission,
+        };
+        let alone = lane.active == 1 << slot.class.index() && self.list.iter().all(Lane::is_calm);
+        if alone && !self.specs.classes[slot.class.index()].is_capped() && admission != Admission::Wait {
+            (self.quiet, self.quiet_lane) = (key(device, slot), place);
+        }
+        admission
+    }
+
+    /// Where the lane of a device is; the first use of a device makes it.
+    fn lane_of(&mut self, device: u16, engine: &EngineShared, now_ns: u64) -> usize {
+        if let Some(&place) = self.places.get(usize::from(device))
+            && place != NO_LANE
+        {
+            return usize::from(place);
+        }
+        let Some(shared) = engine.scheduler_of(device) else { return usize::MAX };
+        if self.places.len() <= usize::from(device) {
+            self.places.resize(usize::from(device) + 1, NO_LANE);
+        }
+        let known = self.list.iter().position(|lane| std::sync::Arc::ptr_eq(&lane.shared, &shared));
+        let place = known.unwrap_or_else(|| {
+            self.list.push(Lane::new(shared, now_ns));
+            self.list.len() - 1
+        });
+        self.places[usize::from(device)] = place as u16;
+        place
+    }
+
+    fn place(&self, device: u16) -> Option<usize> {
+        self.places
+            .get(usize::from(device))
+            .filter(|&&place| place != NO_LANE)
+            .map(|&place| usize::from(place))
+    }
+
+    /// Lets an operation wait that was not admitted.
+    #[cold]
+    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: Here<'_>) {
+        let Some(place) = self.place(device) else { return };
+        self.list[place].enqueue(table, index, here.now_ns());
+        self.waiting += 1;
+        self.quiet = NONE;
+    }
+
+    /// The operation that goes next of those that wait, if one may go now.
+    #[cold]
+    pub(crate) fn pick(&mut self, table: &mut OpTable, here: Here<'_>) -> Option<u32> {
+        let around = Around { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+        let look_at_ns = &mut self.look_at_ns;
+        let index = self
+            .list
+            .iter_mut()
+            .filter(|lane| lane.is_waiting())
+            .find_map(|lane| lane.pick(table, around, look_at_ns))?;
+        self.waiting -= 1;
+        Some(index)
+    }
+
+    /// The longest piece that may go to a device as one request.
+    #[inline]
+    pub(crate) fn piece_bytes(&self, device: u16, grain: u32) -> u32 {
+        self.place(device).map_or(u32::MAX, |place| self.list[place].piece_bytes(grain))
+    }
+
+    /// Counts an operation of `bytes` that went to the device; answers what its slot keeps.
+    #[cold]
+    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: Here<'_>) -> u32 {
+        let Some(place) = self.place(device) else { return 0 };
+        let around = Around { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+        self.list[place].charge(Asked { bytes, ..Asked::of(slot) }, around)
+    }
+
+    /// Counts an operation that was charged and came back.
+    #[cold]
+    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: Here<'_>) {
+        let cost = std::mem::take(&mut slot.charge);
+        let Some(place) = self.place(slot.device) else { return };
+        let lane = &mut self.list[place];
+        lane.complete(slot.class.index(), slot.kind, cost, here.now_ns());
+        let goal_ns = self.specs.classes[slot.class.index()].goal_ns;
+        if let Some(ns) = device_ns.filter(|_| lane.contended && goal_ns != 0) {
+            lane.shared.note_time(ns, goal_ns);
+        }
+    }
+
+    /// After a turn's operations: gives others what this shard does not use, and answers whom to wake, a bit a shard.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, here: Here<'_>) -> u64 {
+        if self.quiet != NONE {
+            return 0;
+        }
+        let busy = self.list.iter_mut().filter(|lane| lane.contended || lane.is_waiting());
+        busy.fold(0, |wake, lane| wake | lane.end_turn(here.me))
+    }
+
+    /// From now on everything goes at once: the shard is ending.
+    pub(crate) fn open(&mut self) {
+        self.open = true;
+        self.quiet = NONE;
+    }
+
+    /// Forgets what waits, after each operation was ended another way, and gives all leases back.
+    pub(crate) fn retire(&mut self, me: usize) {
+        self.waiting = 0;
+        self.quiet = NONE;
+        self.list.iter_mut().for_each(|lane| lane.retire(me));
+    }
+
+    /// What was counted, by the device's name and the class.
+    pub(crate) fn counts(&self) -> Vec<(String, usize, Counts)> {
+        let of_lane = |lane: &Lane| {
+            let name = lane.shared.name.clone();
+            lane.counts().map(|(class, counts)| (name.clone(), class, counts)).collect::<Vec<_>>()
+        };
+        self.list
+            .iter()
+            .flat_map(of_lane)
+            .filter(|(_, _, counts)| counts.received > 0 || counts.queued > 0)
+            .collect()
+    }
+}

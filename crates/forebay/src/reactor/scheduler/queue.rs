@@ -1,0 +1,44 @@
+//! Operations that wait, linked through their slots of the op table: no memory of their own, and so no limit of their own.
+
+use crate::reactor::shard::optable::{NIL, OpTable};
+
+/// A list of slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    head: u32,
+    tail: u32,
+}
+
+impl Queue {
+    pub(super) const EMPTY: Queue = Queue { head: NIL, tail: NIL };
+
+    pub(super) fn head(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    pub(super) fn push_back(&mut self, table: &mut OpTable, index: u32) {
+        table.slot(index).set_link(NIL);
+        match self.tail {
+            NIL => self.head = index,
+            tail => table.slot(tail).set_link(index),
+        }
+        self.tail = index;
+    }
+
+    pub(super) fn push_front(&mut self, table: &mut OpTable, index: u32) {
+        table.slot(index).set_link(self.head);
+        if self.tail == NIL {
+            self.tail = index;
+        }
+        self.head = index;
+    }
+
+    pub(super) fn pop_front(&mut self, table: &mut OpTable) -> Option<u32> {
+        let index = self.head()?;
+        self.head = table.slot(index).link();
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        Some(index)
+    }
+}

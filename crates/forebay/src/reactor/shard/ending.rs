@@ -1,0 +1,171 @@
+//! A shard's end: tasks are cancelled, operations drained or leaked, files let go of, and whoever waits is told.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::base::priority;
+use crate::driver::Wait;
+use crate::io::op::{OpFailure, OpOutcome};
+use crate::ops::read_many;
+use crate::ops::walk;
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::optable::{Continuation, OpKey, SlotState};
+
+/// How a shard ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Operations whose completion was not seen before the deadline; their memory and files are leaked.
+    pub(crate) leaked: usize,
+}
+
+impl Shard {
+    /// Cancel all, drain with a deadline, leak what is left.
+    pub(crate) fn end(&self) -> Ended {
+        self.inbox.close(false);
+        self.end_tasks(u32::MAX);
+        // Before the operations: or each request of a batch that ends now would begin the next one.
+        read_many::refuse_all(self, OpFailure::EngineClosed);
+        walk::refuse_all(self, OpFailure::EngineClosed);
+        self.fail_unsubmitted();
+        let flying = self.ops.with(|ops| ops.table.live_keys());
+        for &key in &flying {
+            self.cancel_in_flight(key);
+        }
+        let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
+        loop {
+            let in_flight = self.ops.with(|ops| ops.in_flight);
+            if in_flight == 0 {
+                break;
+            }
+            let left = Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())));
+            if left.is_zero() {
+                break;
+            }
+            self.take_word();
+            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left), in_flight });
+            // Short transfers and the syncs of durable writes go on to their end.
+            self.submit_staged();
+        }
+        self.inbox.foreign.close(|node| self.heed(node));
+        let leaked = self.leak_in_flight(OpFailure::EngineClosed);
+        self.drain_files(false);
+        if leaked == 0 {
+            self.driver.with(|driver| driver.retire());
+        }
+        self.end_tasks(u32::MAX);
+        Ended { leaked }
+    }
+
+    /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
+    /// freed, and each step runs whatever the ones before it did.
+    pub(crate) fn end_lost(&self) {
+        let steps: [&dyn Fn(); 7] = [
+            &|| self.inbox.close(true),
+            &|| self.end_tasks(10_000),
+            &|| {
+                self.inbox.foreign.close(|node| {
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
+                })
+            },
+            &|| read_many::refuse_all(self, OpFailure::ShardLost),
+            &|| walk::refuse_all(self, OpFailure::ShardLost),
+            &|| {
+                self.leak_in_flight(OpFailure::ShardLost);
+            },
+            &|| self.drain_files(true),
+        ];
+        for step in steps {
+            let _ = catch_unwind(AssertUnwindSafe(step));
+        }
+    }
+
+    /// Lets go of all files, and tells those who wait for their close; one that the device may use stays open.
+    fn drain_files(&self, keep_all: bool) {
+        let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
+        for (core, in_use) in drained {
+            core.entry_gone_from(in_use || keep_all);
+        }
+    }
+
+    /// Drops every task's future on this thread, where it was polled. `patience`: looks at an empty queue after which
+    /// it gives up on tasks that nobody brings.
+    fn end_tasks(&self, mut patience: u32) {
+        self.executor.close();
+        loop {
+            while let Some(runnable) = self.inbox.pop_runnable() {
+                self.executor.push(runnable);
+            }
+            if self.executor.is_idle() && self.executor.task_count() == 0 {
+                break;
+            }
+            if self.executor.is_idle() {
+                // A waker on another thread is between taking the task and pushing it.
+                if patience == 0 {
+                    break;
+                }
+                let looks = priority::let_others_run(self.engine.config.is_real_time());
+                patience = patience.saturating_sub(looks);
+                continue;
+            }
+            self.executor.run(self);
+        }
+    }
+
+    /// Operations that the device has not seen fail now; nothing of theirs is lost.
+    fn fail_unsubmitted(&self) {
+        for key in self.ops.with(|ops| ops.table.live_keys()) {
+            if self.ops.with(|ops| ops.table.slot(key.index).state) == SlotState::Staged {
+                self.finish_with(key.index, OpFailure::EngineClosed);
+            }
+        }
+        let me = self.index();
+        self.ops.with(|ops| {
+            ops.forget_staged(me);
+            ops.lanes.open();
+        });
+    }
+
+    fn cancel_in_flight(&self, key: OpKey) {
+        let cancel = self.ops.with(|ops| {
+            let slot = ops.table.slot(key.index);
+            let cancel = slot.state == SlotState::InFlight && !slot.cancelling;
+            slot.cancelling |= cancel;
+            cancel
+        });
+        if cancel {
+            self.driver.with(|driver| driver.cancel(key));
+        }
+    }
+
+    /// The device did not answer in time: its memory and files stay as they are for ever, and whoever waits is told.
+    pub(crate) fn leak_in_flight(&self, failure: OpFailure) -> usize {
+        let keys = self.ops.with(|ops| ops.table.live_keys());
+        let mut leaked = 0;
+        for key in keys {
+            let (in_flight, buffer, continuation) = self.ops.with(|ops| {
+                let slot = ops.table.slot(key.index);
+                let buffer = slot.buffer.take();
+                let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+                (slot.state == SlotState::InFlight, buffer, continuation)
+            });
+            if in_flight {
+                leaked += 1;
+                // The kernel may still write here.
+                std::mem::forget(buffer);
+            }
+            match continuation {
+                Continuation::Remote(cell) => {
+                    // A waker that panics must not keep the others from their answers.
+                    let _ = catch_unwind(AssertUnwindSafe(|| cell.finish(OpOutcome::failed(failure))));
+                }
+                Continuation::Wake(waker) => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                }
+                Continuation::Task(task) => self.executor.wake_task(task),
+                Continuation::Batch { .. } | Continuation::Walk { .. } | Continuation::Orphan => {}
+            }
+        }
+        leaked
+    }
+}

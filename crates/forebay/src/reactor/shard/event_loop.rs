@@ -1,0 +1,352 @@
+//! The shard's turns: look for news, run tasks, submit, wait, take completions.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::base::health::Degradation;
+use crate::driver::Wait;
+use crate::handle::file::CloseNode;
+use crate::io::op::{OpFailure, OpOutcome};
+use crate::ops::read_many::{self, Batch};
+use crate::ops::walk;
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::clock::Ticks;
+use crate::reactor::shard::ending::Ended;
+use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::inbox::{MESSAGES_PER_TURN, Message};
+use crate::reactor::shard::optable::{Continuation, NO_FILE};
+use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+
+/// A wait for several completions ends with one after this long.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// With at least `IN_FLIGHT_SEVERAL` operations in flight the shard waits for a quarter of them, else for one: the timer
+/// that bounds a wait for several costs more than the wake-ups it saves when few are in flight (at depth 8 on a disk
+/// 5.95 us of processor time a read instead of 4.98).
+const IN_FLIGHT_PER_WAIT: u32 = 4;
+const IN_FLIGHT_SEVERAL: u32 = 16;
+
+/// By default an idle shard looks for messages only where the device answers faster than this: on zram that doubles lone
+/// reads from Tokio, on a disk of 45 us it cost a fifth of them.
+const FAST_DEVICE_NS: u64 = 20_000;
+/// After so many useless spins in a row the pause between tries grows no more: 128 waits.
+const USELESS_SPINS_MAX: u16 = 7;
+
+/// Whether spinning before sleeping pays at the moment.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Spin {
+    /// Waits that may not spin, after spinning was useless.
+    pause: u16,
+    /// Useless spins in a row.
+    useless: u16,
+}
+
+impl Shard {
+    /// The thread's life until the engine closes.
+    pub(crate) fn run(&self) -> Ended {
+        while !self.inbox.is_ending() {
+            let wait = self.work();
+            self.rest(wait);
+        }
+        self.end()
+    }
+
+    /// The first half of a turn: everything there is to do. Answers how long to wait for more.
+    #[inline]
+    pub(crate) fn work(&self) -> Wait {
+        self.counters.turns.set(self.counters.turns.get() + 1);
+        self.take_messages();
+        self.take_word();
+        self.wake_sleepers();
+        read_many::retry_blocked(self);
+        self.executor.run(self);
+        walk::turn(self);
+        self.submit_staged();
+        self.walks.with(|walks| walks.has_staged = false);
+        self.choose_wait()
+    }
+
+    /// The second half of a turn: waits in the driver and takes what came.
+    #[inline]
+    pub(crate) fn rest(&self, wait: Wait) {
+        self.take_completions(wait);
+        self.hurry_walks();
+        self.inbox.awake();
+    }
+
+    /// What steps asked for goes to the device before tasks run; without any that are ready the next turn is soon enough.
+    #[inline]
+    fn hurry_walks(&self) {
+        for _ in 0..walk::HOPS_PER_TURN {
+            if self.executor.is_idle() || !self.walks.with(|walks| std::mem::take(&mut walks.has_staged)) {
+                break;
+            }
+            self.submit_staged();
+            self.take_completions(Wait::Poll);
+        }
+    }
+
+    fn take_messages(&self) {
+        self.late_calls.look(&self.inbox);
+        let mut taken = 0;
+        while taken < MESSAGES_PER_TURN {
+            // A full op table leaves messages in the inbox, whose senders wait in turn.
+            if self.ops.with(|ops| ops.is_full()) {
+                break;
+            }
+            match self.inbox.pop() {
+                Some(Message::Op(cell)) => self.begin_remote(cell),
+                Some(Message::Batch(batch)) => read_many::begin(self, batch),
+                Some(Message::Walks(batch)) => walk::begin_batch(self, &batch),
+                Some(Message::Call(call)) => call(self),
+                None => break,
+            }
+            taken += 1;
+        }
+        self.late_calls.take(&self.inbox, taken, |call| call(self));
+        self.inbox.tell_room();
+        for _ in 0..MESSAGES_PER_TURN {
+            match self.inbox.pop_runnable() {
+                Some(runnable) => self.executor.push(runnable),
+                None => break,
+            }
+        }
+    }
+
+    /// Reads what destructors on other threads left.
+    pub(super) fn take_word(&self) {
+        let capacity = self.ops.with(|ops| ops.table.capacity());
+        self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));
+        if !self.inbox.dropped_walks.is_empty() {
+            let capacity = self.walks.with(|walks| walks.capacity());
+            self.inbox.dropped_walks.take(capacity, |index| walk::drop_walk_at(self, index));
+        }
+        self.inbox.foreign.take_all(|node| self.heed(node));
+    }
+
+    pub(super) fn heed(&self, node: NonNull<ForeignNode>) {
+        // SAFETY: nodes in the list are live, and this call owns what they begin.
+        match unsafe { node.as_ref() }.kind {
+            NodeKind::Remote => {
+                // SAFETY: a node of this kind comes from `RemoteCell::queue` or `cancel`, and is taken once.
+                let (cell, cancelled) = unsafe { RemoteCell::from_node(node) };
+                match (cell.key(), cancelled) {
+                    (Some(key), true) => self.drop_op(key),
+                    (Some(key), false) => self.adopt(cell, key),
+                    // Its message has not come yet; it will find the mark.
+                    (None, _) => {}
+                }
+            }
+            NodeKind::File => {
+                // SAFETY: a node of this kind is the first field of a `CloseNode` that was pushed once.
+                let core = unsafe { CloseNode::take(node) };
+                let file = core.table_index(self.index());
+                // Given up first: when the entry goes below, whoever waits for the close finds the descriptor closed.
+                // The entry, if there is one, keeps the file.
+                drop(core);
+                if self.files.with(|files| files.close(file)) {
+                    self.remove_file(file);
+                }
+            }
+            NodeKind::Batch => {
+                // SAFETY: a node of this kind comes from `Batch::queue`, and is taken once.
+                let batch = unsafe { Batch::from_node(node) };
+                read_many::resume(self, &batch);
+            }
+            NodeKind::Walks => {
+                // SAFETY: a node of this kind comes from `walk::Batch::tell_shard`, and is taken once.
+                let batch = unsafe { walk::Batch::from_node(node) };
+                walk::resume(self, &batch);
+            }
+        }
+    }
+
+    fn begin_remote(&self, cell: RemotePtr) {
+        // SAFETY: the cell was just popped from the inbox.
+        let Some(sent) = (unsafe { cell.take_request() }) else { return };
+        if cell.is_cancelled() {
+            return;
+        }
+        let file = match sent.file.as_ref().map_or(Ok(NO_FILE), |core| self.enter_file(core)) {
+            Ok(file) => file,
+            Err(failure) => {
+                return cell.finish(OpOutcome { result: Err(failure), buffer: sent.request.buffer });
+            }
+        };
+        let mut request = sent.request;
+        let kept = cell.clone();
+        match self.stage(file, &mut request, || Continuation::Remote(kept)) {
+            Some(key) => cell.set_key(key),
+            None => {
+                // `take_messages` looked for room first, so this is for a table that filled up in between.
+                self.leave_file(file);
+                let result = Err(OpFailure::Errno(libc::EAGAIN));
+                cell.finish(OpOutcome { result, buffer: request.buffer });
+            }
+        }
+    }
+
+    fn wake_sleepers(&self) {
+        if self.timers.with(|timers| timers.is_empty()) {
+            return;
+        }
+        let now = self.clock.now();
+        while let Some(waker) = self.timers.with(|timers| timers.pop_due(now)) {
+            waker.wake();
+        }
+    }
+
+    /// Sleep, and for how long and how many completions? Never while there is anything to do.
+    #[inline]
+    fn choose_wait(&self) -> Wait {
+        let has_arrivals = self.walks.with(|walks| walks.has_arrivals());
+        if has_arrivals || !self.executor.is_idle() || !self.inbox.is_quiet() {
+            return Wait::Poll;
+        }
+        // Nothing would end a sleep when the device is done.
+        if self.driver.with(|driver| driver.is_polling()) {
+            return Wait::Poll;
+        }
+        let (in_flight, starved, look_at_ns) = self
+            .ops
+            .with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.lanes.look_at_ns()));
+        if self.spin_until_news(in_flight) {
+            return Wait::Poll;
+        }
+        self.inbox.about_to_sleep();
+        if !self.inbox.is_quiet() {
+            return Wait::Poll;
+        }
+        if in_flight == 0 {
+            self.ops.with(|ops| ops.table.shrink());
+            self.walks.with(|walks| walks.shrink());
+        }
+        let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
+            Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
+        });
+        // Waiting only for memory: a foreign return wakes us, but one that this thread's own tasks make does not,
+        // so look again soon.
+        let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
+        // A capped class, or one that lets others catch up, goes on by itself.
+        let limit = look_at_ns.map_or(limit, |at_ns| {
+            let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
+            limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
+        });
+        let completions = if in_flight < IN_FLIGHT_SEVERAL { 1 } else { in_flight / IN_FLIGHT_PER_WAIT };
+        Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit, in_flight }
+    }
+
+    /// Looks for completions and messages for a short while before sleeping; a wake-up costs more than that when
+    /// news is near. Stops trying for a while when it did not pay.
+    #[inline]
+    fn spin_until_news(&self, in_flight: u32) -> bool {
+        let (limit, state) = match in_flight {
+            // Beside a device that is slower than a wake-up it would only take the processor from the program.
+            0 if self.engine.config.spin.is_none() && self.device_ns.get() > FAST_DEVICE_NS => return false,
+            0 => (self.engine.spin_idle, &self.spin_idle),
+            _ => (self.engine.spin_flying, &self.spin_flying),
+        };
+        if limit == 0 || in_flight > IN_FLIGHT_PER_WAIT {
+            return false;
+        }
+        let mut spin = state.get();
+        if spin.pause > 0 {
+            spin.pause -= 1;
+            state.set(spin);
+            return false;
+        }
+        // What was staged in this turn must be with the device while we look.
+        if in_flight > 0 {
+            self.take_completions(Wait::Poll);
+            // A step may have asked for more, which goes out with the next turn.
+            if !self.executor.is_idle() || self.walks.with(|walks| walks.has_staged || walks.has_arrivals()) {
+                return true;
+            }
+        }
+        self.counters.spins.set(self.counters.spins.get() + 1);
+        let began = self.clock.now();
+        let useful = loop {
+            if !self.inbox.is_quiet()
+                || (in_flight > 0 && self.driver.with(|driver| driver.has_completions()))
+            {
+                break true;
+            }
+            if self.clock.now().wrapping_sub(began) > limit {
+                break false;
+            }
+            std::hint::spin_loop();
+        };
+        if useful {
+            self.counters.spins_useful.set(self.counters.spins_useful.get() + 1);
+            spin.useless = 0;
+        } else {
+            spin.useless = (spin.useless + 1).min(USELESS_SPINS_MAX);
+            spin.pause = 1 << spin.useless;
+        }
+        state.set(spin);
+        useful
+    }
+
+    pub(super) fn take_completions(&self, wait: Wait) {
+        let mut batch = self.completed.with(std::mem::take);
+        let reaped =
+            self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
+        if let Err(error) = reaped {
+            self.tell_driver_failure(&error);
+        }
+        if !batch.is_empty() {
+            // Read once for all, and only if some operation's times are taken.
+            let mut now = None;
+            for (key, result) in batch.drain(..) {
+                self.completed(key, result, &mut now);
+            }
+            if self.walks.with(|walks| walks.has_arrivals()) {
+                walk::run(self);
+            }
+        }
+        // Given back for its capacity, so that a turn allocates nothing.
+        self.completed.with(|kept| *kept = batch);
+    }
+
+    /// Tells what the driver says of a failure, or else the failure itself.
+    #[cold]
+    fn tell_driver_failure(&self, error: &std::io::Error) {
+        if !self.tell_degradations() {
+            let why = format!("waiting for completions failed: {error}");
+            self.engine.degrade_once("driver", &why, "report this");
+        }
+    }
+
+    /// Tells what the driver has to say, if anything.
+    #[cold]
+    pub(super) fn tell_degradations(&self) -> bool {
+        let told = self.driver.with(|driver| driver.degradations());
+        for Degradation { what, why, remedy } in &told {
+            self.engine.degrade_once(what, why, remedy);
+        }
+        !told.is_empty()
+    }
+
+    /// A request came back from the polled ring undone, and goes the ordinary way; so do the file's later ones.
+    #[cold]
+    pub(super) fn tell_not_pollable(&self) {
+        self.counters.polls_refused.set(self.counters.polls_refused.get() + 1);
+        self.engine.degrade_once(
+            "polled I/O",
+            "the file system or device took no polled request; completions come by interrupt",
+            "use a file system that polls (ext4, XFS, btrfs) on a device with poll queues",
+        );
+    }
+
+    /// Registers a sleeping task's waker; returns the number that renews or removes it.
+    pub(crate) fn set_timer(&self, deadline: Ticks, id: Option<u64>, waker: &std::task::Waker) -> u64 {
+        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        let waker = waker.clone();
+        let (id, old) = self.timers.with(|timers| timers.set(deadline, id, waker));
+        drop(old);
+        id
+    }
+
+    pub(crate) fn remove_timer(&self, deadline: Ticks, id: u64) {
+        drop(self.timers.with(|timers| timers.remove(deadline, id)));
+    }
+}

@@ -1,0 +1,294 @@
+//! The shard's own executor: tasks that run next to the device, in run queues per class.
+
+mod guarded;
+mod queues;
+mod stalls;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::base::class::Class;
+use crate::base::pending::Sender;
+use crate::io::stats::Stall;
+use crate::reactor::shard::clock::{Clock, Ticks};
+use crate::reactor::shard::inbox::Inbox;
+use crate::reactor::shard::local::LocalCell;
+use crate::reactor::shard::{self, Shard};
+use crate::reactor::watch::Beat;
+use guarded::Guarded;
+use queues::Queues;
+use stalls::Stalls;
+
+pub(crate) use guarded::Abort;
+
+/// What the executor knows of a task.
+#[derive(Debug)]
+pub(crate) struct TaskMeta {
+    class: Class,
+    /// Place in the list of tasks.
+    index: u32,
+}
+
+/// A task that is ready to be polled once.
+pub(crate) type Runnable = async_task::Runnable<TaskMeta>;
+
+/// Polls after which completions and the inbox get their turn.
+const POLLS_PER_TURN: u32 = 256;
+/// The clock is read once in so many polls.
+const POLLS_PER_CLOCK: u32 = 16;
+/// Time after which completions and the inbox get their turn, and after which `yield_if_needed` yields.
+pub(crate) const SLICE_NS: u64 = 200_000;
+
+/// The tasks of one shard.
+pub(crate) struct Executor {
+    queues: LocalCell<Queues>,
+    /// Every task that is not over, so that closing can cancel it; the index is in the task's future.
+    tasks: LocalCell<Tasks>,
+    slice: Ticks,
+    /// When the clock was first read in this turn: most turns are short and never read it.
+    slice_began: Cell<Option<Ticks>>,
+    /// The task that runs now.
+    current: Cell<u32>,
+    /// A poll that takes longer is noticed.
+    stall: Ticks,
+    stalls: LocalCell<Stalls>,
+    /// Told of every poll, for back-traces of long ones.
+    beat: Beat,
+    /// A task gave way: the turn's tasks have had their share.
+    yielded: Cell<bool>,
+}
+
+const NO_TASK: u32 = u32::MAX;
+
+struct Tasks {
+    slots: Vec<Option<Known>>,
+    /// The type of the future that each place had last.
+    names: Vec<&'static str>,
+    free: Vec<usize>,
+    closed: bool,
+}
+
+/// A task that is not over.
+struct Known {
+    task: async_task::Task<(), TaskMeta>,
+    /// What operations of the task are woken with: kept once here instead of counted for every operation.
+    waker: Waker,
+}
+
+impl Executor {
+    pub(crate) fn new(clock: &Clock, stall_ns: u64, beat: Beat) -> Executor {
+        Executor {
+            queues: LocalCell::new(Queues::new()),
+            tasks: LocalCell::new(Tasks {
+                slots: Vec::new(),
+                names: Vec::new(),
+                free: Vec::new(),
+                closed: false,
+            }),
+            slice: clock.ticks(SLICE_NS),
+            slice_began: Cell::new(None),
+            current: Cell::new(NO_TASK),
+            stall: clock.ticks(stall_ns),
+            stalls: LocalCell::new(Stalls::default()),
+            beat,
+            yielded: Cell::new(false),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.with(|queues| queues.is_empty())
+    }
+
+    /// Tasks that are not over.
+    pub(crate) fn task_count(&self) -> usize {
+        self.tasks.with(|tasks| tasks.slots.len() - tasks.free.len())
+    }
+
+    #[inline]
+    pub(crate) fn push(&self, runnable: Runnable) {
+        self.queues.with(|queues| queues.push(runnable));
+    }
+
+    /// Starts a task; its result goes to `answer`. A closed executor drops both, which answers for itself.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        inbox: &Arc<Inbox>,
+        class: Class,
+        future: impl Future<Output = T> + 'static,
+        answer: Sender<T>,
+        abort: Arc<Abort>,
+    ) {
+        let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else {
+            // In this order, and with a panic caught, as for a task that had begun.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            return drop(answer);
+        };
+        let name = std::any::type_name_of_val(&future);
+        self.tasks.with(|tasks| tasks.names[index] = name);
+        let home = inbox.clone();
+        let future = Guarded::new(future, answer, index, abort);
+        let schedule = move |runnable: Runnable| schedule(&home, runnable);
+        let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
+        // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on
+        // the shard's thread only, because `schedule` hands every runnable to that thread (its own queue, or the
+        // inbox, which that thread empties), and because at its end the thread cancels every task and runs all
+        // runnables, so that none with a future inside outlives it; when the thread dies by a panic all of it is
+        // leaked instead. `schedule` itself is Send + Sync: it holds an Arc of an Inbox.
+        let (runnable, task) = unsafe { builder.spawn_unchecked(move |_| future, schedule) };
+        let waker = runnable.waker();
+        self.tasks.with(|tasks| tasks.slots[index] = Some(Known { task, waker }));
+        runnable.schedule();
+    }
+
+    /// Polls ready tasks until none is left or the turn's allowance is used up.
+    #[inline]
+    pub(crate) fn run(&self, shard: &Shard) {
+        self.slice_began.set(None);
+        // A panic of a task's code is caught in `Guarded`; what is left to unwind to here comes from a waker or a
+        // destructor of the program's and must not take the shard with it. The rest of the turn's tasks run next turn.
+        if catch_unwind(AssertUnwindSafe(|| self.run_ready(shard))).is_err() {
+            self.beat.poll_ends();
+        }
+        self.current.set(NO_TASK);
+        shard.set_class(Class::DEFAULT);
+    }
+
+    fn run_ready(&self, shard: &Shard) {
+        let mut polls = 0;
+        // Where a reading costs as much as half an operation none is taken.
+        let timed = shard.clock().is_cheap();
+        let mut began = if timed { shard.clock().now() } else { 0 };
+        self.beat.turn_begins();
+        while let Some(runnable) = self.queues.with(|queues| queues.pop(&shard.engine().classes)) {
+            let TaskMeta { class, index } = *runnable.metadata();
+            shard.set_class(class);
+            self.current.set(index);
+            self.beat.poll_begins();
+            runnable.run();
+            self.beat.poll_ends();
+            if timed {
+                let ended = shard.clock().now();
+                if ended.wrapping_sub(began) > self.stall {
+                    self.note_stall(index, shard.clock().ns(ended.wrapping_sub(began)));
+                }
+                began = ended;
+            } else if let Some((_, since)) = self.beat.sampled() {
+                // The watcher has timed it.
+                self.note_stall(index, shard.clock().ns(shard.clock().now().wrapping_sub(since)));
+            }
+            polls += 1;
+            if self.yielded.replace(false)
+                || polls == POLLS_PER_TURN
+                || (polls % POLLS_PER_CLOCK == 0 && self.slice_is_over(shard))
+            {
+                break;
+            }
+        }
+    }
+
+    #[cold]
+    fn note_stall(&self, index: u32, ns: u64) {
+        let name = self.tasks.with(|tasks| tasks.names.get(index as usize).copied().unwrap_or_default());
+        self.stalls.with(|stalls| stalls.note(name, ns, &self.beat));
+    }
+
+    /// Tasks that held the shard for too long.
+    pub(crate) fn stalls(&self) -> Vec<Stall> {
+        self.stalls.with(|stalls| stalls.list(&self.beat))
+    }
+
+    /// The number of the task that runs now, if `waker` is the one it was given; then
+    /// [`wake_task`](Self::wake_task) does what the waker would.
+    #[inline]
+    pub(crate) fn own_task(&self, waker: &Waker) -> Option<u32> {
+        let index = self.current.get();
+        let own = self.tasks.with(|tasks| match tasks.slots.get(index as usize) {
+            Some(Some(known)) => known.waker.will_wake(waker),
+            _ => false,
+        });
+        own.then_some(index)
+    }
+
+    /// Wakes a task by its number; one that is over, or another in its place, takes it as a wake without news.
+    #[inline]
+    pub(crate) fn wake_task(&self, index: u32) {
+        self.tasks.with(|tasks| {
+            if let Some(Some(known)) = tasks.slots.get(index as usize) {
+                // Only our own `schedule` runs, which does not come back to the list of tasks.
+                known.waker.wake_by_ref();
+            }
+        });
+    }
+
+    /// Ends this turn's tasks after the poll at hand, so that completions and the inbox go first.
+    pub(crate) fn give_way(&self) {
+        self.yielded.set(true);
+    }
+
+    /// Has this turn's share of time passed?
+    #[inline]
+    pub(crate) fn slice_is_over(&self, shard: &Shard) -> bool {
+        let now = shard.clock().now();
+        match self.slice_began.get() {
+            Some(began) => now.wrapping_sub(began) > self.slice,
+            None => {
+                self.slice_began.set(Some(now));
+                false
+            }
+        }
+    }
+
+    /// Cancels every task, and refuses new ones; the caller then runs until [`task_count`](Self::task_count) is 0.
+    pub(crate) fn close(&self) {
+        let tasks = self.tasks.with(|tasks| {
+            tasks.closed = true;
+            tasks.slots.iter_mut().filter_map(Option::take).collect::<Vec<_>>()
+        });
+        // Dropping a handle cancels its task: it is scheduled once more, and that run drops the future.
+        drop(tasks);
+    }
+
+    fn forget(&self, index: usize) {
+        let task = self.tasks.with(|tasks| {
+            tasks.free.push(index);
+            tasks.slots[index].take()
+        });
+        if let Some(Known { task, waker }) = task {
+            task.detach();
+            drop(waker);
+        }
+    }
+}
+
+impl Tasks {
+    fn reserve(&mut self) -> Option<usize> {
+        if self.closed {
+            return None;
+        }
+        Some(self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.names.push("");
+            self.slots.len() - 1
+        }))
+    }
+}
+
+/// Where a woken task goes: on its own thread straight into a run queue, from elsewhere through the inbox.
+#[inline]
+fn schedule(inbox: &Arc<Inbox>, runnable: Runnable) {
+    let mut runnable = Some(runnable);
+    shard::with_current(|shard| {
+        if shard.uid() == inbox.uid
+            && let Some(runnable) = runnable.take()
+        {
+            shard.executor().push(runnable);
+        }
+    });
+    if let Some(runnable) = runnable {
+        inbox.push_runnable(runnable);
+    }
+}

@@ -1,0 +1,65 @@
+//! Run queues: one for each class, served by the classes' shares.
+
+use std::collections::VecDeque;
+
+use super::Runnable;
+use crate::base::class::{CLASSES_MAX, Class, ClassTable};
+
+/// Ready tasks, a queue for each class.
+pub(super) struct Queues {
+    ready: [VecDeque<Runnable>; CLASSES_MAX],
+    /// Virtual time of each class: the one that lags most goes next.
+    pass: [u64; CLASSES_MAX],
+    /// The largest virtual time at which a class was served.
+    served: u64,
+    /// Bit per class with ready tasks.
+    nonempty: u16,
+}
+
+impl Queues {
+    pub(super) fn new() -> Queues {
+        Queues {
+            ready: [const { VecDeque::new() }; CLASSES_MAX],
+            pass: [0; CLASSES_MAX],
+            served: 0,
+            nonempty: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.nonempty == 0
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, runnable: Runnable) {
+        let class = runnable.metadata().class.0 as usize % CLASSES_MAX;
+        if self.nonempty & (1 << class) == 0 {
+            // A class that slept does not catch up on what it did not ask for.
+            self.pass[class] = self.pass[class].max(self.served);
+            self.nonempty |= 1 << class;
+        }
+        self.ready[class].push_back(runnable);
+    }
+
+    /// Stride scheduling (Waldspurger 1995), with a poll as the unit.
+    #[inline]
+    pub(super) fn pop(&mut self, classes: &ClassTable) -> Option<Runnable> {
+        let class = match self.nonempty {
+            0 => return None,
+            one if one & (one - 1) == 0 => one.trailing_zeros() as usize,
+            _ => (0..CLASSES_MAX)
+                .filter(|class| self.nonempty & (1 << class) != 0)
+                .min_by_key(|&class| self.pass[class])?,
+        };
+        self.served = self.served.max(self.pass[class]);
+        if self.nonempty & (self.nonempty - 1) != 0 {
+            self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
+        }
+        let runnable = self.ready[class].pop_front();
+        if self.ready[class].is_empty() {
+            self.nonempty &= !(1 << class);
+        }
+        runnable
+    }
+}

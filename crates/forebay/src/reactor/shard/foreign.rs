@@ -1,0 +1,115 @@
+//! What other threads leave for a shard without waiting, failing or allocating: an intrusive lock-free list.
+//!
+//! Destructors may neither wait nor fail, so what they tell a shard travels in a link that the thing itself carries.
+//! The list is therefore bounded by what exists and never full. Pushes go on top of a stack; the shard takes the
+//! whole stack at once, so no node is ever compared with one that was freed and reused in between (no ABA).
+
+use std::ptr::{self, NonNull};
+
+use crate::base::sync::atomic::{AtomicPtr, Ordering};
+
+/// The link; the first field of everything that can be left for a shard.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct ForeignNode {
+    next: AtomicPtr<ForeignNode>,
+    pub(crate) kind: NodeKind,
+}
+
+/// What the node is the beginning of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    /// A `RemoteCell`: adopt it, or cancel its operation.
+    Remote,
+    /// A `CloseNode`: the file's last handle is gone.
+    File,
+    /// A `Batch`: go on, or stop.
+    Batch,
+    /// A batch of walks: take one over, or stop.
+    Walks,
+}
+
+impl ForeignNode {
+    pub(crate) fn new(kind: NodeKind) -> ForeignNode {
+        ForeignNode { next: AtomicPtr::new(ptr::null_mut()), kind }
+    }
+}
+
+/// The stack of nodes for one shard.
+#[derive(Debug)]
+pub(crate) struct ForeignList {
+    head: AtomicPtr<ForeignNode>,
+}
+
+/// The head of a list that takes nothing any more; never dereferenced.
+const CLOSED: *mut ForeignNode = ptr::without_provenance_mut(1);
+
+impl ForeignList {
+    pub(crate) fn new() -> ForeignList {
+        ForeignList { head: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Leaves a node, and with it the ownership of what it begins; false when the shard has ended, and then the
+    /// ownership stays with the caller.
+    ///
+    /// # Safety
+    /// `node` must point to a live node that is in no list, with permission to access what it begins, and it must
+    /// stay live until the shard has taken it.
+    pub(crate) unsafe fn push(&self, node: NonNull<ForeignNode>) -> bool {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head == CLOSED {
+                return false;
+            }
+            // SAFETY: the caller vouches that the node is live and in no list, so only we use its link.
+            unsafe { node.as_ref() }.next.store(head, Ordering::Relaxed);
+            // Release: the shard sees the node's contents and link when it takes the stack.
+            match self.head.compare_exchange_weak(head, node.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Takes all nodes, oldest first, and gives each to `visit`, which owns it from then on.
+    pub(crate) fn take_all(&self, visit: impl FnMut(NonNull<ForeignNode>)) {
+        if !self.is_empty() {
+            let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
+            Self::visit_oldest_first(head, visit);
+        }
+    }
+
+    /// As [`take_all`](Self::take_all), and every later push is refused.
+    pub(crate) fn close(&self, visit: impl FnMut(NonNull<ForeignNode>)) {
+        let head = self.head.swap(CLOSED, Ordering::AcqRel);
+        Self::visit_oldest_first(head, visit);
+    }
+
+    fn visit_oldest_first(mut head: *mut ForeignNode, mut visit: impl FnMut(NonNull<ForeignNode>)) {
+        let mut oldest: *mut ForeignNode = ptr::null_mut();
+        while head != CLOSED {
+            let Some(node) = NonNull::new(head) else { break };
+            // SAFETY: nodes in the taken stack are live (the push's contract) and ours alone since the swap.
+            let link = &unsafe { node.as_ref() }.next;
+            head = link.load(Ordering::Relaxed);
+            link.store(oldest, Ordering::Relaxed);
+            oldest = node.as_ptr();
+        }
+        while let Some(node) = NonNull::new(oldest) {
+            // SAFETY: as above; the link is read before `visit` may free the node.
+            oldest = unsafe { node.as_ref() }.next.load(Ordering::Relaxed);
+            visit(node);
+        }
+    }
+}
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
+
+#[cfg(test)]
+mod tests;

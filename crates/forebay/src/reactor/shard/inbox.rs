@@ -1,0 +1,439 @@
+//! The door of a shard: what other threads may touch of it.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::Waker;
+
+use crossbeam_utils::CachePadded;
+
+use crate::base::priority::Gate;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::base::sync::{ArrayQueue, Mutex, SegQueue};
+use crate::driver::WakeHandle;
+use crate::io::op::{OpBuffer, OpFailure, OpOutcome};
+use crate::ops::read_many::Batch;
+use crate::ops::walk::{self, WALKS_MAX};
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::executor::Runnable;
+use crate::reactor::shard::foreign::ForeignList;
+use crate::reactor::shard::optable::SLOTS_MAX;
+use crate::reactor::shard::remote::RemotePtr;
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
+
+/// Messages a turn takes before tasks and completions have theirs, and late calls.
+pub(crate) const MESSAGES_PER_TURN: usize = 256;
+
+/// Something for the shard to begin.
+pub(crate) enum Message {
+    Op(RemotePtr),
+    Batch(Arc<Batch>),
+    Walks(Arc<walk::Batch>),
+    /// Rare things: start a task, tell the statistics, begin to close.
+    Call(Call),
+}
+
+/// What a shard is to do on its thread.
+pub(crate) type Call = Box<dyn FnOnce(&Shard) + Send>;
+
+/// The calls that found an inbox full, as its shard takes them: behind all older messages of their senders, so that calls of
+/// one thread stay in order.
+#[derive(Default)]
+pub(crate) struct LateCalls {
+    /// So many calls are taken once so many messages were.
+    due: Cell<Option<(usize, usize)>>,
+}
+
+impl LateCalls {
+    /// Before messages are taken.
+    #[inline]
+    pub(crate) fn look(&self, inbox: &Inbox) {
+        if self.due.get().is_none() && inbox.has_calls() {
+            self.count(inbox);
+        }
+    }
+
+    #[inline(never)]
+    fn count(&self, inbox: &Inbox) {
+        let _alone = inbox.gate.enter();
+        // In this order: what the sender of one of these calls had sent before it is among the messages by now, or was taken.
+        let calls = inbox.calls.len();
+        self.due.set(Some((calls, inbox.messages.len())));
+    }
+
+    /// Takes some, if all messages before them are `taken` now or were before.
+    #[inline]
+    pub(crate) fn take(&self, inbox: &Inbox, taken: usize, run: impl FnMut(Call)) {
+        if let Some((calls, ahead)) = self.due.get() {
+            self.take_due(inbox, calls, ahead.saturating_sub(taken), run);
+        }
+    }
+
+    #[inline(never)]
+    fn take_due(&self, inbox: &Inbox, mut calls: usize, ahead: usize, mut run: impl FnMut(Call)) {
+        let mut taken = 0;
+        while ahead == 0 && calls > 0 && taken < MESSAGES_PER_TURN {
+            let Some(call) = inbox.pop_call() else {
+                calls = 0;
+                break;
+            };
+            run(call);
+            (calls, taken) = (calls - 1, taken + 1);
+        }
+        self.due.set((calls > 0).then_some((calls, ahead)));
+    }
+}
+
+/// The part of a shard that is `Sync`: the inbox and the ways to leave word without waiting.
+pub(crate) struct Inbox {
+    /// Unique in the process, so that a future can tell its own shard from any other.
+    pub(crate) uid: u32,
+    /// Position among the engine's shards.
+    pub(crate) index: usize,
+    /// Submissions: bounded; senders wait for room.
+    messages: ArrayQueue<Message>,
+    /// Calls that found that queue full. No limit: what a call starts costs more memory than the call does.
+    calls: SegQueue<Call>,
+    /// Cancels, adoptions, closes: never full.
+    pub(crate) foreign: ForeignList,
+    /// Tasks woken by other threads; at most one entry a task.
+    runnables: SegQueue<Runnable>,
+    /// Around both queues.
+    gate: Gate,
+    /// Slots, and walks, whose local future was dropped on another thread.
+    pub(crate) dropped: Dropped,
+    pub(crate) dropped_walks: Dropped,
+    sleeping: CachePadded<AtomicBool>,
+    ending: AtomicBool,
+    closed: AtomicBool,
+    lost: AtomicBool,
+    /// Files that call this shard home; new files go where the fewest are.
+    pub(crate) files: AtomicUsize,
+    pub(crate) kicks: AtomicU64,
+    room_waiters: AtomicUsize,
+    room: Mutex<Vec<Waker>>,
+    wake: OnceLock<WakeHandle>,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("uid", &self.uid).field("messages", &self.messages.len()).finish()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(index: usize, depth: usize) -> Inbox {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+        Inbox {
+            uid: NEXT.fetch_add(1, Ordering::Relaxed),
+            index,
+            messages: ArrayQueue::new(depth.max(1)),
+            calls: SegQueue::new(),
+            foreign: ForeignList::new(),
+            runnables: SegQueue::new(),
+            gate: Gate::default(),
+            dropped: Dropped::new(SLOTS_MAX),
+            dropped_walks: Dropped::new(WALKS_MAX),
+            sleeping: CachePadded::new(AtomicBool::new(false)),
+            ending: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            files: AtomicUsize::new(0),
+            kicks: AtomicU64::new(0),
+            room_waiters: AtomicUsize::new(0),
+            room: Mutex::new(Vec::new()),
+            wake: OnceLock::new(),
+        }
+    }
+
+    /// The same for a shard whose thread may be a real-time one.
+    pub(crate) fn in_real_time(mut self, real_time: bool) -> Inbox {
+        self.gate = Gate::new(real_time);
+        self
+    }
+
+    fn push(&self, message: Message) -> Result<(), Message> {
+        let _alone = self.gate.enter();
+        self.messages.push(message)
+    }
+
+    /// Sends a message and wakes the shard if it sleeps. Full: the message comes back and `waker` is woken when
+    /// there is room. After the shard's end the message is answered here.
+    pub(crate) fn send(&self, message: Message, waker: Option<&Waker>) -> Result<(), Message> {
+        let message = match self.push(message) {
+            Ok(()) => return self.sent(),
+            Err(message) => message,
+        };
+        if let Some(waker) = waker {
+            // Cloned before the lock is taken: it may run code of the program's.
+            let waker = waker.clone();
+            self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
+            self.room_waiters.fetch_add(1, Ordering::SeqCst);
+        }
+        // The shard may have made room before it could see that someone waits.
+        match self.push(message) {
+            Ok(()) => self.sent(),
+            Err(message) => {
+                self.kick();
+                Err(message)
+            }
+        }
+    }
+
+    /// Sends a call, and never waits: one that waited for room would begin only if its sender were polled again. Calls of one
+    /// thread stay in order. After the shard's end it is dropped, and what it captured answers.
+    pub(crate) fn call(&self, call: Call) {
+        {
+            let _alone = self.gate.enter();
+            if !self.calls.is_empty() {
+                self.calls.push(call);
+            } else if let Err(Message::Call(call)) = self.messages.push(Message::Call(call)) {
+                self.calls.push(call);
+            }
+        }
+        // It always is.
+        let _ = self.sent();
+    }
+
+    fn sent(&self) -> Result<(), Message> {
+        // SeqCst on both sides: either the shard's last drain sees the message, or this sees that it is closed.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
+            self.refuse_all();
+            // Whoever found the inbox full of what was just refused waits for room that no shard tells of any more.
+            self.tell_room();
+        } else {
+            // The fence above serves this too.
+            self.kick_fenced();
+        }
+        Ok(())
+    }
+
+    /// Takes the next message; for the shard.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<Message> {
+        // The queue's own look at its emptiness costs a memory barrier, this one two loads.
+        if self.messages.is_empty() {
+            return None;
+        }
+        self.pop_any()
+    }
+
+    #[inline]
+    fn pop_any(&self) -> Option<Message> {
+        let _alone = self.gate.enter();
+        self.messages.pop()
+    }
+
+    #[inline]
+    fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// Takes the next call that found no room.
+    fn pop_call(&self) -> Option<Call> {
+        let _alone = self.gate.enter();
+        self.calls.pop()
+    }
+
+    /// Wakes the senders that found the inbox full; for the shard, after it took messages.
+    #[inline]
+    pub(crate) fn tell_room(&self) {
+        if self.room_waiters.load(Ordering::SeqCst) != 0 {
+            self.wake_waiters();
+        }
+    }
+
+    // Apart from the look, which each turn of a shard makes: with both in one function, saving registers for the part that
+    // runs seldom cost more than the look.
+    #[inline(never)]
+    fn wake_waiters(&self) {
+        let waiting = {
+            let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            #[cfg(feature = "_breakage")]
+            if Breakage::OneSenderWoken.is_on() && !room.is_empty() {
+                self.room_waiters.store(room.len() - 1, Ordering::SeqCst);
+                let first = room.remove(0);
+                drop(room);
+                return first.wake();
+            }
+            self.room_waiters.store(0, Ordering::SeqCst);
+            std::mem::take(&mut *room)
+        };
+        for waker in waiting {
+            // One that panics must not keep the others waiting.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+
+    /// Hands a task that another thread woke to its shard.
+    pub(crate) fn push_runnable(&self, runnable: Runnable) {
+        {
+            let _alone = self.gate.enter();
+            self.runnables.push(runnable);
+        }
+        self.kick();
+    }
+
+    #[inline]
+    pub(crate) fn pop_runnable(&self) -> Option<Runnable> {
+        // As in `pop`.
+        if self.runnables.is_empty() {
+            return None;
+        }
+        self.pop_any_runnable()
+    }
+
+    // Apart from the look, as `wake_waiters`.
+    #[inline(never)]
+    fn pop_any_runnable(&self) -> Option<Runnable> {
+        let _alone = self.gate.enter();
+        self.runnables.pop()
+    }
+
+    /// Is there anything a shard would do before it sleeps?
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.messages.is_empty()
+            && self.runnables.is_empty()
+            && self.foreign.is_empty()
+            && self.calls.is_empty()
+            && !self.is_ending()
+    }
+
+    /// For the shard, before it sleeps: from now on senders kick. It must look at everything once more after this.
+    #[inline]
+    pub(crate) fn about_to_sleep(&self) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        // Paired with the fence in `kick`: a sender that does not see the flag has pushed before our look.
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes the shard if it sleeps; once for all that is sent before it runs.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        fence(Ordering::SeqCst);
+        self.kick_fenced();
+    }
+
+    #[inline]
+    fn kick_fenced(&self) {
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            self.kicks.fetch_add(1, Ordering::Relaxed);
+            if let Some(wake) = self.wake.get() {
+                wake.wake();
+            }
+        }
+    }
+
+    /// Tells the shard to come to its end.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.kick();
+    }
+
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_wake_handle(&self, wake: WakeHandle) {
+        let first = self.wake.set(wake);
+        debug_assert!(first.is_ok(), "a shard has one wake handle");
+    }
+
+    /// Refuses every later message and answers those that wait; for the shard's end.
+    pub(crate) fn close(&self, lost: bool) {
+        self.lost.store(lost, Ordering::SeqCst);
+        self.closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.refuse_all();
+        self.tell_room();
+    }
+
+    /// Why messages are refused, once they are.
+    pub(crate) fn failure(&self) -> Option<OpFailure> {
+        self.closed.load(Ordering::SeqCst).then(|| match self.lost.load(Ordering::SeqCst) {
+            true => OpFailure::ShardLost,
+            false => OpFailure::EngineClosed,
+        })
+    }
+
+    fn refuse_all(&self) {
+        let failure = self.failure().unwrap_or(OpFailure::EngineClosed);
+        while let Some(message) = self.pop_any().or_else(|| self.pop_call().map(Message::Call)) {
+            let refuse = || match message {
+                Message::Op(cell) => {
+                    // SAFETY: the cell was popped from the inbox here, so this holds it as a message.
+                    let sent = unsafe { cell.take_request() };
+                    let buffer = sent.map_or(OpBuffer::None, |sent| sent.request.buffer);
+                    cell.finish(OpOutcome { result: Err(failure), buffer });
+                }
+                Message::Batch(batch) => batch.refuse(failure),
+                Message::Walks(batch) => batch.refuse(failure),
+                // What it captured answers for itself when dropped.
+                Message::Call(call) => drop(call),
+            };
+            // A waker or a destructor of the program's that panics must not keep the others from their answers.
+            let _ = catch_unwind(AssertUnwindSafe(refuse));
+        }
+    }
+}
+
+/// Places in a table whose local future was dropped on another thread: one bit a place, so no memory is needed to say it.
+/// 128 KiB a shard for operations: the price of a destructor that needs no memory.
+pub(crate) struct Dropped {
+    words: Box<[AtomicU64]>,
+    any: AtomicBool,
+}
+
+impl Dropped {
+    fn new(places: u32) -> Dropped {
+        // A model checker follows each word, so it gets two.
+        let words = if cfg!(all(forebay_loom, test)) { 2 } else { places.div_ceil(64) };
+        Dropped { words: (0..words).map(|_| AtomicU64::new(0)).collect(), any: AtomicBool::new(false) }
+    }
+
+    /// Says that the future of a place was dropped on a foreign thread. The place stays as it is until the shard has read
+    /// this, so the bit can mean no other use of it.
+    pub(crate) fn mark(&self, index: u32) {
+        if let Some(word) = self.words.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Release);
+            // A swap: the shard that finds the flag set is ordered after all who set it, not only after the last.
+            self.any.swap(true, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Relaxed)
+    }
+
+    /// Places marked since the last call, among the first `capacity`.
+    pub(crate) fn take(&self, capacity: u32, mut visit: impl FnMut(u32)) {
+        if self.is_empty() || !self.any.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for (at, word) in self.words.iter().enumerate().take(capacity.div_ceil(64) as usize) {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                visit(at as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
+#[cfg(all(test, not(forebay_loom)))]
+mod tests;

@@ -1,0 +1,294 @@
+//! The inbox in every interleaving: a shard that sleeps misses nothing, and nobody waits for room or for an answer for
+//! ever. The shard sleeps in the driver of threads, so its bell is checked along with the flag.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use loom::thread::{JoinHandle, spawn};
+
+use super::*;
+use crate::base::class::Class;
+use crate::base::sync::model::{Bell, Broken, breaking, check, check_large};
+use crate::driver::Wait;
+use crate::driver::threads::ThreadsDriver;
+use crate::io::op::{Durability, Flush, OpKind, OpRequest};
+use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::remote::RemoteCell;
+
+/// What `Shard::turn` does with an inbox, in the same order.
+struct ModelShard {
+    inbox: Arc<Inbox>,
+    driver: ThreadsDriver,
+}
+
+impl ModelShard {
+    fn new(depth: usize) -> ModelShard {
+        let driver = ThreadsDriver::new(1).unwrap();
+        let inbox = Arc::new(Inbox::new(0, depth));
+        inbox.set_wake_handle(driver.wake_handle());
+        ModelShard { inbox, driver }
+    }
+
+    /// Turns until so many messages and nodes were taken, or the shard is told to end.
+    fn run_until(&mut self, messages: usize, nodes: usize) {
+        let (mut messages_taken, mut nodes_taken) = (0, 0);
+        while !self.inbox.is_ending() {
+            while self.inbox.pop().is_some() {
+                messages_taken += 1;
+            }
+            self.inbox.tell_room();
+            self.inbox.foreign.take_all(|_| nodes_taken += 1);
+            if (messages_taken, nodes_taken) == (messages, nodes) {
+                break;
+            }
+            let wait = self.choose_wait();
+            self.driver.complete(wait, |_, _| {}).unwrap();
+            self.inbox.awake();
+        }
+    }
+
+    fn choose_wait(&self) -> Wait {
+        if !self.inbox.is_quiet() {
+            return Wait::Poll;
+        }
+        self.inbox.about_to_sleep();
+        if !self.inbox.is_quiet() {
+            return Wait::Poll;
+        }
+        Wait::For { completions: 1, patience: None, limit: None, in_flight: 0 }
+    }
+
+    /// A thread that does something to the inbox.
+    fn other(&self, body: impl FnOnce(&Inbox) + Send + 'static) -> JoinHandle<()> {
+        let inbox = Arc::clone(&self.inbox);
+        spawn(move || body(&inbox))
+    }
+}
+
+fn message() -> Message {
+    Message::Call(Box::new(|_| {}))
+}
+
+fn nop() -> OpRequest {
+    OpRequest {
+        kind: OpKind::Nop,
+        class: Class::DEFAULT,
+        durability: Durability::None,
+        flush: Flush::Queued,
+        offset: 0,
+        len: 0,
+        asked: 0,
+        buffer: OpBuffer::None,
+    }
+}
+
+/// As a future that is polled again whenever it is woken.
+fn send_until_taken(inbox: &Inbox, mut message: Message) {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    while let Err(back) = inbox.send(message, Some(&waker)) {
+        message = back;
+        bell.wait();
+    }
+}
+
+fn senders_wake_a_sleeping_shard<const SENDERS: usize>() {
+    let mut shard = ModelShard::new(2);
+    let senders = [(); SENDERS].map(|()| shard.other(|inbox| assert!(inbox.send(message(), None).is_ok())));
+    shard.run_until(SENDERS, 0);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+}
+
+#[test]
+fn no_message_is_missed_by_a_shard_that_goes_to_sleep() {
+    check(senders_wake_a_sleeping_shard::<1>);
+}
+
+#[test]
+fn no_message_of_two_is_missed_by_a_shard_that_goes_to_sleep() {
+    check_large(senders_wake_a_sleeping_shard::<2>);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_its_fences_a_message_is_missed() {
+    breaking(&[Broken::Fences], senders_wake_a_sleeping_shard::<1>);
+}
+
+fn a_node_wakes_a_sleeping_shard() {
+    let mut shard = ModelShard::new(1);
+    let pusher = shard.other(|inbox| {
+        let node = Box::leak(Box::new(ForeignNode::new(NodeKind::File)));
+        // SAFETY: a fresh node that is never freed.
+        assert!(unsafe { inbox.foreign.push(node.into()) });
+        inbox.kick();
+    });
+    shard.run_until(0, 1);
+    pusher.join().unwrap();
+}
+
+#[test]
+fn no_node_is_missed_by_a_shard_that_goes_to_sleep() {
+    check(a_node_wakes_a_sleeping_shard);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_its_fences_a_node_is_missed() {
+    breaking(&[Broken::Fences], a_node_wakes_a_sleeping_shard);
+}
+
+fn the_end_wakes_a_sleeping_shard() {
+    let mut shard = ModelShard::new(1);
+    let engine = shard.other(Inbox::end);
+    shard.run_until(1, 1);
+    engine.join().unwrap();
+}
+
+#[test]
+fn the_end_is_not_missed_by_a_shard_that_goes_to_sleep() {
+    check(the_end_wakes_a_sleeping_shard);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_its_fences_the_end_is_missed() {
+    breaking(&[Broken::Fences, Broken::SeqCst], the_end_wakes_a_sleeping_shard);
+}
+
+/// With room for one message, the second sender waits for the shard to take the first one's.
+fn senders_wait_for_room() {
+    let mut shard = ModelShard::new(1);
+    let senders = [(), ()].map(|()| shard.other(|inbox| send_until_taken(inbox, message())));
+    shard.run_until(2, 0);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+}
+
+#[test]
+fn nobody_waits_for_room_that_there_is() {
+    check_large(senders_wait_for_room);
+}
+
+/// The end of the room's protocol alone: a full inbox, one sender, one look of the shard.
+fn the_last_look_tells_of_room() {
+    let shard = ModelShard::new(1);
+    assert!(shard.inbox.send(message(), None).is_ok());
+    let sender = shard.other(|inbox| send_until_taken(inbox, message()));
+    assert!(shard.inbox.pop().is_some());
+    shard.inbox.tell_room();
+    sender.join().unwrap();
+}
+
+#[test]
+fn room_is_told_to_whoever_came_too_early() {
+    check(the_last_look_tells_of_room);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_one_order_of_count_and_queue_a_sender_waits_for_ever() {
+    breaking(&[Broken::SeqCst], the_last_look_tells_of_room);
+}
+
+fn a_send_races_with_the_close() {
+    let shard = ModelShard::new(1);
+    let cell = RemoteCell::request(None, nop());
+    let sent = cell.clone();
+    let sender = shard.other(move |inbox| assert!(inbox.send(Message::Op(sent), None).is_ok()));
+    shard.inbox.close(true);
+    sender.join().unwrap();
+    match cell.poll(Waker::noop()) {
+        Poll::Ready(outcome) => assert_eq!(outcome.result, Err(OpFailure::ShardLost)),
+        Poll::Pending => panic!("nobody answered"),
+    }
+}
+
+#[test]
+fn a_message_sent_around_the_close_is_answered() {
+    check(a_send_races_with_the_close);
+}
+
+#[test]
+#[should_panic(expected = "nobody answered")]
+fn without_its_fences_a_message_stays_in_a_closed_inbox() {
+    breaking(&[Broken::Fences, Broken::SeqCst], a_send_races_with_the_close);
+}
+
+/// One sender waits for room in an inbox that is closed, another one's message is refused after the close.
+fn waiting_senders_see_the_close() {
+    let shard = ModelShard::new(1);
+    let cells = [(), ()].map(|()| RemoteCell::request(None, nop()));
+    let senders =
+        cells.clone().map(|cell| shard.other(move |inbox| send_until_taken(inbox, Message::Op(cell))));
+    shard.inbox.close(false);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    assert!(cells.iter().all(|cell| cell.is_done()), "every message was answered");
+}
+
+#[test]
+fn nobody_waits_for_room_in_a_closed_inbox() {
+    check_large(waiting_senders_see_the_close);
+}
+
+/// Says its number when its call is taken: the model has no shard to run one on.
+struct Mark(u32, Arc<std::sync::Mutex<Vec<u32>>>);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0);
+    }
+}
+
+/// One thread sends `SENT` calls to an inbox with room for two, of which a turn takes one.
+fn calls_of_one_thread<const SENT: u32>() {
+    let shard = ModelShard::new(2);
+    let (late, order) = (LateCalls::default(), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let turn = || {
+        late.look(&shard.inbox);
+        let taken = usize::from(shard.inbox.pop().is_some());
+        late.take(&shard.inbox, taken, drop);
+    };
+    let marks = Arc::clone(&order);
+    let sender = shard.other(move |inbox| {
+        for number in 0..SENT {
+            let mark = Mark(number, Arc::clone(&marks));
+            inbox.call(Box::new(move |_| drop(mark)));
+        }
+    });
+    turn();
+    turn();
+    sender.join().unwrap();
+    for _ in 0..2 * SENT {
+        turn();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..SENT).collect::<Vec<_>>());
+}
+
+#[test]
+fn calls_of_one_thread_are_taken_in_their_order() {
+    check(calls_of_one_thread::<4>);
+}
+
+fn slots_are_dropped_elsewhere() {
+    let shard = ModelShard::new(1);
+    let drops = [1, 64].map(|index| shard.other(move |inbox| inbox.dropped.mark(index)));
+    let mut seen = Vec::new();
+    shard.inbox.dropped.take(128, |index| seen.push(index));
+    drops.into_iter().for_each(|drop| drop.join().unwrap());
+    shard.inbox.dropped.take(128, |index| seen.push(index));
+    seen.sort();
+    assert_eq!(seen, [1, 64], "each slot is named once");
+}
+
+/// The flag was once a plain store. When two threads set it, the shard that took it was ordered after the second only:
+/// it could miss the first one's bit and had cleared the flag, so that slot stayed taken until some other was dropped.
+#[test]
+fn every_dropped_slot_is_named_once() {
+    check(slots_are_dropped_elsewhere);
+}
+
+#[test]
+#[should_panic(expected = "each slot is named once")]
+fn without_release_a_dropped_slot_is_forgotten() {
+    breaking(&[Broken::Release], slots_are_dropped_elsewhere);
+}

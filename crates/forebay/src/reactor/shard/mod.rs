@@ -1,0 +1,196 @@
+//! A shard: one thread with one driver, one op table, one executor and one inbox.
+//!
+//! The functions here work inside tasks that run on a shard; see
+//! [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard). Channels and locks that only need wakers (async-channel,
+//! futures, `tokio::sync`) work there too.
+//!
+//! ```
+//! use forebay::{Class, Config, Engine, Open, shard};
+//! # fn main() -> forebay::Result<()> {
+//! let engine = Engine::start(Config::default())?;
+//! let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+//! let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+//!     let head = shard::spawn(async move { file.read(0..9).await })?;
+//!     shard::yield_if_needed().await;
+//!     head.await?
+//! });
+//! assert_eq!(&task.wait()??[..], b"[package]");
+//! # Ok(()) }
+//! ```
+
+pub(crate) mod clock;
+mod ending;
+mod event_loop;
+pub(crate) mod executor;
+mod files;
+pub(crate) mod foreign;
+pub(crate) mod inbox;
+pub(crate) mod local;
+mod ops;
+pub(crate) mod optable;
+pub(crate) mod remote;
+mod report;
+mod start;
+mod task;
+mod timers;
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::base::class::Class;
+use crate::driver::Driver;
+use crate::handle::engine::EngineShared;
+use crate::io::stats::Flows;
+use crate::ops::read_many::Batches;
+use crate::ops::walk::Walks;
+use clock::Clock;
+use executor::Executor;
+use files::FileTable;
+use inbox::{Inbox, LateCalls};
+use local::LocalCell;
+use ops::Ops;
+use timers::Timers;
+
+pub(crate) use ending::Ended;
+pub(crate) use start::start_shards;
+#[cfg(feature = "sim")]
+pub(crate) use start::{new_shard, shard_over};
+pub use task::{
+    JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
+};
+pub(crate) use task::{spawn_on, wait_for_a_turn};
+
+/// Everything that belongs to one shard's thread. Reached through `&Shard` only, since tasks call back into it.
+pub(crate) struct Shard {
+    inbox: Arc<Inbox>,
+    engine: Arc<EngineShared>,
+    clock: Clock,
+    /// Most operations in flight at once.
+    depth: u32,
+    ops: LocalCell<Ops>,
+    files: LocalCell<FileTable>,
+    driver: LocalCell<Driver>,
+    executor: Executor,
+    timers: LocalCell<Timers>,
+    flows: LocalCell<Flows>,
+    pub(crate) batches: LocalCell<Batches>,
+    pub(crate) walks: LocalCell<Walks>,
+    /// Local futures that found the op table full.
+    slot_waiters: LocalCell<Vec<Waker>>,
+    counters: Counters,
+    class: Cell<Class>,
+    known_regions: Cell<usize>,
+    late_calls: LateCalls,
+    /// How long the device took for the operation whose times were taken last.
+    device_ns: Cell<u64>,
+    spin_idle: Cell<event_loop::Spin>,
+    spin_flying: Cell<event_loop::Spin>,
+    /// Completions of one turn, kept for its capacity.
+    completed: LocalCell<Vec<(optable::OpKey, i32)>>,
+}
+
+#[derive(Default)]
+struct Counters {
+    turns: Cell<u64>,
+    spins: Cell<u64>,
+    spins_useful: Cell<u64>,
+    memory_waits: Cell<u64>,
+    strays: Cell<u64>,
+    polls_refused: Cell<u64>,
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Shard> = const { Cell::new(ptr::null()) };
+}
+
+/// Runs `f` with the shard whose thread this is, if it is one.
+#[inline(always)]
+pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
+    let shard = CURRENT.with(Cell::get);
+    // SAFETY: the pointer is set by the shard's own thread while the shard lives on its stack, and cleared before
+    // it goes; a thread-local is seen by that thread only.
+    if shard.is_null() { None } else { Some(f(unsafe { &*shard })) }
+}
+
+/// Makes `shard` the one whose thread this is, or none; answers which it was. For the one thread of a simulated world,
+/// where which shard runs is a value.
+///
+/// # Safety
+/// The shard stays where it is until another is set, or none.
+#[cfg(feature = "sim")]
+pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
+    CURRENT.with(|current| current.replace(shard))
+}
+
+impl Shard {
+    #[inline]
+    pub(crate) fn uid(&self) -> u32 {
+        self.inbox.uid
+    }
+
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        self.inbox.index
+    }
+
+    #[inline]
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<EngineShared> {
+        &self.engine
+    }
+
+    #[inline]
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    #[inline]
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The class of the task that runs now.
+    #[inline]
+    pub(crate) fn class(&self) -> Class {
+        self.class.get()
+    }
+
+    #[inline]
+    pub(crate) fn set_class(&self, class: Class) {
+        self.class.set(class);
+    }
+
+    /// Is the op table full? Then `waker` is woken when it is not.
+    #[inline]
+    pub(crate) fn has_slot_room(&self, waker: &Waker) -> bool {
+        if !self.ops.with(|ops| ops.is_full()) {
+            return true;
+        }
+        let waker = waker.clone();
+        self.slot_waiters.with(|waiters| waiters.push(waker));
+        false
+    }
+
+    #[inline]
+    fn tell_slot_room(&self) {
+        if self.slot_waiters.with(|waiters| !waiters.is_empty()) {
+            let waiters = self.slot_waiters.with(std::mem::take);
+            waiters.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Takes an unused, closing file out of the table.
+    fn remove_file(&self, file: u32) {
+        let core =
+            self.files.with(|files| self.driver.with(|driver| files.remove(file, self.index(), driver)));
+        if let Some(core) = core {
+            core.entry_gone();
+        }
+    }
+}

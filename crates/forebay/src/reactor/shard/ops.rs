@@ -1,0 +1,735 @@
+//! From request to completion: what a shard does with the slots of its op table.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use crate::driver::{IoRequest, NOT_POLLABLE, Route};
+use crate::handle::file::FileCore;
+use crate::io::op::{Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
+use crate::io::stats::Moved;
+use crate::memory::arena::AllocError;
+use crate::ops::read_many;
+use crate::ops::walk;
+use crate::reactor::scheduler::{Admission, Here, Lanes};
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::clock::Ticks;
+use crate::reactor::shard::files::{FileTarget, Refused};
+use crate::reactor::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotState};
+use crate::reactor::shard::remote::RemotePtr;
+#[cfg(feature = "_breakage")]
+use crate::testing::breakage::Breakage;
+
+/// The op table and its queues.
+pub(crate) struct Ops {
+    pub(crate) table: OpTable,
+    /// Ready to be submitted, in order of arrival.
+    staged: VecDeque<u32>,
+    /// Reads that found no memory, in order of arrival.
+    starved: VecDeque<u32>,
+    /// Those that wait for their device, by device and class.
+    pub(crate) lanes: Lanes,
+    /// The arena was told that this shard waits for memory.
+    starving: bool,
+    pub(crate) in_flight: u32,
+    /// Operations in flight whose memory comes back without the program doing anything.
+    returning: u32,
+    /// Counts operations, to sample one in 32.
+    started: u32,
+}
+
+/// One operation in so many has its times taken.
+const SAMPLE_EVERY: u32 = 32;
+/// Times an operation is tried again after EAGAIN or EINTR before it fails.
+const RETRIES_MAX: u8 = 100;
+/// What a try counts for that the kernel had no worker thread for: it looked for one for 30 ms already.
+const RETRY_WITHOUT_WORKER: u8 = 25;
+
+/// What a completion means.
+enum Verdict {
+    Finished(OpResult),
+    Again,
+    /// Again, the ordinary way.
+    NotPollable,
+}
+
+/// Does the end of this operation give memory back, whoever waits for it? A write's does, and so does the sync that is a
+/// durable write's second half; what was read goes to the program, except to a walk, whose step is all that looks at it
+/// (should it keep the block, whoever waited for that looks again).
+#[inline]
+fn brings_memory(slot: &Slot) -> bool {
+    match slot.kind {
+        OpKind::Read => matches!(slot.continuation, Continuation::Walk { .. }),
+        OpKind::Write => true,
+        OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
+        OpKind::Nop => false,
+    }
+}
+
+impl Ops {
+    pub(crate) fn new() -> Ops {
+        Ops {
+            table: OpTable::new(),
+            staged: VecDeque::with_capacity(256),
+            starved: VecDeque::new(),
+            lanes: Lanes::new(),
+            starving: false,
+            in_flight: 0,
+            returning: 0,
+            started: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.live() >= SLOTS_MAX
+    }
+
+    /// Empties the queues after every staged operation was ended another way.
+    pub(crate) fn forget_staged(&mut self, me: usize) {
+        self.staged.clear();
+        self.starved.clear();
+        self.lanes.retire(me);
+    }
+
+    /// With nothing in flight that gives memory back, what will goes before reads that lack it: the sync of a durable
+    /// write, say.
+    fn memory_comes_first(&mut self) -> bool {
+        let front = self.staged.front().copied().filter(|_| self.returning == 0);
+        front.is_some_and(|index| {
+            let slot = self.table.slot(index);
+            brings_memory(slot) && !matches!(slot.buffer, OpBuffer::Late)
+        })
+    }
+
+    /// Operations that wait for the queue depth, for memory or for their device.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        (self.staged.len() + self.starved.len()) as u32 + self.lanes.waiting()
+    }
+}
+
+impl Shard {
+    /// The file's entry on this shard, with one more use; [`stage`](Self::stage) takes the use over.
+    #[inline]
+    pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
+        let register = |index, fd, route: Route| {
+            let known = self.driver.with(|driver| driver.register_file(index, fd, route));
+            if known.is_news {
+                // Looked at before the next submission.
+                self.known_regions.set(0);
+            }
+            known
+        };
+        let entered = self.files.with(|files| files.enter(core, self.index(), register));
+        entered.map_err(|refused| {
+            if let Refused::ClosedMeanwhile = refused {
+                core.clone().entry_gone();
+            }
+            OpFailure::FileClosed
+        })
+    }
+
+    /// As [`enter_file`](Self::enter_file) for an entry that is in use.
+    #[inline]
+    pub(crate) fn enter_file_again(&self, file: u32) {
+        self.files.with(|files| files.enter_again(file));
+    }
+
+    /// What a submission to an entry's file needs to know.
+    #[inline]
+    pub(crate) fn file_target(&self, file: u32) -> Option<FileTarget> {
+        self.files.with(|files| files.target(file))
+    }
+
+    /// The file of an entry.
+    pub(crate) fn file_core(&self, file: u32) -> Option<Arc<FileCore>> {
+        self.files.with(|files| files.core(file))
+    }
+
+    /// Undoes [`enter_file`](Self::enter_file).
+    pub(crate) fn leave_file(&self, file: u32) {
+        if file != NO_FILE && self.files.with(|files| files.leave(file)) {
+            self.remove_file(file);
+        }
+    }
+
+    /// Puts an operation into a slot, from where this turn's end takes it to the device. `None`: the op table is
+    /// full, and everything stays with the caller.
+    #[inline]
+    pub(crate) fn stage(
+        &self,
+        file: u32,
+        request: &mut OpRequest,
+        continuation: impl FnOnce() -> Continuation,
+    ) -> Option<OpKey> {
+        self.ops.with(|ops| {
+            let key = ops.table.take()?;
+            ops.started = ops.started.wrapping_add(1);
+            let sampled = ops.started % SAMPLE_EVERY == 0;
+            // Field by field: clearing the whole slot first would write each cache line twice.
+            let slot = ops.table.slot(key.index);
+            slot.state = SlotState::Staged;
+            slot.kind = request.kind;
+            #[cfg(feature = "_breakage")]
+            if Breakage::IgnoredFlush.is_on() && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
+                slot.kind = OpKind::Nop;
+            }
+            slot.class = request.class;
+            slot.durability = request.durability;
+            slot.flush = request.flush;
+            slot.cancelling = false;
+            slot.sampled = sampled;
+            slot.retries = 0;
+            slot.file = file;
+            slot.offset = request.offset;
+            slot.len = request.len;
+            slot.asked = request.asked;
+            slot.done = 0;
+            slot.buffer.move_from(&mut request.buffer);
+            slot.continue_with(continuation());
+            if sampled {
+                slot.stamp = self.clock.now();
+            }
+            ops.staged.push_back(key.index);
+            Some(key)
+        })
+    }
+
+    /// For a local future: the result once, with the memory moved into `buffer`, or a promise to wake `waker`.
+    #[inline]
+    pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker, buffer: &mut OpBuffer) -> Poll<OpResult> {
+        let polled = self.ops.with(|ops| {
+            let Some(slot) = ops.table.find(key) else {
+                // Cannot happen while its future lives; answered without a panic.
+                return Some(Err(OpFailure::Errno(libc::ECANCELED)));
+            };
+            if slot.state != SlotState::Done {
+                return None;
+            }
+            let result = slot.result;
+            buffer.move_from(&mut slot.buffer);
+            if slot.sampled {
+                let handed_over = self.clock.now().wrapping_sub(slot.stamp);
+                let (class, device) = (slot.class.0, slot.device);
+                self.flows.with(|flows| {
+                    flows.of(class, device).handed_over_ns.record(self.clock.ns(handed_over));
+                });
+            }
+            ops.table.give_back(key.index);
+            Some(result)
+        });
+        match polled {
+            Some(result) => {
+                self.tell_slot_room();
+                Poll::Ready(result)
+            }
+            None => {
+                self.renew_waker(key, waker);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// A slot's future was polled again before the end, perhaps by another task.
+    #[cold]
+    fn renew_waker(&self, key: OpKey, waker: &Waker) {
+        let task = self.executor.own_task(waker);
+        let known = self.ops.with(|ops| match ops.table.find(key).map(|slot| &slot.continuation) {
+            Some(Continuation::Wake(known)) => known.will_wake(waker),
+            Some(Continuation::Task(known)) => Some(*known) == task,
+            _ => false,
+        });
+        if known {
+            return;
+        }
+        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        let new = task.map_or_else(|| Continuation::Wake(waker.clone()), Continuation::Task);
+        let old = self
+            .ops
+            .with(|ops| ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, new)));
+        drop(old);
+    }
+
+    /// The future of a slot is gone: nobody waits, and the slot keeps memory and file until the device is done.
+    pub(crate) fn drop_op(&self, key: OpKey) {
+        let mut cancel = false;
+        let dropped = self.ops.with(|ops| {
+            let slot = ops.table.find(key)?;
+            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+            let mut buffer = OpBuffer::None;
+            match slot.state {
+                SlotState::Done => {
+                    buffer = slot.buffer.take();
+                    ops.table.give_back(key.index);
+                }
+                SlotState::InFlight => {
+                    #[cfg(feature = "_breakage")]
+                    let freed = Breakage::BufferFreedAtDrop.is_on()
+                        || (Breakage::AbandonedReadFreed.is_on()
+                            && matches!(continuation, Continuation::Walk { .. }));
+                    #[cfg(feature = "_breakage")]
+                    if freed && matches!(slot.memory(), Some((_, Some(_)))) {
+                        // Memory of a region only: it stays mapped, so that the device's late bytes hit a neighbour.
+                        buffer = slot.buffer.take();
+                    }
+                    cancel = !std::mem::replace(&mut slot.cancelling, true);
+                    // With the orphaning, not with the cancel: the shard's end cancels what futures still wait for.
+                    let counted = matches!(continuation, Continuation::Orphan | Continuation::Walk { .. });
+                    if !brings_memory(slot) && !counted {
+                        ops.returning += 1;
+                    }
+                }
+                // Still staged: freed when its turn comes.
+                _ => {}
+            }
+            Some((continuation, buffer))
+        });
+        drop(dropped);
+        if cancel {
+            self.driver.with(|driver| driver.cancel(key));
+        }
+        self.tell_slot_room();
+    }
+
+    /// At a shard's end: nobody waits for this operation any more.
+    pub(crate) fn orphan_op(&self, key: OpKey) {
+        let old = self.ops.with(|ops| {
+            ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, Continuation::Orphan))
+        });
+        drop(old);
+    }
+
+    /// A slot whose local future was dropped on another thread.
+    pub(crate) fn drop_op_at(&self, index: u32) {
+        let key = self.ops.with(|ops| OpKey { index, generation: ops.table.slot(index).generation });
+        self.drop_op(key);
+    }
+
+    /// Lets a cell on another thread speak for a slot from now on.
+    pub(crate) fn adopt(&self, cell: RemotePtr, key: OpKey) {
+        let (done, old) = self.ops.with(|ops| match ops.table.find(key) {
+            Some(slot) if slot.state == SlotState::Done => {
+                let outcome = OpOutcome { result: slot.result, buffer: slot.buffer.take() };
+                ops.table.give_back(key.index);
+                (Some((cell, outcome)), None)
+            }
+            Some(slot) => {
+                let old = std::mem::replace(&mut slot.continuation, Continuation::Remote(cell));
+                (None, Some(old))
+            }
+            None => (Some((cell, OpOutcome::failed(OpFailure::Errno(libc::ECANCELED)))), None),
+        });
+        drop(old);
+        if let Some((cell, outcome)) = done {
+            cell.finish(outcome);
+        }
+    }
+
+    /// Takes staged operations to the driver while the device has room. True when any was taken.
+    #[inline]
+    pub(crate) fn submit_staged(&self) {
+        if self.ops.with(|ops| ops.waiting() == 0) {
+            return;
+        }
+        self.register_new_regions();
+        self.ops.with(|ops| ops.lanes.begin_turn(self.here()));
+        let mut now = None;
+        while let Some((index, failure)) = self.submit_until_failure(&mut now) {
+            self.finish(index, Err(failure));
+        }
+        let wake = self.ops.with(|ops| ops.lanes.end_turn(self.here()));
+        if wake != 0 {
+            self.wake_shards(wake);
+        }
+    }
+
+    /// What the lanes need to know of this shard.
+    #[inline]
+    fn here(&self) -> Here<'_> {
+        Here { engine: &self.engine, clock: &self.clock, me: self.index() }
+    }
+
+    /// Others wait for what this shard has just given back.
+    #[cold]
+    fn wake_shards(&self, mask: u64) {
+        let woken = self.engine.inboxes.iter().filter(|inbox| mask & (1 << inbox.index) != 0);
+        woken.for_each(|inbox| inbox.kick());
+    }
+
+    /// Submits until nothing is left or the depth is reached; hands back a slot that cannot be submitted.
+    fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
+        self.ops.with(|ops| {
+            let (mut starved_again, mut picked_starving) = (false, false);
+            while ops.in_flight < self.depth {
+                let retry = !starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
+                let next = match retry {
+                    true => ops.starved.pop_front(),
+                    false => ops.staged.pop_front(),
+                };
+                let (index, picked) = match next {
+                    Some(index) => (index, false),
+                    // Without memory one a turn: the queues empty themselves, and keep their order until then.
+                    None if ops.lanes.waiting() > 0 && !picked_starving => {
+                        picked_starving = starved_again;
+                        match ops.lanes.pick(&mut ops.table, self.here()) {
+                            Some(index) => (index, true),
+                            None => break,
+                        }
+                    }
+                    None => break,
+                };
+                let slot = ops.table.slot(index);
+                if matches!(slot.continuation, Continuation::Orphan) {
+                    return Some((index, OpFailure::Errno(libc::ECANCELED)));
+                }
+                let target = match slot.file {
+                    NO_FILE => Some(FileTarget::none()),
+                    file => self.files.with(|files| files.target(file)),
+                };
+                let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
+                let counted = picked
+                    || match ops.lanes.admit(target.device, slot, self.here()) {
+                        Admission::Pass => false,
+                        Admission::Count => true,
+                        Admission::Wait => {
+                            ops.lanes.enqueue(&mut ops.table, target.device, index, self.here());
+                            continue;
+                        }
+                    };
+                if matches!(slot.buffer, OpBuffer::Late) {
+                    if starved_again {
+                        // Who came later waits behind, or a large read would wait for ever beside small ones.
+                        ops.starved.push_back(index);
+                        continue;
+                    }
+                    let len = slot.len as usize;
+                    match self.take_memory(
+                        len,
+                        ops.returning > 0 || ops.lanes.waiting() > 0,
+                        &mut ops.starving,
+                    ) {
+                        Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
+                        Err(None) => {
+                            starved_again = true;
+                            self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
+                            match retry {
+                                true => ops.starved.push_front(index),
+                                false => ops.starved.push_back(index),
+                            }
+                            continue;
+                        }
+                        Err(Some(failure)) => return Some((index, failure)),
+                    }
+                }
+                let (memory, region) = match slot.kind {
+                    OpKind::Read | OpKind::Write => match slot.memory() {
+                        Some((memory, region)) => (Some(memory), region),
+                        None => return Some((index, OpFailure::Errno(libc::EFAULT))),
+                    },
+                    _ => (None, None),
+                };
+                let rest = slot.len - slot.done;
+                let len = match counted {
+                    // One that the shard's thread makes itself is not made in pieces.
+                    true if slot.flush != Flush::Blocking => {
+                        rest.min(ops.lanes.piece_bytes(target.device, target.read_grain))
+                    }
+                    _ => rest,
+                };
+                let request = IoRequest {
+                    key: OpKey { index, generation: slot.generation },
+                    kind: slot.kind,
+                    fd: target.fd,
+                    fixed_file: target.fixed.then_some(slot.file),
+                    memory,
+                    region,
+                    len,
+                    offset: slot.offset + u64::from(slot.done),
+                    rw_flags: target.rw_flags,
+                    route: target.route,
+                    sync: slot.sync_to_take_along().filter(|_| len == rest),
+                    flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
+                };
+                // Before the driver, which may make a durable write itself and take its time.
+                let staged = slot.stamp;
+                let queued_ns = slot.sampled.then(|| self.pass(slot, now));
+                // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
+                // both stay until `complete` has reported this key, or are leaked at the shard's end.
+                let submitted = self.driver.with(|driver| unsafe { driver.submit(&request) });
+                let Ok(synced) = submitted else {
+                    slot.stamp = staged;
+                    ops.staged.push_front(index);
+                    break;
+                };
+                slot.synced = synced;
+                slot.state = SlotState::InFlight;
+                slot.device = target.device;
+                if counted {
+                    slot.charge = ops.lanes.charge(target.device, slot, len, self.here());
+                }
+                if synced {
+                    *now = None;
+                }
+                if let Some(queued_ns) = queued_ns {
+                    self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
+                }
+                ops.in_flight += 1;
+                ops.returning += u32::from(brings_memory(slot));
+            }
+            let starving = !ops.starved.is_empty();
+            if starving || ops.starving {
+                self.engine.arena.wait_for_memory(self.index(), starving);
+                ops.starving = starving;
+            }
+            None
+        })
+    }
+
+    /// Memory for a read. `Err(None)`: wait, some comes back by itself.
+    fn take_memory(
+        &self,
+        len: usize,
+        some_returns: bool,
+        starving: &mut bool,
+    ) -> Result<crate::memory::arena::Buffer, Option<OpFailure>> {
+        let arena = &self.engine.arena;
+        match arena.alloc_local(len) {
+            Ok(buffer) => return Ok(buffer),
+            Err(AllocError::TooLarge) => return Err(Some(AllocError::TooLarge.into())),
+            Err(AllocError::NoMemory { .. }) => {}
+        }
+        // A block returned between the first look and the flag is found by the second look.
+        arena.wait_for_memory(self.index(), true);
+        *starving = true;
+        match arena.alloc_local(len) {
+            Ok(buffer) => Ok(buffer),
+            Err(_) if some_returns => Err(None),
+            Err(_) => arena.alloc_overflow(len).map_err(|error| Some(error.into())),
+        }
+    }
+
+    /// Nanoseconds since a sampled operation last moved on, which it does now. The clock is read once for all
+    /// operations of a turn's step.
+    fn pass(&self, slot: &mut Slot, now: &mut Option<Ticks>) -> u64 {
+        let now = *now.get_or_insert_with(|| self.clock.now());
+        self.clock.ns(now.saturating_sub(std::mem::replace(&mut slot.stamp, now)))
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn completed(&self, key: OpKey, result: i32, now: &mut Option<Ticks>) {
+        let verdict = self.ops.with(|ops| {
+            let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
+            let orphan = matches!(slot.continuation, Continuation::Orphan);
+            let returning = orphan || brings_memory(slot);
+            let mut device_ns = None;
+            if slot.sampled {
+                let ns = self.pass(slot, now);
+                device_ns = Some(ns);
+                self.device_ns.set(ns);
+                self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(ns));
+            }
+            if slot.charge != 0 {
+                ops.lanes.complete(slot, device_ns, self.here());
+            }
+            let verdict = self.judge(slot, result, orphan);
+            if !matches!(verdict, Verdict::Finished(_)) {
+                slot.state = SlotState::Staged;
+                ops.staged.push_front(key.index);
+            }
+            ops.in_flight -= 1;
+            ops.returning -= u32::from(returning);
+            Some(verdict)
+        });
+        match verdict {
+            Some(Verdict::Finished(result)) => self.finish(key.index, result),
+            Some(Verdict::Again) => {}
+            Some(Verdict::NotPollable) => self.tell_not_pollable(),
+            None => self.counters.strays.set(self.counters.strays.get() + 1),
+        }
+    }
+
+    /// Short is never success: the rest of a short transfer is asked for until the end of the file proves itself.
+    #[inline]
+    fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
+        if result < 0 {
+            if result == NOT_POLLABLE {
+                self.files.with(|files| files.leave_route(slot.file));
+                return match orphan || slot.cancelling {
+                    true => Verdict::Finished(Err(OpFailure::Errno(libc::ECANCELED))),
+                    false => Verdict::NotPollable,
+                };
+            }
+            // The kernel cancels what it has no worker thread for; nothing was done then.
+            let unasked = result == -libc::ECANCELED && !slot.cancelling;
+            let again = unasked || matches!(-result, libc::EAGAIN | libc::EINTR);
+            if again && !orphan && !slot.cancelling && slot.retries < RETRIES_MAX {
+                slot.retries += if unasked { RETRY_WITHOUT_WORKER } else { 1 };
+                return Verdict::Again;
+            }
+            let result = if unasked { -libc::EAGAIN } else { result };
+            // What the engine's end cancelled fails for that reason.
+            let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
+            let failure = if ended { OpFailure::EngineClosed } else { OpFailure::of_result(result) };
+            return Verdict::Finished(Err(failure));
+        }
+        match slot.kind {
+            OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => Verdict::Finished(Ok(slot.done)),
+            OpKind::Read => {
+                slot.done += result as u32;
+                if slot.done >= slot.len || result == 0 || orphan {
+                    return Verdict::Finished(Ok(slot.done.min(slot.len)));
+                }
+                #[cfg(feature = "_breakage")]
+                if Breakage::ShortReadIsSuccess.is_on() {
+                    return Verdict::Finished(Ok(slot.len));
+                }
+                // A direct read ends off the device's grain only where the file ends.
+                let grain =
+                    self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
+                match slot.done % grain.max(1) {
+                    0 => Verdict::Again,
+                    _ => Verdict::Finished(Ok(slot.done)),
+                }
+            }
+            OpKind::Write => {
+                let whole = slot.synced && result == 0;
+                slot.done = if whole { slot.len } else { slot.done + result as u32 };
+                if slot.done < slot.len {
+                    // A write that makes no progress would be asked for for ever.
+                    return match result {
+                        0 => Verdict::Finished(Err(OpFailure::Errno(libc::EIO))),
+                        _ => Verdict::Again,
+                    };
+                }
+                let sync_kind = slot.durability.sync_kind();
+                #[cfg(feature = "_breakage")]
+                let sync_kind = sync_kind.filter(|_| !Breakage::IgnoredFlush.is_on());
+                match sync_kind {
+                    // The sync is the same operation's second half: same slot, same key, submitted with this turn.
+                    Some(sync) => {
+                        slot.kind = sync;
+                        if whole { Verdict::Finished(Ok(slot.done)) } else { Verdict::Again }
+                    }
+                    None => Verdict::Finished(Ok(slot.done)),
+                }
+            }
+        }
+    }
+
+    /// Ends a staged operation that will not be submitted.
+    pub(crate) fn finish_with(&self, index: u32, failure: OpFailure) {
+        self.finish(index, Err(failure));
+    }
+
+    /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
+    #[inline]
+    fn finish(&self, index: u32, result: OpResult) {
+        let (task, file, moved) = self.ops.with(|ops| {
+            let slot = ops.table.slot(index);
+            let file = std::mem::replace(&mut slot.file, NO_FILE);
+            self.count(slot, result);
+            let bytes = result.unwrap_or_default();
+            let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };
+            slot.result = result;
+            slot.state = SlotState::Done;
+            let task = match slot.continuation {
+                Continuation::Task(task) => {
+                    slot.continue_after(Continuation::Orphan);
+                    Some(task)
+                }
+                _ => None,
+            };
+            (task, file, moved)
+        });
+        if file != NO_FILE && self.files.with(|files| files.leave_after(file, moved)) {
+            self.remove_file(file);
+        }
+        match task {
+            Some(task) => self.executor.wake_task(task),
+            None => self.finish_elsewhere(index, result),
+        }
+    }
+
+    /// The rest of [`finish`](Self::finish) for operations that a task's own future does not wait for.
+    fn finish_elsewhere(&self, index: u32, result: OpResult) {
+        if let Some(waker) = self.ops.with(|ops| ops.table.slot(index).take_waker()) {
+            return waker.wake();
+        }
+        let (continuation, buffer) = self.ops.with(|ops| {
+            let slot = ops.table.slot(index);
+            let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
+            let buffer = slot.buffer.take();
+            ops.table.give_back(index);
+            (continuation, buffer)
+        });
+        match continuation {
+            Continuation::Remote(cell) => cell.finish(OpOutcome { result, buffer }),
+            Continuation::Batch { batch, piece } => {
+                read_many::piece_done(self, batch, piece, OpOutcome { result, buffer });
+            }
+            Continuation::Walk { walk, place } => {
+                walk::arrived(self, walk, place, OpOutcome { result, buffer });
+            }
+            Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
+        }
+        self.tell_slot_room();
+    }
+
+    /// Adds a finished operation to the statistics.
+    #[inline]
+    fn count(&self, slot: &Slot, result: OpResult) {
+        self.flows.with(|flows| {
+            let flow = flows.of(slot.class.0, slot.device);
+            let bytes = result.unwrap_or_default();
+            flow.failures += u64::from(result.is_err());
+            match slot.kind {
+                OpKind::Read => {
+                    flow.reads += 1;
+                    flow.read_bytes += u64::from(bytes);
+                    flow.read_bytes_asked += u64::from(slot.asked.min(bytes));
+                }
+                OpKind::Write => {
+                    flow.writes += 1;
+                    flow.write_bytes += u64::from(bytes);
+                }
+                // After a write in the same slot the bytes are that write's.
+                OpKind::SyncData | OpKind::SyncAll => {
+                    flow.syncs += 1;
+                    flow.writes += u64::from(slot.done > 0);
+                    flow.write_bytes += u64::from(bytes);
+                }
+                OpKind::Nop => {}
+            }
+        });
+    }
+
+    /// Registers arena regions that appeared since the last look; a refusal is told once and costs speed only.
+    #[inline]
+    fn register_new_regions(&self) {
+        let known = self.known_regions.get();
+        if known != self.engine.arena.regions() {
+            self.register_regions_from(known);
+        }
+    }
+
+    #[cold]
+    fn register_regions_from(&self, known: usize) {
+        self.tell_degradations();
+        let arena = &self.engine.arena;
+        let mut index = known;
+        while let Some((start, len)) = arena.region(index) {
+            let registered = self.driver.with(|driver| driver.register_region(index as u16, start, len));
+            if let Err(error) = registered {
+                self.engine.degrade_once(
+                    "registered buffers",
+                    &format!("{len} bytes of I/O memory are not registered: {error}"),
+                    "raise RLIMIT_MEMLOCK (ulimit -l), grant CAP_IPC_LOCK, or lower Config::arena_bytes",
+                );
+            }
+            index += 1;
+        }
+        self.known_regions.set(index);
+    }
+}

@@ -1,0 +1,358 @@
+//! The op table: every I/O in flight has a slot here, and the slot owns the memory and the file it uses.
+//!
+//! What the kernel's per-CPU bio cache is to the block layer, this is to a shard: fixed-size slots, a free list
+//! whose last returned slot is taken first (it is still in the CPU's cache), no lock because one thread touches it,
+//! and fields set one by one instead of clearing the whole slot. It grows by chunks of 256 slots that never move.
+
+use std::ptr::NonNull;
+use std::task::Waker;
+
+use crate::base::class::Class;
+use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpResult};
+use crate::reactor::shard::clock::Ticks;
+use crate::reactor::shard::remote::RemotePtr;
+
+/// Names a slot and the one use of it that is meant: a stale key never matches a reused slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl OpKey {
+    /// As the kernel carries it in `user_data`.
+    #[inline]
+    pub(crate) fn to_user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn from_user_data(data: u64) -> OpKey {
+        OpKey { index: data as u32, generation: (data >> 32) as u32 }
+    }
+}
+
+/// Where a slot's operation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Free,
+    /// Waits for its turn to be submitted, or for memory.
+    Staged,
+    InFlight,
+    /// Over; the future has not yet taken the outcome.
+    Done,
+}
+
+/// What happens when the operation is over.
+pub(crate) enum Continuation {
+    /// Nobody waits: free the slot (its future was dropped).
+    Orphan,
+    /// A future of this task on this shard.
+    Task(u32),
+    /// A future on this shard that was polled last with this waker, which is not its task's own (a join, a select, an
+    /// executor within the task).
+    Wake(Waker),
+    /// A future elsewhere: fill its cell.
+    Remote(RemotePtr),
+    /// One piece of a batch.
+    Batch { batch: u32, piece: u32 },
+    /// One of the reads that a walk's step asked for.
+    Walk { walk: u32, place: u32 },
+}
+
+/// One operation; see the module's text. All fields belong to the shard's thread. Two cache lines.
+#[repr(align(64))]
+pub(crate) struct Slot {
+    pub(crate) generation: u32,
+    /// Next slot of the free list, or of the queue in which it waits.
+    next: u32,
+    pub(crate) state: SlotState,
+    pub(crate) kind: OpKind,
+    pub(crate) class: Class,
+    pub(crate) durability: Durability,
+    pub(crate) flush: Flush,
+    /// The driver took the write's sync along.
+    pub(crate) synced: bool,
+    /// The kernel was asked to cancel it.
+    pub(crate) cancelling: bool,
+    /// Its times go into the histograms.
+    pub(crate) sampled: bool,
+    /// Times that the kernel said "try again".
+    pub(crate) retries: u8,
+    /// Index in the shard's file table; `NO_FILE` for operations without one.
+    pub(crate) file: u32,
+    /// The file's device, for the statistics; known from submission on.
+    pub(crate) device: u16,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) asked: u32,
+    /// Bytes that are through already, when the kernel did less than asked.
+    pub(crate) done: u32,
+    pub(crate) result: OpResult,
+    pub(crate) buffer: OpBuffer,
+    pub(crate) continuation: Continuation,
+    /// When a sampled operation last moved on: staged, submitted, completed.
+    pub(crate) stamp: Ticks,
+    /// What the device's scheduler counts it for while it is in flight; 0 when it does not.
+    pub(crate) charge: u32,
+}
+
+/// End of a list of slots.
+pub(crate) const NIL: u32 = u32::MAX;
+/// The file index of an operation that has none.
+pub(crate) const NO_FILE: u32 = u32::MAX;
+/// Slots a shard may have; an operation past it waits like one past the queue depth.
+pub(crate) const SLOTS_MAX: u32 = 1 << 20;
+const CHUNK_SLOTS: u32 = 256;
+const _: () = assert!(size_of::<Slot>() == 128, "a slot fills two cache lines");
+
+/// The slots of one shard.
+pub(crate) struct OpTable {
+    chunks: Vec<Box<[Slot]>>,
+    free: u32,
+    live: u32,
+}
+
+impl OpTable {
+    pub(crate) fn new() -> OpTable {
+        let mut table = OpTable { chunks: Vec::with_capacity(8), free: NIL, live: 0 };
+        table.grow();
+        table
+    }
+
+    /// Slots in use.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Slots that exist.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.chunks.len() as u32 * CHUNK_SLOTS
+    }
+
+    /// Takes the slot that was given back last; `None` when `SLOTS_MAX` operations exist already.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<OpKey> {
+        if self.free == NIL {
+            if self.capacity() >= SLOTS_MAX {
+                return None;
+            }
+            self.grow();
+        }
+        let index = self.free;
+        let slot = self.slot(index);
+        debug_assert_eq!(slot.state, SlotState::Free);
+        let (next, generation) = (slot.next, slot.generation);
+        self.free = next;
+        self.live += 1;
+        Some(OpKey { index, generation })
+    }
+
+    /// Gives a slot back; its key never matches again. The caller has emptied buffer and continuation.
+    #[inline]
+    pub(crate) fn give_back(&mut self, index: u32) {
+        let head = self.free;
+        let slot = self.slot(index);
+        debug_assert_ne!(slot.state, SlotState::Free);
+        debug_assert!(matches!(slot.buffer, OpBuffer::None | OpBuffer::Late));
+        slot.state = SlotState::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next = head;
+        self.free = index;
+        self.live -= 1;
+    }
+
+    /// The slot at an index that this table handed out.
+    #[inline]
+    pub(crate) fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.chunks[(index / CHUNK_SLOTS) as usize][(index % CHUNK_SLOTS) as usize]
+    }
+
+    /// The slot that `key` names, unless that use of it is over.
+    #[inline]
+    pub(crate) fn find(&mut self, key: OpKey) -> Option<&mut Slot> {
+        let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
+        let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
+        let same_use = slot.generation == key.generation;
+        #[cfg(feature = "_breakage")]
+        let same_use = same_use || crate::testing::breakage::Breakage::NoGenerationCheck.is_on();
+        (same_use && slot.state != SlotState::Free).then_some(slot)
+    }
+
+    /// Keys of all slots that are in use.
+    pub(crate) fn live_keys(&self) -> Vec<OpKey> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
+        slots
+            .filter(|(_, slot)| slot.state != SlotState::Free)
+            .map(|(index, slot)| OpKey { index: index as u32, generation: slot.generation })
+            .collect()
+    }
+
+    /// Gives chunks back that hold no slot in use, the last ones first; keeps one. For a shard that is idle.
+    pub(crate) fn shrink(&mut self) {
+        if self.live != 0 || self.chunks.len() < 2 {
+            return;
+        }
+        // Generations must not start over for an index that exists again later, so the next chunk in this place
+        // begins where this one stopped.
+        let generation = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|slot| slot.generation).max();
+        self.chunks.truncate(1);
+        self.free = NIL;
+        let generation = generation.unwrap_or(0).wrapping_add(1);
+        for (index, slot) in self.chunks[0].iter_mut().enumerate().rev() {
+            slot.generation = generation;
+            slot.next = self.free;
+            self.free = index as u32;
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let first = self.capacity();
+        let generation = self
+            .chunks
+            .first()
+            .map_or(1, |chunk| chunk.iter().map(|slot| slot.generation).max().unwrap_or(0).wrapping_add(1));
+        let slots = (0..CHUNK_SLOTS).map(|at| {
+            let next = if at + 1 == CHUNK_SLOTS { self.free } else { first + at + 1 };
+            Slot::free(generation, next)
+        });
+        let chunk: Box<[Slot]> = slots.collect();
+        self.chunks.push(chunk);
+        self.free = first;
+    }
+}
+
+impl Slot {
+    fn free(generation: u32, next: u32) -> Slot {
+        Slot {
+            generation,
+            next,
+            state: SlotState::Free,
+            kind: OpKind::Nop,
+            class: Class::DEFAULT,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            synced: false,
+            cancelling: false,
+            sampled: false,
+            retries: 0,
+            file: NO_FILE,
+            device: 0,
+            offset: 0,
+            len: 0,
+            asked: 0,
+            done: 0,
+            result: Ok(0),
+            buffer: OpBuffer::None,
+            continuation: Continuation::Orphan,
+            stamp: 0,
+            charge: 0,
+        }
+    }
+
+    /// The next one in the queue that a slot in use waits in.
+    #[inline]
+    pub(crate) fn link(&self) -> u32 {
+        self.next
+    }
+
+    #[inline]
+    pub(crate) fn set_link(&mut self, next: u32) {
+        debug_assert_ne!(self.state, SlotState::Free);
+        self.next = next;
+    }
+
+    /// Sets the continuation of a slot that has none; so nothing is dropped here, and the compiler need not look.
+    #[inline]
+    pub(crate) fn continue_with(&mut self, continuation: Continuation) {
+        debug_assert!(matches!(self.continuation, Continuation::Orphan));
+        std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
+    }
+
+    /// Replaces a continuation that holds nothing to drop.
+    #[inline]
+    pub(crate) fn continue_after(&mut self, continuation: Continuation) {
+        debug_assert!(matches!(self.continuation, Continuation::Orphan | Continuation::Task(_)));
+        std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
+    }
+
+    /// The waker of the future on this shard that waits, if it has one of its own.
+    #[inline]
+    pub(crate) fn take_waker(&mut self) -> Option<Waker> {
+        match std::mem::replace(&mut self.continuation, Continuation::Orphan) {
+            Continuation::Wake(waker) => Some(waker),
+            other => {
+                self.continue_with(other);
+                None
+            }
+        }
+    }
+
+    /// The sync that the driver may take along with a write. What did not go through at once goes step by step: the rest
+    /// first, then the sync.
+    #[inline]
+    pub(crate) fn sync_to_take_along(&self) -> Option<OpKind> {
+        match self.kind {
+            OpKind::Write if self.done == 0 && self.retries == 0 => self.durability.sync_kind(),
+            _ => None,
+        }
+    }
+
+    /// Where the device reads from or writes to, past what is done already.
+    pub(crate) fn memory(&self) -> Option<(NonNull<u8>, Option<u16>)> {
+        let (start, region) = match &self.buffer {
+            OpBuffer::None | OpBuffer::Late => return None,
+            OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
+            OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
+            OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),
+        };
+        // A wrapping addition of a count below the buffer's length stays inside the buffer.
+        NonNull::new(start.wrapping_add(self.done as usize)).map(|start| (start, region))
+    }
+}
+
+#[cfg(test)]
+mod worth;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_slot_given_back_is_taken_first_under_a_new_key() {
+        let mut table = OpTable::new();
+        let (a, b) = (table.take().unwrap(), table.take().unwrap());
+        for key in [a, b] {
+            table.slot(key.index).state = SlotState::InFlight;
+            table.give_back(key.index);
+        }
+        let again = table.take().unwrap();
+        assert_eq!(again.index, b.index);
+        assert_ne!(again.generation, b.generation);
+        assert!(table.find(b).is_none(), "a stale key must not find the slot's next use");
+        assert_eq!(OpKey::from_user_data(again.to_user_data()), again);
+    }
+
+    #[test]
+    fn grows_by_chunks_and_gives_them_back_without_reviving_old_keys() {
+        // Fewer where an interpreter would take minutes.
+        const KEYS: u32 = if cfg!(miri) { 300 } else { 1000 };
+        let mut table = OpTable::new();
+        let keys: Vec<OpKey> = (0..KEYS).map(|_| table.take().unwrap()).collect();
+        for key in &keys {
+            table.slot(key.index).state = SlotState::InFlight;
+        }
+        assert_eq!(table.capacity(), KEYS.next_multiple_of(256));
+        for key in &keys {
+            table.give_back(key.index);
+        }
+        table.shrink();
+        assert_eq!((table.capacity(), table.live()), (256, 0));
+        let fresh: Vec<OpKey> = (0..KEYS).map(|_| table.take().unwrap()).collect();
+        for key in &fresh {
+            table.slot(key.index).state = SlotState::InFlight;
+            assert!(!keys.contains(key), "{key:?} was in use before");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The cell through which a future on any thread and a shard agree about one operation.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::base::sync::{AtomicWaker, UnsafeCell};
+use crate::handle::file::FileCore;
+use crate::io::op::{OpFailure, OpOutcome, OpRequest};
+use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::optable::OpKey;
+
+/// Shared by the future and the shard; see [`RemoteCell`].
+pub(crate) type RemotePtr = Arc<RemoteCell>;
+
+/// One operation between two threads.
+///
+/// Life of a cell that carries a request: the future fills `request` and sends the cell through the inbox; the shard
+/// takes the request, runs it, fills `outcome`, sets `DONE` and wakes. A cell that adopts an operation (its future
+/// was first polled on the shard and then elsewhere) carries the slot's key instead and travels the foreign list.
+#[repr(C)]
+pub(crate) struct RemoteCell {
+    node: ForeignNode,
+    state: AtomicU8,
+    /// `QUEUED`: the node is in the shard's foreign list. `CANCELLED`: the future is gone.
+    flags: AtomicU8,
+    waker: AtomicWaker,
+    request: UnsafeCell<Option<Sent>>,
+    outcome: UnsafeCell<Option<OpOutcome>>,
+    /// The slot: set at birth for an adopting cell, by the shard for a sent one (then read by the shard only).
+    key: AtomicU64,
+}
+
+/// What a cell carries to the shard.
+pub(crate) struct Sent {
+    pub(crate) file: Option<Arc<FileCore>>,
+    pub(crate) request: OpRequest,
+}
+
+const PENDING: u8 = 0;
+const DONE: u8 = 1;
+const QUEUED: u8 = 1;
+const CANCELLED: u8 = 2;
+const NO_KEY: u64 = u64::MAX;
+
+// SAFETY: `request` is written before the cell is sent and touched by the shard only after that (the inbox's queue
+// orders the two); `outcome` is written by the shard before `DONE` is stored with Release and read by the future
+// only after it loaded `DONE` with Acquire. Everything else is atomic. The contents are Send: files are shared
+// handles, buffers and blocks are Send.
+unsafe impl Send for RemoteCell {}
+// SAFETY: as above.
+unsafe impl Sync for RemoteCell {}
+
+impl RemoteCell {
+    /// A cell that asks for a new operation.
+    pub(crate) fn request(file: Option<Arc<FileCore>>, request: OpRequest) -> RemotePtr {
+        RemoteCell::new(Some(Sent { file, request }), NO_KEY)
+    }
+
+    /// A cell for an operation that runs already.
+    pub(crate) fn adopt(key: OpKey) -> RemotePtr {
+        RemoteCell::new(None, key.to_user_data())
+    }
+
+    fn new(request: Option<Sent>, key: u64) -> RemotePtr {
+        Arc::new(RemoteCell {
+            node: ForeignNode::new(NodeKind::Remote),
+            state: AtomicU8::new(PENDING),
+            flags: AtomicU8::new(0),
+            waker: AtomicWaker::new(),
+            request: UnsafeCell::new(request),
+            outcome: UnsafeCell::new(None),
+            key: AtomicU64::new(key),
+        })
+    }
+
+    /// For the future: the outcome once, or a promise to wake `waker`.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<OpOutcome> {
+        if self.state.load(Ordering::Acquire) != DONE {
+            self.waker.register(waker);
+            // The shard may have finished between the load and the registration.
+            if self.state.load(Ordering::Acquire) != DONE {
+                return Poll::Pending;
+            }
+        }
+        // SAFETY: after DONE the shard touches the outcome no more, and only the one future that owns this side
+        // calls `poll`.
+        match unsafe { (*self.outcome.get()).take() } {
+            Some(outcome) => Poll::Ready(outcome),
+            // Polled again after it was ready: a contract error of the caller, answered without a panic.
+            None => Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))),
+        }
+    }
+
+    /// For the sender that found the inbox closed, and for the shard: takes the request, once.
+    ///
+    /// # Safety
+    /// Only for whoever holds the cell as a message: popped from the inbox, or not yet sent.
+    pub(crate) unsafe fn take_request(&self) -> Option<Sent> {
+        // SAFETY: the caller is the only one who may look at the request now.
+        unsafe { (*self.request.get()).take() }
+    }
+
+    /// For the shard: the operation is over.
+    pub(crate) fn finish(&self, outcome: OpOutcome) {
+        // SAFETY: only the shard (or the sender, when no shard ever saw the cell) finishes, once; the future reads
+        // after DONE only.
+        unsafe { *self.outcome.get() = Some(outcome) };
+        self.state.store(DONE, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// For the shard: remembers the slot, so that a later cancel finds it.
+    pub(crate) fn set_key(&self, key: OpKey) {
+        self.key.store(key.to_user_data(), Ordering::Relaxed);
+    }
+
+    /// For the shard: the slot this cell speaks for.
+    pub(crate) fn key(&self) -> Option<OpKey> {
+        match self.key.load(Ordering::Relaxed) {
+            NO_KEY => None,
+            key => Some(OpKey::from_user_data(key)),
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DONE
+    }
+
+    /// For the shard, when a request arrives: is its future gone already?
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// For an adopting future: marks the node as queued and gives out the pointer to push.
+    pub(crate) fn queue(self: &Arc<Self>) -> NonNull<ForeignNode> {
+        self.flags.fetch_or(QUEUED, Ordering::Relaxed);
+        into_node(self.clone())
+    }
+
+    /// For the future's drop: says that nobody waits any more. Gives out a node to push unless one is under way,
+    /// in which case the shard will see the mark when it takes that one.
+    pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<ForeignNode>> {
+        if self.is_done() {
+            return None;
+        }
+        let before = self.flags.fetch_or(CANCELLED | QUEUED, Ordering::AcqRel);
+        (before & QUEUED == 0).then(|| into_node(self))
+    }
+
+    /// For the shard that took the node: the cell, and whether its future is gone.
+    ///
+    /// # Safety
+    /// `node` must come from [`queue`](Self::queue) or [`cancel`](Self::cancel), once.
+    pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> (RemotePtr, bool) {
+        // SAFETY: `into_node` made the pointer from an Arc whose count this takes over; the node is the first field
+        // of a repr(C) struct and the pointer kept the provenance of the whole.
+        let cell = unsafe { Arc::from_raw(node.as_ptr().cast::<RemoteCell>().cast_const()) };
+        let flags = cell.flags.fetch_and(!QUEUED, Ordering::AcqRel);
+        (cell, flags & CANCELLED != 0)
+    }
+}
+
+fn into_node(cell: RemotePtr) -> NonNull<ForeignNode> {
+    let raw = Arc::into_raw(cell).cast_mut().cast::<ForeignNode>();
+    // SAFETY: a pointer out of an Arc is never null.
+    unsafe { NonNull::new_unchecked(raw) }
+}
+
+#[cfg(all(test, forebay_loom))]
+mod loom_tests;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! What a shard tells of itself.
+
+use crate::base::pending::Sender;
+use crate::io::stats::{FileReport, FlowStats, ShardStats, Stall, WalkStats};
+use crate::reactor::scheduler::Counts;
+use crate::reactor::shard::Shard;
+
+/// One shard's part of [`Stats`](crate::Stats).
+pub(crate) struct ShardReport {
+    pub(crate) stats: ShardStats,
+    pub(crate) flows: Vec<((u8, u16), FlowStats)>,
+    pub(crate) walks: WalkStats,
+    pub(crate) classes: Vec<(String, usize, Counts)>,
+    pub(crate) stalls: Vec<Stall>,
+}
+
+impl Shard {
+    /// What was done with each file from here; for a message.
+    pub(crate) fn tell_files(&self, answer: Sender<Vec<FileReport>>) {
+        answer.send(Ok(self.files.with(|files| files.report())));
+    }
+
+    /// This shard's counters; for a message.
+    pub(crate) fn tell_stats(&self, answer: Sender<ShardReport>) {
+        let (in_flight, slots_used, slots) =
+            self.ops.with(|ops| (ops.in_flight, ops.table.live(), ops.table.capacity()));
+        let polling = self.driver.with(|driver| driver.poll_counts());
+        let stats = ShardStats {
+            priority: self.engine.granted.of(self.index()),
+            turns: self.counters.turns.get(),
+            enters: self.driver.with(|driver| driver.enters()),
+            kicks: self.inbox.kicks.load(std::sync::atomic::Ordering::Relaxed),
+            spins: self.counters.spins.get(),
+            spins_useful: self.counters.spins_useful.get(),
+            in_flight,
+            slots_used,
+            slots,
+            tasks: self.executor.task_count(),
+            memory_waits: self.counters.memory_waits.get(),
+            stray_completions: self.counters.strays.get(),
+            polled: polling.requests,
+            polls: polling.polls,
+            polls_empty: polling.empty,
+            polls_refused: self.counters.polls_refused.get(),
+        };
+        let flows = self.flows.with(|flows| flows.snapshot());
+        let walks = self.walks.with(|walks| walks.counts());
+        let classes = self.ops.with(|ops| ops.lanes.counts());
+        let stalls = self.executor.stalls();
+        answer.send(Ok(ShardReport { stats, flows, walks, classes, stalls }));
+    }
+}

@@ -1,0 +1,280 @@
+//! Starting the shards' threads, each with the driver that works here.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+
+use crate::base::class::Class;
+use crate::base::error::{Error, Result};
+use crate::base::health::Degradation;
+use crate::base::pending::Sender;
+use crate::base::priority;
+use crate::driver::{Driver, threads::ThreadsDriver};
+use crate::handle::engine::EngineShared;
+use crate::io::config::DriverChoice;
+use crate::io::stats::Flows;
+use crate::ops::read_many;
+use crate::ops::walk::Walks;
+use crate::reactor::shard::clock::Clock;
+use crate::reactor::shard::ending::Ended;
+use crate::reactor::shard::executor::Executor;
+use crate::reactor::shard::files::FileTable;
+use crate::reactor::shard::inbox::LateCalls;
+use crate::reactor::shard::local::LocalCell;
+use crate::reactor::shard::ops::Ops;
+use crate::reactor::shard::timers::Timers;
+use crate::reactor::shard::{CURRENT, Counters, Shard};
+
+/// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
+/// shard's end. After an error nothing is left of the attempt.
+pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) -> Result<&'static str> {
+    let (tell, told) = mpsc::channel();
+    let started = start_with(engine, ends, tell, &told);
+    if started.is_err() {
+        // Each thread lets go of its driver first: descriptors are back before the caller hears of the error.
+        while told.recv().is_ok() {}
+    }
+    started
+}
+
+type Told = Result<&'static str>;
+
+fn start_with(
+    engine: &Arc<EngineShared>,
+    ends: Vec<Sender<Ended>>,
+    tell: mpsc::Sender<Told>,
+    told: &mpsc::Receiver<Told>,
+) -> Result<&'static str> {
+    let maker = DriverMaker::new(engine.config.driver, engine.config.queue_depth);
+    let mut verdicts = Vec::with_capacity(ends.len());
+    for (index, end) in ends.into_iter().enumerate() {
+        let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
+        let (decide, decided) = mpsc::channel();
+        let body = move || {
+            crate::base::signals::shield_thread();
+            // Before the ring: the kernel's workers for it are what its owner is when they start.
+            let granted =
+                priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {
+                    engine.degrade_once(&what, &why, &remedy);
+                });
+            engine.granted.set(index, granted);
+            match maker.make_as_decided(&engine, &tell, &decided) {
+                Some(driver) => run_shard(index, engine, driver, tell, end),
+                None => {
+                    engine.inboxes[index].close(false);
+                    engine.shard_ended();
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name(format!("forebay-{index}"))
+            .spawn(body)
+            .map_err(|error| Error::io("start", error).with_note("no thread for a shard"))?;
+        verdicts.push(decide);
+    }
+    drop(tell);
+    let next = || told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")));
+    let mut name = "uring";
+    for _ in 0..verdicts.len() {
+        // Where one shard gets no ring, none keeps its own: files would be faster or slower by their shard's number.
+        if next()? == "threads" {
+            name = "threads";
+        }
+    }
+    for verdict in verdicts {
+        // A thread that is gone is noticed below.
+        let _ = verdict.send(name);
+    }
+    for _ in 0..engine.inboxes.len() {
+        next()?;
+    }
+    Ok(name)
+}
+
+/// Makes a driver on the thread that will use it.
+#[derive(Clone)]
+struct DriverMaker {
+    choice: DriverChoice,
+    depth: u32,
+    #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+    keeper: Arc<crate::driver::uring::Keeper>,
+}
+
+impl DriverMaker {
+    fn new(choice: DriverChoice, depth: u32) -> DriverMaker {
+        DriverMaker {
+            choice,
+            depth,
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            keeper: crate::driver::uring::Keeper::new(choice != DriverChoice::Threads),
+        }
+    }
+
+    /// Makes a driver, tells its name, and makes another if that is what all shards shall have. `None`: the engine does
+    /// not start.
+    fn make_as_decided(
+        self,
+        engine: &EngineShared,
+        tell: &mpsc::Sender<Told>,
+        decided: &mpsc::Receiver<&'static str>,
+    ) -> Option<Driver> {
+        let driver = match self.make(engine) {
+            Ok(driver) => driver,
+            Err(error) => {
+                let _ = tell.send(Err(error));
+                return None;
+            }
+        };
+        let _ = tell.send(Ok(driver.name()));
+        let name = decided.recv().ok()?;
+        if name == driver.name() {
+            return Some(driver);
+        }
+        drop(driver);
+        self.make_threads().ok()
+    }
+
+    #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+    fn make(&self, engine: &EngineShared) -> Result<Driver> {
+        if self.choice != DriverChoice::Threads {
+            let polling = engine.config.polling;
+            match crate::driver::uring::UringDriver::new(self.depth, polling, self.keeper.clone()) {
+                Ok(driver) => return Ok(Driver::Uring(driver)),
+                Err(error) if self.choice == DriverChoice::Uring => {
+                    return Err(Error::io("start", error).with_note("the kernel refused io_uring"));
+                }
+                Err(error) => {
+                    let remedy = match error.raw_os_error() {
+                        Some(libc::EPERM | libc::EACCES) => {
+                            "allow io_uring: sysctl kernel.io_uring_disabled=0, and a seccomp profile that permits it"
+                        }
+                        Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (ulimit -l), or free memory",
+                        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n)",
+                        _ => "use a kernel with io_uring (Linux 5.19 or later)",
+                    };
+                    engine.degrade_once("io_uring", &format!("the kernel refused it: {error}"), remedy);
+                }
+            }
+        }
+        self.make_threads()
+    }
+
+    #[cfg(not(all(target_os = "linux", not(forebay_no_uring))))]
+    fn make(&self, engine: &EngineShared) -> Result<Driver> {
+        match self.choice {
+            DriverChoice::Uring => {
+                Err(Error::new(crate::ErrorKind::Unsupported, "start")
+                    .with_note("this build has no io_uring"))
+            }
+            DriverChoice::Auto => {
+                engine.degrade_once("io_uring", "this build has none", "use Linux");
+                self.make_threads()
+            }
+            DriverChoice::Threads => self.make_threads(),
+        }
+    }
+
+    fn make_threads(&self) -> Result<Driver> {
+        let driver = ThreadsDriver::new(self.depth).map_err(|error| Error::io("start", error))?;
+        Ok(Driver::Threads(driver))
+    }
+}
+
+fn run_shard(
+    index: usize,
+    engine: Arc<EngineShared>,
+    driver: Driver,
+    tell: mpsc::Sender<Result<&'static str>>,
+    end: Sender<Ended>,
+) {
+    let name = driver.name();
+    let shard = new_shard(index, &engine, driver, Clock::system());
+    CURRENT.with(|current| current.set(&*shard));
+    let _seat = engine.watch.sit(index);
+    let _ = tell.send(Ok(name));
+    drop(tell);
+    let run = catch_unwind(AssertUnwindSafe(|| shard.run()));
+    shard_over(shard, run, end);
+}
+
+/// A shard of `engine` for the calling thread, which gets its cache of I/O memory.
+pub(crate) fn new_shard(
+    index: usize,
+    engine: &Arc<EngineShared>,
+    mut driver: Driver,
+    clock: Clock,
+) -> Box<Shard> {
+    let inbox = engine.inboxes[index].clone();
+    inbox.set_wake_handle(driver.wake_handle());
+    for Degradation { what, why, remedy } in driver.degradations() {
+        engine.degrade_once(&what, &why, &remedy);
+    }
+    let waker: Weak<_> = Arc::downgrade(&inbox);
+    engine.arena.set_memory_waker(
+        index,
+        Box::new(move || {
+            if let Some(inbox) = waker.upgrade() {
+                inbox.kick();
+            }
+        }),
+    );
+    engine.arena.install(index);
+    Box::new(Shard {
+        executor: Executor::new(&clock, engine.config.stall_ns(), engine.watch.beat(index)),
+        depth: engine.config.queue_depth,
+        inbox,
+        engine: engine.clone(),
+        clock,
+        ops: LocalCell::new(Ops::new()),
+        files: LocalCell::new(FileTable::new()),
+        driver: LocalCell::new(driver),
+        timers: LocalCell::new(Timers::default()),
+        flows: LocalCell::new(Flows::new()),
+        batches: LocalCell::new(read_many::Batches::default()),
+        walks: LocalCell::new(Walks::new()),
+        slot_waiters: LocalCell::new(Vec::new()),
+        counters: Counters::default(),
+        class: Cell::new(Class::DEFAULT),
+        known_regions: Cell::new(0),
+        late_calls: LateCalls::default(),
+        device_ns: Cell::new(u64::MAX),
+        spin_idle: Cell::default(),
+        spin_flying: Cell::default(),
+        completed: LocalCell::new(Vec::with_capacity(1024)),
+    })
+}
+
+/// What follows a shard's run, on its thread, which still counts as the shard.
+pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end: Sender<Ended>) {
+    let engine = shard.engine.clone();
+    match run {
+        Ok(ended) => {
+            // Dropped while the thread still counts as the shard, so that what the destructors do stays local.
+            if ended.leaked > 0 {
+                // The ring goes, and with it its own hold on files and buffers; the memory was leaked slot by slot.
+                engine.degrade_once(
+                    "shutdown",
+                    &format!("{} operations did not end in time; their memory was leaked", ended.leaked),
+                    "raise Config::shutdown_deadline, or look after the device",
+                );
+            }
+            CURRENT.with(|current| current.set(ptr::null()));
+            drop(shard);
+            engine.arena.uninstall();
+            end.send(Ok(ended));
+        }
+        Err(panic) => {
+            // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
+            let shard: &Shard = Box::leak(shard);
+            CURRENT.with(|current| current.set(shard));
+            let error = Error::panicked("shard", panic.as_ref());
+            engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
+            shard.end_lost();
+            CURRENT.with(|current| current.set(ptr::null()));
+            end.send(Ok(Ended { leaked: usize::MAX }));
+        }
+    }
+    engine.shard_ended();
+}

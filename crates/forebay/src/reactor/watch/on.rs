@@ -1,0 +1,247 @@
+//! The watch as it is where there are back-traces.
+
+mod modules;
+mod sample;
+mod signal;
+mod text;
+mod unwind;
+mod watcher;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use super::handover::Handover;
+use crate::handle::engine::EngineShared;
+use crate::reactor::shard::clock::Ticks;
+use sample::Sample;
+
+/// An engine's watcher and what its shards tell it. The watcher ends with the last shard, or with this.
+pub(crate) struct Watch(Arc<Shared>);
+
+/// What shards and watcher share.
+struct Shared {
+    shards: Box<[Beat]>,
+    /// A poll that is seen for longer is sampled.
+    bound: Duration,
+    alarm: Arc<Alarm>,
+    ending: AtomicBool,
+}
+
+/// How the first poll after idleness wakes the watcher.
+#[derive(Default)]
+struct Alarm {
+    asleep: AtomicBool,
+    watcher: OnceLock<Thread>,
+}
+
+/// One shard's side: what its executor tells, and what it is told.
+#[derive(Clone)]
+pub(crate) struct Beat(Arc<Pulse>);
+
+struct Pulse {
+    /// Odd while a poll runs, and then its number; changed by the shard's thread only.
+    now: CachePadded<AtomicU64>,
+    /// The last poll that a sample was taken of; changed by the shard's thread only, in the handler.
+    sampled: AtomicU64,
+    /// When the watcher first saw the poll that it asked for last.
+    since: AtomicU64,
+    /// From when the shard's thread sits; what a handler writes it writes here.
+    sample: OnceLock<Handover<Sample>>,
+    /// The thread to signal. Locked for the signal, so that it is not over before it is sent.
+    sitter: Mutex<Option<Sitter>>,
+    /// What the watcher found, by the number of the poll.
+    findings: Mutex<Vec<(u64, Arc<str>)>>,
+    alarm: Arc<Alarm>,
+}
+
+#[derive(Clone, Copy)]
+struct Sitter {
+    thread: i32,
+    /// Does the thread have the signal blocked? The program wanted that, and it stays so.
+    is_deaf: bool,
+}
+
+/// A shard's thread as long as it may be sampled; made and dropped on it.
+pub(crate) struct Seat {
+    pulse: Option<Arc<Pulse>>,
+    /// Not to be sent: the handler finds the shard by the thread.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+const WHAT: &str = "back-traces";
+
+impl Watch {
+    pub(crate) fn new(shards: usize, bound: Duration) -> Watch {
+        let alarm = Arc::<Alarm>::default();
+        let shards = (0..shards).map(|_| Beat::new(&alarm)).collect();
+        Watch(Arc::new(Shared { shards, bound, alarm, ending: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn beat(&self, shard: usize) -> Beat {
+        self.0.shards[shard].clone()
+    }
+
+    /// Makes the calling thread the shard's: from here on it may be sampled, until the seat is dropped.
+    pub(crate) fn sit(&self, shard: usize) -> Seat {
+        let pulse = &self.0.shards[shard].0;
+        let Some(sample) = sample::own_stack().and_then(Sample::new) else {
+            return Seat { pulse: None, _here: Default::default() };
+        };
+        pulse.sample.get_or_init(|| Handover::new(sample));
+        signal::set_seat(Arc::as_ptr(pulse));
+        *pulse.lock_sitter() = Some(Sitter { thread: signal::this_thread(), is_deaf: signal::is_blocked() });
+        Seat { pulse: Some(pulse.clone()), _here: Default::default() }
+    }
+
+    /// Starts the watcher, if the signal can be had; the engine's health says if not. Every shard sits.
+    pub(crate) fn start(&self, engine: &Arc<EngineShared>) {
+        if let Err(why) = signal::claim() {
+            let remedy = "leave SIGURG to its default; Stats::stalls has the names all the same";
+            return engine.degrade_once(WHAT, &why, remedy);
+        }
+        for Beat(pulse) in &self.0.shards {
+            let sitter = *pulse.lock_sitter();
+            let (why, remedy) = match sitter {
+                Some(Sitter { is_deaf: false, .. }) => continue,
+                Some(_) => {
+                    ("SIGURG is blocked in the thread that started the engine", "unblock it there first")
+                }
+                None => (
+                    "there is no memory for the copy of a stack",
+                    "raise what this process may use (ulimit -v)",
+                ),
+            };
+            return engine.degrade_once(WHAT, why, remedy);
+        }
+        let (shared, weak) = (self.0.clone(), Arc::downgrade(engine));
+        let body = move || watcher::Watcher::new(shared, weak).run();
+        match std::thread::Builder::new().name("forebay-watch".into()).spawn(body) {
+            Ok(thread) => {
+                // The only call; a watcher that slept before it is known looks once a second.
+                let _ = self.0.alarm.watcher.set(thread.thread().clone());
+            }
+            Err(error) => {
+                let why = format!("no thread for the watcher: {error}");
+                engine.degrade_once(WHAT, &why, "raise the limit of threads (ulimit -u)");
+            }
+        }
+    }
+
+    /// Tells the watcher to end; nobody waits for it.
+    pub(crate) fn end(&self) {
+        self.0.ending.store(true, Ordering::Release);
+        if let Some(watcher) = self.0.alarm.watcher.get() {
+            watcher.unpark();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Beat {
+    fn new(alarm: &Arc<Alarm>) -> Beat {
+        Beat(Arc::new(Pulse {
+            now: CachePadded::default(),
+            sampled: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            sample: OnceLock::new(),
+            sitter: Mutex::new(None),
+            findings: Mutex::default(),
+            alarm: alarm.clone(),
+        }))
+    }
+
+    /// Before the polls of a turn. Costs a load; after a second without polls in the whole engine, a system call.
+    #[inline]
+    pub(crate) fn turn_begins(&self) {
+        if self.0.alarm.asleep.load(Ordering::Relaxed) {
+            self.0.alarm.ring();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll_begins(&self) {
+        // The next odd number, also after a poll that ended by a panic.
+        let next = self.0.now.load(Ordering::Relaxed).wrapping_add(2) | 1;
+        self.0.now.store(next, Ordering::Relaxed);
+        // For the handler, on this very thread: the store is not moved into the poll, nor the next one.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn poll_ends(&self) {
+        compiler_fence(Ordering::SeqCst);
+        let now = self.0.now.load(Ordering::Relaxed);
+        self.0.now.store(now & !1, Ordering::Relaxed);
+    }
+
+    /// After a poll's end, on the shard's thread: its number and when it was first seen, if a sample was taken of it. What
+    /// comes of the sample is among the [`findings`](Self::findings) soon.
+    #[inline]
+    pub(crate) fn sampled(&self) -> Option<(u64, Ticks)> {
+        let poll = self.0.now.load(Ordering::Relaxed) | 1;
+        let sampled = self.0.sampled.load(Ordering::Relaxed) == poll;
+        sampled.then(|| (poll, self.0.since.load(Ordering::Relaxed)))
+    }
+
+    /// Gives `take` what was found since the last call: the number of a poll and where its task stood.
+    pub(crate) fn findings(&self, mut take: impl FnMut(u64, Arc<str>)) {
+        let findings = std::mem::take(&mut *self.0.lock_findings());
+        findings.into_iter().for_each(|(poll, text)| take(poll, text));
+    }
+}
+
+impl Pulse {
+    /// The poll that runs now, as far as one thread sees of another.
+    fn running(&self) -> Option<u64> {
+        Some(self.now.load(Ordering::Relaxed)).filter(|now| now & 1 == 1)
+    }
+
+    /// In the handler, on the shard's thread: takes the sample if it is asked for and its poll still runs.
+    ///
+    /// # Safety
+    /// `registers` are those of this thread's, which does not run until this returns.
+    unsafe fn take(&self, registers: sample::Registers) {
+        let (Some(poll), Some(sample)) = (self.running(), self.sample.get()) else { return };
+        // SAFETY: the caller's promise.
+        if sample.write(poll, |sample| unsafe { sample.fill(registers) }) {
+            self.sampled.store(poll, Ordering::Relaxed);
+        }
+    }
+
+    fn lock_sitter(&self) -> MutexGuard<'_, Option<Sitter>> {
+        self.sitter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_findings(&self) -> MutexGuard<'_, Vec<(u64, Arc<str>)>> {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Alarm {
+    #[cold]
+    fn ring(&self) {
+        if self.asleep.swap(false, Ordering::AcqRel)
+            && let Some(watcher) = self.watcher.get()
+        {
+            watcher.unpark();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(pulse) = self.pulse.take() {
+            signal::set_seat(std::ptr::null());
+            *pulse.lock_sitter() = None;
+        }
+    }
+}
