@@ -59,8 +59,10 @@ pub use device::calibration::{Calibration, Rates};
 pub use driver::meta::{Advice, Lock};
 pub use handle::engine::{CloseReport, Engine, MemoryReservation};
 pub use handle::file::File;
-pub use handle::open::{Mode, Open};
+pub use handle::open::Open;
 pub use io::config::{Config, DriverChoice, Polling};
+pub use io::metadata::{DirEntry, FileKind, Metadata};
+pub use io::mode::Mode;
 pub use io::op::{Durability, Flush};
 pub use io::stats::{
     ClassStats, DeviceStats, FileStats, FlowStats, Latency, MemoryStats, ShardStats, SlowStep, Stall, Stats,
@@ -70,7 +72,7 @@ pub use memory::block::{Block, BlockMut};
 pub use ops::append::{Append, AppendBuilder};
 pub use ops::collective::{Collective, CollectiveBuilder};
 pub use ops::combine::{Combine, CombineBuilder};
-pub use ops::dir::{Dir, DirEntry, FileKind, Metadata};
+pub use ops::dir::Dir;
 pub use ops::gather::GatherStats;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;

@@ -110,7 +110,7 @@ pub enum ErrorKind {
     TaskCancelled,
     /// The operation was cancelled while it ran.
     Cancelled,
-    /// The time given to [`shard::timeout`](crate::reactor::shard::timeout) passed.
+    /// The time given to [`shard::timeout`](crate::shard::timeout) passed.
     Elapsed,
     /// A walk did not end within its hops ([`WalkOne::hops_max`](crate::WalkOne::hops_max)).
     TooManyHops {

@@ -1,5 +1,7 @@
 //! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the switch to model checking. Imports no other layer.
 
+#[cfg(feature = "_breakage")]
+pub mod breakage;
 pub(crate) mod class;
 pub(crate) mod error;
 pub(crate) mod fork;

@@ -22,7 +22,7 @@ pub(crate) use at::At;
 pub(crate) use file::is_removed;
 
 use crate::base::error::{Error, Result};
-use crate::ops::dir::{DirEntry, Metadata};
+use crate::io::metadata::{DirEntry, Metadata};
 
 /// What an open file is to its driver.
 pub(crate) enum Descriptor {

@@ -12,8 +12,8 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
-use crate::reactor::shard::optable::OpKey;
 
 /// The most bytes of I/O memory that rings of this process may have registered; `None`: as many as there are.
 pub(crate) fn registered_bytes_max() -> Option<u64> {
@@ -96,18 +96,6 @@ pub(crate) struct NvmeTarget {
     /// Where the part of it that is open begins, and how long that is. The end may lie inside of a block.
     pub(crate) first_block: u64,
     pub(crate) bytes: u64,
-}
-
-/// An NVMe status as a result: below every errno. See [`nvme_status`].
-#[cfg(all(target_os = "linux", not(forebay_no_uring)))]
-pub(crate) fn nvme_result(status: u16) -> i32 {
-    -(0x1_0000 + i32::from(status))
-}
-
-/// The NVMe status of a result, if it is one.
-#[cfg(target_os = "linux")]
-pub(crate) fn nvme_status(result: i32) -> Option<u16> {
-    (-0x1_ffff..=-0x1_0000).contains(&result).then(|| (-result - 0x1_0000) as u16)
 }
 
 /// What a driver answers about a file that it knows from now on.

@@ -15,7 +15,7 @@ use std::thread::ThreadId;
 use crate::base::health::Degradation;
 use crate::device::{Alignment, Device};
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
-use crate::reactor::shard::optable::OpKey;
+use crate::io::op::OpKey;
 use crate::sim::Hub;
 
 /// Memory that a simulated device reads or writes while an operation is in flight.

@@ -18,7 +18,7 @@ use self::workers::{Queued, Spawn, Workers};
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
-use crate::reactor::shard::optable::OpKey;
+use crate::io::op::OpKey;
 
 /// Threads that one driver uses at most; past this they only wait for each other.
 const THREADS_MAX: u32 = 64;

@@ -17,8 +17,8 @@ use io_uring::{IoUring, opcode, types};
 use crate::base::health::Degradation;
 use crate::driver::{IoRequest, Known, PollCounts, QueueFull, Route, Wait, WakeHandle};
 use crate::io::config::Polling;
+use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
-use crate::reactor::shard::optable::OpKey;
 
 mod blocking;
 mod enter;

@@ -20,6 +20,8 @@ use crate::io::stats::{MemoryStats, Stats};
 use crate::memory::arena::{Arena, ArenaConfig};
 use crate::memory::block::BlockMut;
 use crate::ops::nvme::{self, OpenNvme};
+use crate::reactor::devices::Devices;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
@@ -27,20 +29,16 @@ use crate::reactor::watch::Watch;
 
 mod classes;
 mod closing;
-mod devices;
 mod reservation;
 mod serving;
-mod shared;
 mod stats;
 mod waiting;
 
 pub use closing::CloseReport;
 use closing::Guard;
 pub(crate) use closing::WeakEngine;
-use devices::Devices;
 pub use reservation::MemoryReservation;
 pub(crate) use serving::Told;
-pub(crate) use shared::EngineShared;
 
 /// Threads for calls that io_uring itself would hand to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
@@ -312,7 +310,7 @@ impl Engine {
     /// It never waits: the task begins also where the shard's inbox is full, and when the handle is dropped.
     ///
     /// A shard number that does not exist counts from the start again. The task is in `class`; see
-    /// [`shard`](crate::reactor::shard) for what it may call.
+    /// [`shard`](crate::shard) for what it may call.
     pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,

@@ -1,7 +1,6 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
 mod capabilities;
-pub(crate) mod core;
 mod locks;
 mod namespace;
 
@@ -16,14 +15,15 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::pending::Pending;
 use crate::device::{Alignment, Device};
 use crate::driver::meta::{Advice, FdOwner, MetaReply, MetaRequest};
-use crate::handle::open::Mode;
+use crate::io::metadata::Metadata;
+use crate::io::mode::Mode;
 use crate::io::op::Durability;
 use crate::memory::block::BlockMut;
-use crate::ops::dir::{self, Metadata};
+use crate::ops::dir;
 use crate::ops::read::{Read, ReadInto, ReadUpTo};
 use crate::ops::write::{Sync, Write, WriteData};
 
-pub(crate) use self::core::{CloseNode, FileCore};
+use crate::reactor::open_file::FileCore;
 
 /// An open file: a handle that is cheap to clone and works from any thread.
 ///

@@ -199,7 +199,7 @@ impl Config {
     }
 
     /// A task that holds its shard for longer in one poll is listed in [`Stats::stalls`](crate::Stats::stalls). Every
-    /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::reactor::shard::yield_if_needed), or
+    /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::shard::yield_if_needed), or
     /// run elsewhere. Time that the system gave to other threads counts as well. Default: 10 ms. Where the processor has no
     /// steady counter nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
     pub fn stall_after(mut self, bound: Duration) -> Config {

@@ -1,5 +1,7 @@
 //! The words of one operation: its kind and durability, the configuration, the statistics.
 
 pub(crate) mod config;
+pub(crate) mod metadata;
+pub(crate) mod mode;
 pub(crate) mod op;
 pub(crate) mod stats;

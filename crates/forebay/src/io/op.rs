@@ -2,9 +2,29 @@
 
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind};
-use crate::handle::file::FileCore;
 use crate::memory::arena::{AllocError, BUFFER_BYTES_MAX, Buffer};
 use crate::memory::block::{Block, BlockMut};
+use crate::reactor::open_file::FileCore;
+
+/// Names a slot and the one use of it that is meant: a stale key never matches a reused slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl OpKey {
+    /// As the kernel carries it in `user_data`.
+    #[inline]
+    pub(crate) fn to_user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn from_user_data(data: u64) -> OpKey {
+        OpKey { index: data as u32, generation: (data >> 32) as u32 }
+    }
+}
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +37,18 @@ pub(crate) enum OpKind {
     SyncData,
     /// `fsync(2)`.
     SyncAll,
+}
+
+/// An NVMe status as a result: below every errno. See [`nvme_status`].
+#[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+pub(crate) fn nvme_result(status: u16) -> i32 {
+    -(0x1_0000 + i32::from(status))
+}
+
+/// The NVMe status of a result, if it is one.
+#[cfg(target_os = "linux")]
+pub(crate) fn nvme_status(result: i32) -> Option<u16> {
+    (-0x1_ffff..=-0x1_0000).contains(&result).then(|| (-result - 0x1_0000) as u16)
 }
 
 /// How far a write must have come before its future resolves.
@@ -218,7 +250,7 @@ impl OpFailure {
     /// Of a negative result of the driver's.
     pub(crate) fn of_result(result: i32) -> OpFailure {
         #[cfg(target_os = "linux")]
-        if let Some(status) = crate::driver::nvme_status(result) {
+        if let Some(status) = nvme_status(result) {
             return OpFailure::Nvme(status);
         }
         OpFailure::Errno(-result)

@@ -5,6 +5,8 @@ use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::sync::Arc;
 
+#[cfg(feature = "_breakage")]
+use crate::base::breakage::Breakage;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait::Waitable;
@@ -15,8 +17,6 @@ use crate::memory::block::Block;
 use crate::ops::gather::{GatherStats, Shape};
 use crate::ops::read::RangeRead;
 use crate::reactor::shard;
-#[cfg(feature = "_breakage")]
-use crate::testing::breakage::Breakage;
 
 mod dirty;
 mod shared;

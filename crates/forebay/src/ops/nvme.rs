@@ -86,8 +86,9 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     use crate::device::{Alignment, namespace};
     use crate::driver::meta::Descriptor;
     use crate::driver::{NvmeTarget, Route};
-    use crate::handle::file::core::{FileCore, Opened};
-    use crate::handle::open::{Mode, may_poll};
+    use crate::handle::open::may_poll;
+    use crate::io::mode::Mode;
+    use crate::reactor::open_file::{FileCore, Opened};
 
     let found = namespace::open(&path, open.writable, open.in_use, open.part.map(|(start, end)| start..end))?;
     let shared = engine.shared();

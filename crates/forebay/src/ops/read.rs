@@ -15,7 +15,7 @@ mod into;
 mod range;
 
 pub use into::ReadInto;
-pub(crate) use range::{RangeRead, Widened, cut, from_page_cache};
+pub(crate) use range::RangeRead;
 
 /// A read of exactly one range, which begins when it is first polled; see [`File::read`].
 #[must_use = "a read begins only when it is awaited or waited for"]

@@ -1,10 +1,6 @@
 //! Many ranges of one file as one request: sorted, merged where that pays, all in flight at once, one message and one
 //! wake for the whole batch.
 
-mod batch;
-mod plan;
-mod run;
-
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -13,17 +9,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::base::class::Class;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::wait::{self, Waitable};
-use crate::handle::file::{File, FileCore};
+use crate::handle::file::File;
 use crate::io::op::OpFailure;
 use crate::memory::block::Block;
+use crate::reactor::open_file::FileCore;
+use crate::reactor::read_many::{Batch, Limits, Plan, begin};
 use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
-
-pub(crate) use batch::Batch;
-use plan::{Limits, Plan};
-pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_blocked};
 
 /// A batch of reads; see [`File::read_many`].
 ///
@@ -268,9 +262,4 @@ impl Drop for Run {
             self.batch.cancel();
         }
     }
-}
-
-/// The error of a range that cannot be read at all.
-fn range_error(batch: &Batch, error: Error, range: &Range<u64>) -> Error {
-    batch.file().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
 }

@@ -10,9 +10,10 @@ use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
 use crate::base::wait::Waitable;
-use crate::handle::file::{File, FileCore};
+use crate::handle::file::File;
 use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
+use crate::reactor::open_file::FileCore;
 
 mod builder;
 #[cfg(feature = "tokio")]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::base::error::{Error, Result};
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use clients::Clients;
 use socket::Name;
 

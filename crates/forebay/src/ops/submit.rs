@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::base::class::Class;
-use crate::handle::engine::EngineShared;
-use crate::handle::file::FileCore;
-use crate::io::op::{OpBuffer, OpFailure, OpOutcome, OpRequest, OpResult};
+use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome, OpRequest, OpResult};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
-use crate::reactor::shard::optable::{Continuation, NO_FILE, OpKey};
+use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{Shard, with_current};
 

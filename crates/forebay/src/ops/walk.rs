@@ -1,103 +1,13 @@
-//! Dependent reads, decided where they complete: the next read of a walk is asked for in completion handling, and the
-//! program is woken once, at the end.
-//!
-//! How it is made:
-//! 1. A walk has a slot of its shard's own table (`table`), beside the op table; each of its up to 16 reads in flight has
-//!    a slot of the op table whose `Continuation::Walk` names the walk and the place of the read in it.
-//! 2. The walk's state, and later its result, is a `Job` (`state`): up to 128 bytes in the slot, else in one box, behind
-//!    one type either way; `Send`, because a batch's jobs travel to the shard and back. A job is out of its slot while
-//!    its step runs, so that a step may do anything, its own future's drop included.
-//! 3. A completion becomes an arrival in the shard's queue, and the queue is worked off right after the batch of
-//!    completions: so no step runs inside another, however the device completes. A turn gives 256 steps and a walk 8 hops;
-//!    what is left waits for the next turn, after tasks and messages.
-//! 4. What a step asks for is staged like any operation, and submitted before tasks run if any are ready.
-//! 5. A read that finds no memory waits as every late read does, and the walk with it. Reads of walks count as operations
-//!    whose memory comes back by itself: a block goes when its step is over, unless the walk keeps it.
-//! 6. An answer that drops reads (`Read`, `ReadEach`, `Done`, `Fail`) orphans their slots, which keep their memory until
-//!    the device is done, and moves the walk's epoch on, so that what has arrived already reaches no step.
-//! 7. A future on the shard knows its walk by key; polled elsewhere it sends a batch of one that takes the walk over;
-//!    dropped elsewhere it sets the walk's bit in the inbox. From elsewhere walks come as a batch (`batch`), with one
-//!    message and one wake; its drop leaves its node for the shard.
-//! 8. At a shard's end jobs fail and drop their state there; reads become orphans, and are drained or leaked as all are.
-//! 9. Panics of steps and of the states' destructors are caught where they happen.
+//! Calls that start walks. The walks themselves run in `reactor::walk`.
 
-mod batch;
 mod future;
-mod many;
-mod reads;
-mod run;
-mod state;
-mod step;
-mod table;
 
 use std::ops::Range;
 
-use crate::base::error::Error;
 use crate::handle::file::File;
-use crate::memory::block::Block;
 
-pub(crate) use batch::Batch;
+pub use crate::reactor::walk::{Ranges, Step, Walk};
 pub use future::{WalkMany, WalkOne};
-pub(crate) use many::{begin_batch, refuse_all, resume};
-pub(crate) use run::{arrived, drop_walk_at, run, turn};
-pub use step::{Ranges, Step};
-pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
-
-/// A chain of reads of which each depends on the one before: a lookup in a tree, a list of extents, a hash chain.
-///
-/// [`File::walk`] reads the root and gives it to [`step`](Walk::step), which says what to read next, or that it is done.
-/// Steps run on the file's shard, inside completion handling: no task is woken and no thread is changed between two reads.
-///
-/// # Rules for steps
-/// - Short: a step holds up everything else of its shard. Microseconds are fine; one of more than 20 us is counted under
-///   its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, into whoever awaits it.
-/// - No waiting: no locks that others hold for long, no blocking calls. [`wait`](WalkOne::wait) in there is an error.
-/// - A panic is caught and is the walk's error ([`TaskPanicked`](crate::ErrorKind::TaskPanicked)).
-///
-/// # Cost
-/// On a shard no allocation, if state and result take up to 128 bytes each and no more than 16 bytes of alignment: more
-/// is boxed once, and counted. One wake, at the end. From elsewhere one message and one wake, for a batch too.
-///
-/// ```
-/// use std::ops::Range;
-/// use forebay::{Block, Config, Engine, Error, Open, Step, Walk};
-///
-/// /// Follows a list: eight bytes with the place of the next item, 0 at the end.
-/// struct Last;
-///
-/// impl Walk for Last {
-///     type Output = u64;
-///     type Error = Error; // or your own, with `From<forebay::Error>`
-///
-///     fn step(&mut self, block: &Block, at: Range<u64>) -> Step<u64, Error> {
-///         match block[..].try_into().map_or(0, u64::from_le_bytes) {
-///             0 => Step::Done(at.start),
-///             next => Step::Read(next..next + 8),
-///         }
-///     }
-/// }
-///
-/// # fn main() -> forebay::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// let engine = Engine::start(Config::default())?;
-/// let file = engine.open(dir.path().join("list"), Open::create().buffered()).wait()?;
-/// for (place, next) in [(0u64, 700u64), (700, 40), (40, 0)] {
-///     file.write(place, &next.to_le_bytes()[..]).wait()?;
-/// }
-/// assert_eq!(file.walk(0..8, Last).wait()?, 40); // in a task: file.walk(0..8, Last).await?
-/// # Ok(()) }
-/// ```
-pub trait Walk: Send + 'static {
-    /// What a walk that succeeds gives. It may hold [`Block`]s: nothing is copied then.
-    type Output: Send + 'static;
-    /// Why it fails: [`Step::Fail`] gives it as it is, and Forebay's own errors are converted, where the walk is awaited.
-    /// A walk without failures of its own takes [`Error`].
-    type Error: From<Error> + Send + 'static;
-
-    /// Looks at a block, of which `at` is the place in the file, and says what is next. The walk may keep the block, or a
-    /// [slice](Block::slice) of it, by cloning; what it keeps is not free for other reads.
-    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Self::Output, Self::Error>;
-}
 
 impl File {
     /// Reads `root` and whatever the walk's steps ask for, right where the reads complete; see [`Walk`].

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::pending::Sender;
 use crate::driver::meta::MetaRequest;
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::Ended;
 use crate::sim::hub::{self, Answer};
 use crate::sim::shards::Stepped;

@@ -4,12 +4,12 @@
 //! public interface only, so they tell of a new driver, of a kernel or a file system that nobody has tried yet, and of
 //! the simulator, whether a program may rely on what the documentation says.
 
-#[cfg(feature = "_breakage")]
-#[doc(hidden)]
-pub mod breakage;
 mod env;
 pub mod sequence;
 mod storage;
 pub mod suite;
 
+#[cfg(feature = "_breakage")]
+#[doc(hidden)]
+pub use crate::base::breakage;
 pub use env::Env;

@@ -23,7 +23,7 @@ pub(crate) fn scoped() -> Option<Class> {
 impl Class {
     /// Gives this class to every operation that `future` begins without naming one, wherever it is polled: the scope is
     /// set for the time of each poll. What `future` spawns onto another executor has a scope of its own to make; tasks
-    /// that it [`spawn`](crate::reactor::shard::spawn)s on its shard inherit the class.
+    /// that it [`spawn`](crate::shard::spawn)s on its shard inherit the class.
     ///
     /// ```
     /// # async fn example(file: forebay::File) -> forebay::Result<()> {

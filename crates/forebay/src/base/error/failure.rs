@@ -1,7 +1,7 @@
 //! The first error of something that ends with it, in a form that can be given to every later call.
 
 use super::{Error, ErrorKind};
-use crate::handle::file::FileCore;
+use crate::reactor::open_file::FileCore;
 
 /// What is kept of an [`Error`], which itself goes to the call that met it first.
 #[derive(Clone, Copy, Debug)]

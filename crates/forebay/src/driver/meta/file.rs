@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Advice, At, Lock, errno, retry};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::ops::dir::{FileKind, Metadata};
+use crate::io::metadata::{FileKind, Metadata};
 
 pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;

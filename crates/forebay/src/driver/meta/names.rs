@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{At, errno, retry};
 use crate::base::error::{Error, Result};
-use crate::ops::dir::{DirEntry, FileKind};
+use crate::io::metadata::{DirEntry, FileKind};
 
 /// Renames, then syncs the directories of both names. The sync a rename needs sits in here, so nobody can forget it.
 pub(super) fn rename(from: &At, to: &At) -> Result<()> {

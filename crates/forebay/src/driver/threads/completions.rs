@@ -7,7 +7,7 @@ use crate::base::fork::Origin;
 use crate::base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::driver::Wait;
-use crate::reactor::shard::optable::OpKey;
+use crate::io::op::OpKey;
 
 /// Results that were not taken yet, and the bell that ends a wait for them.
 #[derive(Debug)]

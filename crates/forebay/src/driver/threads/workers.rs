@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::completions::CompletionQueue;
 use super::transfer;
 use crate::driver::IoRequest;
-use crate::reactor::shard::optable::OpKey;
+use crate::io::op::OpKey;
 
 /// How long a thread without work stays before it ends.
 const IDLE: Duration = Duration::from_secs(5);

@@ -12,9 +12,8 @@ use super::splits::Splits;
 use super::tables::Tables;
 use super::{Keeper, WAKE_DATA, setup};
 use crate::device::NvmeCommand;
-use crate::driver::{IoRequest, NvmeTarget, PollCounts, QueueFull, Wait, nvme_result};
-use crate::io::op::OpKind;
-use crate::reactor::shard::optable::OpKey;
+use crate::driver::{IoRequest, NvmeTarget, PollCounts, QueueFull, Wait};
+use crate::io::op::{OpKey, OpKind, nvme_result};
 
 /// `_IOWR('N', 0x80, struct nvme_uring_cmd)` of linux/nvme_ioctl.h.
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
@@ -348,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_status_is_no_errno() {
-        use crate::driver::nvme_status;
+        use crate::io::op::nvme_status;
         for status in [0x80, 0x281, 0x7fff] {
             assert_eq!(nvme_status(nvme_result(status)), Some(status));
         }

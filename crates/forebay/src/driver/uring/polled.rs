@@ -15,8 +15,8 @@ use super::{FIXED_FILES_MAX, Keeper};
 use crate::base::health::Degradation;
 use crate::driver::{IoRequest, NOT_POLLABLE, PollCounts, QueueFull};
 use crate::io::config::Polling;
+use crate::io::op::OpKey;
 use crate::io::op::OpKind;
-use crate::reactor::shard::optable::OpKey;
 
 /// A request of more parts goes to the first ring, where the kernel cuts it: nothing is gained by polling for megabytes.
 const PARTS_MAX: u32 = 16;

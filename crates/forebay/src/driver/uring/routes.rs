@@ -8,8 +8,8 @@ use super::nvme::{NvmeRing, Plan, plan};
 use super::polled::PolledRing;
 use super::{Keeper, UringDriver, setup};
 use crate::driver::{IoRequest, Known, NvmeTarget, PollCounts, QueueFull, Route, Wait};
+use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
-use crate::reactor::shard::optable::OpKey;
 
 /// With requests in two rings that both interrupt, the shard sleeps in one of them, and looks at the other so often.
 const LOOK_ASIDE: Duration = Duration::from_micros(50);

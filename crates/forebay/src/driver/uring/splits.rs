@@ -1,7 +1,7 @@
 //! Requests that are with the device in several parts at once.
 
 use crate::driver::NOT_POLLABLE;
-use crate::reactor::shard::optable::OpKey;
+use crate::io::op::OpKey;
 
 /// Set in the `user_data` of a part. A key has its slot's index there, which is below 2^20.
 const PART: u64 = 1 << 31;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::Engine;
-use super::shared::EngineShared;
 use crate::base::pending::Pending;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard;
 
 /// How an engine ended.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::EngineShared;
 use crate::base::error::{Error, Result};
+use crate::reactor::engine_shared::EngineShared;
 
 /// A part of an engine's I/O memory that is promised until this is dropped; see
 /// [`Engine::reserve_memory`](crate::Engine::reserve_memory).

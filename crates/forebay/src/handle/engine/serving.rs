@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 
+use super::Engine;
 use super::stats::{gather, gather_files};
-use super::{Engine, EngineShared};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::pending::Pending;
 use crate::io::stats::{FileStats, Stats};
 use crate::ops::stats_server::{Bell, StatsServer};
+use crate::reactor::engine_shared::EngineShared;
 
 impl Engine {
     /// What was done with each file that is open and that a shard has worked with, sorted by path. Each shard is asked with

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::shared::EngineShared;
 use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::pending;
 use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, Stall, Stats};
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::scheduler::{Counts, DeviceScheduler};
 
 /// Asks each shard with one message and adds up what they answer.

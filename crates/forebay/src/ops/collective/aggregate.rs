@@ -7,13 +7,13 @@ use std::task::{Context, Poll};
 
 use super::plan::{self, Part, Run};
 use super::shared::{Shared, Turn};
+#[cfg(feature = "_breakage")]
+use crate::base::breakage::Breakage;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::file::File;
 use crate::memory::block::BlockMut;
 use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail};
-#[cfg(feature = "_breakage")]
-use crate::testing::breakage::Breakage;
 
 /// Ends the collective for all when the task ends, however it does.
 pub(super) struct Aggregate {

@@ -184,7 +184,7 @@ impl Run {
         // The highest rank comes last, and of one participant its last piece: so they are what is seen.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
         #[cfg(feature = "_breakage")]
-        if crate::testing::breakage::Breakage::LowestRankWins.is_on() {
+        if crate::base::breakage::Breakage::LowestRankWins.is_on() {
             self.pieces.reverse();
         }
         self

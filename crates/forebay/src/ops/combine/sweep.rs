@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 
 use super::shared::Shared;
 use super::state::{State, Waiters};
+#[cfg(feature = "_breakage")]
+use crate::base::breakage::Breakage;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::file::File;
 use crate::io::op::Durability;
 use crate::memory::block::BlockMut;
 use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail, empty, is_lack};
-#[cfg(feature = "_breakage")]
-use crate::testing::breakage::Breakage;
 
 /// Ends the combine for all when the task ends, however it does.
 pub(super) struct Sweep {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::operation;
-use super::range::{Widened, empty};
+use super::range::empty;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait;
@@ -15,6 +15,7 @@ use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::block::BlockMut;
 use crate::ops::submit::{Held, OpFuture};
+use crate::reactor::ranges::Widened;
 
 /// A read into the caller's memory, which begins when it is first polled; see [`File::read_into`].
 ///

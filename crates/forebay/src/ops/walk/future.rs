@@ -8,20 +8,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::batch::{Batch, Place, Settings};
-use super::many;
-use super::run;
-use super::state::{Failure, Job};
-use super::table::WalkKey;
 use super::{DEPTH, HOPS_MAX, Walk};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait;
-use crate::handle::file::FileCore;
 use crate::io::op::OpFailure;
 use crate::ops::submit::Held;
+use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
+use crate::reactor::walk::batch::{Batch, Place, Settings};
+use crate::reactor::walk::state::{Failure, Job};
+use crate::reactor::walk::table::WalkKey;
+use crate::reactor::walk::{many, run};
 
 /// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends the walk.
 #[must_use = "a walk begins only when it is awaited or waited for"]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::cost::PIECE_BYTES;
 use super::lane::{Around, Asked, Counts, Lane};
 use crate::base::class::Specs;
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::optable::{OpTable, Slot};
 

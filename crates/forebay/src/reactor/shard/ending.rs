@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::base::priority;
 use crate::driver::Wait;
-use crate::io::op::{OpFailure, OpOutcome};
-use crate::ops::read_many;
-use crate::ops::walk;
+use crate::io::op::{OpFailure, OpKey, OpOutcome};
+use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
-use crate::reactor::shard::optable::{Continuation, OpKey, SlotState};
+use crate::reactor::shard::optable::{Continuation, SlotState};
+use crate::reactor::walk;
 
 /// How a shard ended.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use crate::base::health::Degradation;
 use crate::driver::Wait;
-use crate::handle::file::CloseNode;
 use crate::io::op::{OpFailure, OpOutcome};
-use crate::ops::read_many::{self, Batch};
-use crate::ops::walk;
+use crate::reactor::open_file::CloseNode;
+use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::ending::Ended;
@@ -16,6 +15,7 @@ use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 use crate::reactor::shard::inbox::{MESSAGES_PER_TURN, Message};
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+use crate::reactor::walk;
 
 /// A wait for several completions ends with one after this long.
 const PATIENCE: Duration = Duration::from_micros(50);

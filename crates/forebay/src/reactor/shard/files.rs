@@ -5,9 +5,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::driver::{Driver, Known, Route};
-use crate::handle::file::FileCore;
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
 use crate::io::stats::{FileCounts, FileReport, Moved};
+use crate::reactor::open_file::FileCore;
 
 /// Files that this shard has worked with and that are still open.
 pub(crate) struct FileTable {

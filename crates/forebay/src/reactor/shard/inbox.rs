@@ -7,20 +7,20 @@ use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
 
+#[cfg(feature = "_breakage")]
+use crate::base::breakage::Breakage;
 use crate::base::priority::Gate;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::base::sync::{ArrayQueue, Mutex, SegQueue};
 use crate::driver::WakeHandle;
 use crate::io::op::{OpBuffer, OpFailure, OpOutcome};
-use crate::ops::read_many::Batch;
-use crate::ops::walk::{self, WALKS_MAX};
+use crate::reactor::read_many::Batch;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::executor::Runnable;
 use crate::reactor::shard::foreign::ForeignList;
 use crate::reactor::shard::optable::SLOTS_MAX;
 use crate::reactor::shard::remote::RemotePtr;
-#[cfg(feature = "_breakage")]
-use crate::testing::breakage::Breakage;
+use crate::reactor::walk::{self, WALKS_MAX};
 
 /// Messages a turn takes before tasks and completions have theirs, and late calls.
 pub(crate) const MESSAGES_PER_TURN: usize = 256;

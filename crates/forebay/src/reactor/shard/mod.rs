@@ -41,10 +41,10 @@ use std::task::Waker;
 
 use crate::base::class::Class;
 use crate::driver::Driver;
-use crate::handle::engine::EngineShared;
 use crate::io::stats::Flows;
-use crate::ops::read_many::Batches;
-use crate::ops::walk::Walks;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::read_many::Batches;
+use crate::reactor::walk::Walks;
 use clock::Clock;
 use executor::Executor;
 use files::FileTable;
@@ -88,7 +88,7 @@ pub(crate) struct Shard {
     spin_idle: Cell<event_loop::Spin>,
     spin_flying: Cell<event_loop::Spin>,
     /// Completions of one turn, kept for its capacity.
-    completed: LocalCell<Vec<(optable::OpKey, i32)>>,
+    completed: LocalCell<Vec<(crate::io::op::OpKey, i32)>>,
 }
 
 #[derive(Default)]

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+#[cfg(feature = "_breakage")]
+use crate::base::breakage::Breakage;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
-use crate::handle::file::FileCore;
-use crate::io::op::{Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
+use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::io::stats::Moved;
 use crate::memory::arena::AllocError;
-use crate::ops::read_many;
-use crate::ops::walk;
+use crate::reactor::open_file::FileCore;
+use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, Here, Lanes};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::files::{FileTarget, Refused};
-use crate::reactor::shard::optable::{Continuation, NO_FILE, OpKey, OpTable, SLOTS_MAX, Slot, SlotState};
+use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
-#[cfg(feature = "_breakage")]
-use crate::testing::breakage::Breakage;
+use crate::reactor::walk;
 
 /// The op table and its queues.
 pub(crate) struct Ops {

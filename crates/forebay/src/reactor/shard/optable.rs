@@ -8,29 +8,9 @@ use std::ptr::NonNull;
 use std::task::Waker;
 
 use crate::base::class::Class;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpResult};
+use crate::io::op::{Durability, Flush, OpBuffer, OpKey, OpKind, OpResult};
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::remote::RemotePtr;
-
-/// Names a slot and the one use of it that is meant: a stale key never matches a reused slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpKey {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl OpKey {
-    /// As the kernel carries it in `user_data`.
-    #[inline]
-    pub(crate) fn to_user_data(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    #[inline]
-    pub(crate) fn from_user_data(data: u64) -> OpKey {
-        OpKey { index: data as u32, generation: (data >> 32) as u32 }
-    }
-}
 
 /// Where a slot's operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +155,7 @@ impl OpTable {
         let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
         let same_use = slot.generation == key.generation;
         #[cfg(feature = "_breakage")]
-        let same_use = same_use || crate::testing::breakage::Breakage::NoGenerationCheck.is_on();
+        let same_use = same_use || crate::base::breakage::Breakage::NoGenerationCheck.is_on();
         (same_use && slot.state != SlotState::Free).then_some(slot)
     }
 

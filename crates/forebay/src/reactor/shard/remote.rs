@@ -6,10 +6,10 @@ use std::task::{Poll, Waker};
 
 use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::base::sync::{AtomicWaker, UnsafeCell};
-use crate::handle::file::FileCore;
+use crate::io::op::OpKey;
 use crate::io::op::{OpFailure, OpOutcome, OpRequest};
+use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
-use crate::reactor::shard::optable::OpKey;
 
 /// Shared by the future and the shard; see [`RemoteCell`].
 pub(crate) type RemotePtr = Arc<RemoteCell>;

@@ -12,11 +12,10 @@ use crate::base::health::Degradation;
 use crate::base::pending::Sender;
 use crate::base::priority;
 use crate::driver::{Driver, threads::ThreadsDriver};
-use crate::handle::engine::EngineShared;
 use crate::io::config::DriverChoice;
 use crate::io::stats::Flows;
-use crate::ops::read_many;
-use crate::ops::walk::Walks;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::read_many;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::ending::Ended;
 use crate::reactor::shard::executor::Executor;
@@ -26,6 +25,7 @@ use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::timers::Timers;
 use crate::reactor::shard::{CURRENT, Counters, Shard};
+use crate::reactor::walk::Walks;
 
 /// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
 /// shard's end. After an error nothing is left of the attempt.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Ticks;
 
 /// See `on.rs`.

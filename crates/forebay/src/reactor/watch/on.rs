@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::handover::Handover;
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Ticks;
 use sample::Sample;
 

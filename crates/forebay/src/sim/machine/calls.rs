@@ -11,7 +11,7 @@ use super::rules::{Faults, Struck, Target};
 use super::{Done, IoId, Machine};
 use crate::base::error::{Error, Result};
 use crate::driver::meta::{At, MetaReply, MetaRequest};
-use crate::ops::dir::{DirEntry, FileKind};
+use crate::io::metadata::{DirEntry, FileKind};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
 

@@ -12,7 +12,7 @@ use super::{Handle, IoId, Machine, OpenedFile, calls};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Alignment;
 use crate::driver::meta::{At, FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
-use crate::ops::dir::{FileKind, Metadata, Simulated};
+use crate::io::metadata::{FileKind, Metadata, Simulated};
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 

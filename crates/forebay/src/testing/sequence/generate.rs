@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::step::{Access, HANDLES, NAMES, Op, Place, Step};
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
 use crate::io::op::Durability;
 
 /// Offsets stay below this, in bytes.

@@ -9,8 +9,9 @@ use super::text::letter;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
-use crate::handle::open::{Mode, Open};
-use crate::ops::dir::Metadata;
+use crate::handle::open::Open;
+use crate::io::metadata::Metadata;
+use crate::io::mode::Mode;
 
 /// What a name may stand for: numbers of files, or nothing.
 #[derive(Clone, Debug)]

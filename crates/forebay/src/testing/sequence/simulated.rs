@@ -6,7 +6,7 @@ use super::generate::generate;
 use super::outcome::{Mismatch, Report};
 use super::session::Session;
 use super::step::{Access, NAMES, Step};
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
 use crate::sim::{Dirty, Failure, Fault, Lost, MetadataOrder, Profile, Rule, World};
 
 /// Numbers that a seed determines for ever, in every process and on every machine.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
 use crate::io::op::Durability;
 
 /// Handles that a sequence may have open at once.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use super::step::{Access, HANDLES, NAMES, Op, Place, Step};
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
 use crate::io::op::Durability;
 
 impl fmt::Display for Step {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::unwind::Unwinder;
 use super::{Beat, Pulse, Shared, WHAT, signal, text};
-use crate::handle::engine::EngineShared;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 
 /// Between two looks, while polls run; half of the bound within these.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::driver::meta::Lock;
-use crate::ops::dir::Metadata;
+use crate::io::metadata::Metadata;
 
 fn metadata(rig: &mut Rig, request: MetaRequest) -> Metadata {
     match rig.ask(request).unwrap() {

@@ -9,7 +9,7 @@ use crate::reactor::scheduler::DeviceScheduler;
 
 /// Devices that files were opened on, numbered for the statistics; number 0 means none.
 #[derive(Default)]
-pub(super) struct Devices {
+pub(crate) struct Devices {
     numbers: BTreeMap<u64, u16>,
     list: Vec<(Arc<Device>, Arc<DeviceScheduler>)>,
     /// By what is physical below: partitions of one disk are one device to whom it matters who goes first.
@@ -17,12 +17,12 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    pub(super) fn find(&self, number: u64) -> Option<(u16, Arc<Device>)> {
+    pub(crate) fn find(&self, number: u64) -> Option<(u16, Arc<Device>)> {
         let index = *self.numbers.get(&number)?;
         Some((index, self.list.get(index as usize - 1)?.0.clone()))
     }
 
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         number: u64,
         device: Arc<Device>,
@@ -57,12 +57,12 @@ impl Devices {
         }
     }
 
-    pub(super) fn scheduler(&self, index: u16) -> Option<Arc<DeviceScheduler>> {
+    pub(crate) fn scheduler(&self, index: u16) -> Option<Arc<DeviceScheduler>> {
         Some(self.list.get(usize::from(index).checked_sub(1)?)?.1.clone())
     }
 
     /// All schedulers, each once.
-    pub(super) fn schedulers(&self) -> Vec<Arc<DeviceScheduler>> {
+    pub(crate) fn schedulers(&self) -> Vec<Arc<DeviceScheduler>> {
         let mut all: Vec<Arc<DeviceScheduler>> = Vec::new();
         for (_, scheduler) in &self.list {
             if !all.iter().any(|known| Arc::ptr_eq(known, scheduler)) {
@@ -72,7 +72,7 @@ impl Devices {
         all
     }
 
-    pub(super) fn name(&self, index: u16) -> String {
+    pub(crate) fn name(&self, index: u16) -> String {
         match (index as usize).checked_sub(1).and_then(|at| self.list.get(at)) {
             Some((device, _)) => device.name().to_string(),
             None => "-".to_string(),

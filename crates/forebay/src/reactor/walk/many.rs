@@ -67,7 +67,7 @@ fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
 }
 
 /// Begins walks of a batch while there is room, and ends the batch when none is left.
-pub(super) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
+pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     // A walk that fails at once ends while its batch begins it, and must not begin the next one from there.
     if batch.progress().is_beginning {
         return;

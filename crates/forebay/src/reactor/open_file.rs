@@ -13,8 +13,8 @@ use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
 use crate::driver::meta::{Described, Descriptor};
-use crate::handle::engine::EngineShared;
-use crate::handle::open::Mode;
+use crate::io::mode::Mode;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
 /// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries, running calls.

@@ -15,10 +15,10 @@ use super::range_error;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::priority::Gate;
-use crate::handle::file::FileCore;
 use crate::io::op::OpFailure;
 use crate::memory::block::Block;
-use crate::ops::read::Widened;
+use crate::reactor::open_file::FileCore;
+use crate::reactor::ranges::Widened;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
 type Answer = Option<Result<Block>>;
@@ -30,42 +30,42 @@ pub(crate) struct Batch {
     node: ForeignNode,
     /// The node is in the shard's list.
     queued: AtomicBool,
-    pub(super) cancelled: AtomicBool,
-    pub(super) done: AtomicBool,
+    pub(crate) cancelled: AtomicBool,
+    pub(crate) done: AtomicBool,
     /// The stream's queue was full: whoever takes from it tells the shard.
     stalled: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
-    pub(super) file: Arc<FileCore>,
-    pub(super) class: Class,
-    pub(super) depth: u32,
-    pub(super) plan: Plan,
+    pub(crate) file: Arc<FileCore>,
+    pub(crate) class: Class,
+    pub(crate) depth: u32,
+    pub(crate) plan: Plan,
     /// For streams: results on their way to the consumer.
     queue: Option<Results>,
     /// Around the queue.
     gate: Gate,
     /// Otherwise: a place for each range's result.
     collected: UnsafeCell<Vec<Answer>>,
-    pub(super) progress: UnsafeCell<Progress>,
+    pub(crate) progress: UnsafeCell<Progress>,
     refused: AtomicBool,
 }
 
 /// What only the shard knows.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Place in the shard's list of batches.
-    pub(super) place: u32,
-    pub(super) begun: bool,
-    pub(super) next_piece: u32,
-    pub(super) in_flight: u32,
+    pub(crate) place: u32,
+    pub(crate) begun: bool,
+    pub(crate) next_piece: u32,
+    pub(crate) in_flight: u32,
     /// Ranges (places in `order`) of failed merged requests, to be read one by one.
-    pub(super) split: VecDeque<u32>,
+    pub(crate) split: VecDeque<u32>,
     /// Results that found the stream's queue full.
     waiting: VecDeque<(usize, Result<Block>)>,
 }
 
 /// Marks a piece number as the place in `order` of a single range.
-pub(super) const SINGLE: u32 = 1 << 31;
+pub(crate) const SINGLE: u32 = 1 << 31;
 
 // SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and before
 // that by whoever refuses the unsent message. `collected` is written by the same until `done` is stored with Release,
@@ -76,7 +76,7 @@ unsafe impl Sync for Batch {}
 
 impl Batch {
     /// `queue` is the capacity of a stream's queue; without one the results are collected.
-    pub(super) fn new(
+    pub(crate) fn new(
         file: Arc<FileCore>,
         plan: Plan,
         class: Class,
@@ -112,21 +112,21 @@ impl Batch {
         &self.file
     }
 
-    pub(super) fn set_shard(&self, shard: usize) {
+    pub(crate) fn set_shard(&self, shard: usize) {
         self.shard.store(shard, Ordering::Relaxed);
     }
 
-    pub(super) fn register(&self, waker: &Waker) {
+    pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
     /// True once: the error of a stream that could not begin is told one time.
-    pub(super) fn refused_once(&self) -> bool {
+    pub(crate) fn refused_once(&self) -> bool {
         !self.refused.swap(true, Ordering::Relaxed)
     }
 
     /// For the future: every range's result, once.
-    pub(super) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
+    pub(crate) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
         if !self.is_done(waker) {
             return Poll::Pending;
         }
@@ -141,7 +141,7 @@ impl Batch {
     }
 
     /// For the stream: the next result that is there.
-    pub(super) fn poll_next(self: &Arc<Self>, waker: &Waker) -> Poll<Option<(usize, Result<Block>)>> {
+    pub(crate) fn poll_next(self: &Arc<Self>, waker: &Waker) -> Poll<Option<(usize, Result<Block>)>> {
         let Some(queue) = &self.queue else { return Poll::Ready(None) };
         let pop = || {
             let _alone = self.gate.enter();
@@ -171,7 +171,7 @@ impl Batch {
     }
 
     /// For the future's drop: no further request is begun, and what comes is dropped.
-    pub(super) fn cancel(self: &Arc<Self>) {
+    pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.done.load(Ordering::Acquire) {
             self.tell_shard();
@@ -234,14 +234,14 @@ impl Batch {
         self.end();
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.done.store(true, Ordering::Release);
         self.waker.wake();
     }
 
     /// Puts a result where its consumer finds it.
     #[inline]
-    pub(super) fn put(&self, number: usize, result: Result<Block>) {
+    pub(crate) fn put(&self, number: usize, result: Result<Block>) {
         match &self.queue {
             // SAFETY: not done, and only the shard (or the refuser) is here.
             None => unsafe { (&mut (*self.collected.get()))[number] = Some(result) },
@@ -267,7 +267,7 @@ impl Batch {
 
     /// Moves waiting results on; true when none is left.
     #[inline]
-    pub(super) fn drain_waiting(&self) -> bool {
+    pub(crate) fn drain_waiting(&self) -> bool {
         let Some(queue) = &self.queue else { return true };
         // SAFETY: `progress` belongs to the shard, whose thread this is.
         let waiting = unsafe { &mut (*self.progress.get()).waiting };
@@ -287,7 +287,7 @@ impl Batch {
 
     /// The numbers and bounds of the ranges of a request.
     #[inline]
-    pub(super) fn members(&self, piece: u32) -> &[u32] {
+    pub(crate) fn members(&self, piece: u32) -> &[u32] {
         match piece & SINGLE {
             0 => {
                 let piece = &self.plan.pieces[piece as usize];
@@ -298,7 +298,7 @@ impl Batch {
     }
 
     #[inline]
-    pub(super) fn place_of(&self, piece: u32) -> Option<Widened> {
+    pub(crate) fn place_of(&self, piece: u32) -> Option<Widened> {
         match piece & SINGLE {
             0 => {
                 let piece = &self.plan.pieces[piece as usize];
@@ -313,7 +313,7 @@ impl Batch {
 
     /// A stream's consumer takes results while others are still under way.
     #[inline]
-    pub(super) fn wake_consumer(&self) {
+    pub(crate) fn wake_consumer(&self) {
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
             self.waker.wake();
         }

@@ -11,8 +11,8 @@ use super::state::{Job, Next};
 use super::step::Ranges;
 use super::table::{Arrival, Owner, WalkKey, WalkState};
 use crate::base::error::Error;
-use crate::handle::file::FileCore;
 use crate::io::op::{OpFailure, OpOutcome};
+use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::NO_FILE;
 
@@ -22,7 +22,7 @@ const STEP_NS_SLOW: u64 = 20_000;
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
 
 /// Is there a free slot? Else `waker` is woken when there is one.
-pub(super) fn has_room(shard: &Shard, waker: &Waker) -> bool {
+pub(crate) fn has_room(shard: &Shard, waker: &Waker) -> bool {
     if !shard.walks.with(|walks| walks.is_full()) {
         return true;
     }
@@ -32,7 +32,7 @@ pub(super) fn has_room(shard: &Shard, waker: &Waker) -> bool {
 }
 
 /// Begins a walk for a future on this shard, which saw that there is room.
-pub(super) fn begin(
+pub(crate) fn begin(
     shard: &Shard,
     core: &Arc<FileCore>,
     settings: Settings,
@@ -51,7 +51,7 @@ pub(super) fn begin(
 }
 
 /// Puts a walk into a slot and asks for its root; `None` when there is no slot.
-pub(super) fn begin_with(
+pub(crate) fn begin_with(
     shard: &Shard,
     file: u32,
     settings: Settings,
@@ -83,7 +83,7 @@ pub(super) fn begin_with(
 }
 
 /// For a future on this shard: the walk when it is over, or a promise to wake `waker`.
-pub(super) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Job>> {
+pub(crate) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Job>> {
     let over = shard.walks.with(|walks| match walks.find(key) {
         // Cannot happen while its future lives; answered without a panic.
         None => Some(None),
@@ -114,7 +114,7 @@ pub(super) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Jo
 }
 
 /// Nobody waits for this walk any more: its reads are cancelled, and its state is dropped.
-pub(super) fn drop_walk(shard: &Shard, key: WalkKey) {
+pub(crate) fn drop_walk(shard: &Shard, key: WalkKey) {
     let state = shard.walks.with(|walks| walks.find(key).map(|slot| slot.state));
     match state {
         None | Some(WalkState::Free) => {}
@@ -146,7 +146,7 @@ fn clear(shard: &Shard, index: u32) -> (Option<Job>, Owner) {
 }
 
 /// A slot is free again: whoever found none may try.
-pub(super) fn tell_room(shard: &Shard) {
+pub(crate) fn tell_room(shard: &Shard) {
     if !shard.walks.with(|walks| walks.waiters.is_empty()) {
         let waiters = shard.walks.with(|walks| std::mem::take(&mut walks.waiters));
         waiters.into_iter().for_each(Waker::wake);

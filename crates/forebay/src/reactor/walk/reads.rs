@@ -8,7 +8,7 @@ use super::table::{Owner, WalkRead};
 use crate::base::error::{Error, ErrorKind};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::block::Block;
-use crate::ops::read::{Widened, cut, from_page_cache};
+use crate::reactor::ranges::{Widened, cut, from_page_cache};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
@@ -16,7 +16,7 @@ use crate::reactor::shard::optable::Continuation;
 type Refusal = (Error, Option<Range<u64>>);
 
 /// Checks the ranges and notes them in the slot; false when nobody waits any more.
-pub(super) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
+pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
     let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
         (slot.file, !matches!(slot.owner, Owner::Nobody), slot.hops, slot.hops_max)
@@ -60,7 +60,7 @@ pub(super) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
 }
 
 /// Asks for each block that is to come and was not asked for yet: of the page cache, else of the device.
-pub(super) fn stage_all(shard: &Shard, index: u32) {
+pub(crate) fn stage_all(shard: &Shard, index: u32) {
     let (file, class, unasked) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
         (slot.file, slot.class, slot.unasked)
@@ -112,7 +112,7 @@ pub(super) fn stage_all(shard: &Shard, index: u32) {
 }
 
 /// Cancels the reads that a walk has under way; what comes of them reaches no step.
-pub(super) fn drop_reads(shard: &Shard, index: u32) {
+pub(crate) fn drop_reads(shard: &Shard, index: u32) {
     let (mut staged, reads) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
         slot.epoch = slot.epoch.wrapping_add(1);
@@ -128,7 +128,7 @@ pub(super) fn drop_reads(shard: &Shard, index: u32) {
 }
 
 /// The bytes of a read, exactly as many as asked.
-pub(super) fn block_of(
+pub(crate) fn block_of(
     shard: &Shard,
     file: u32,
     outcome: OpOutcome,

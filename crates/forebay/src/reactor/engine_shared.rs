@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::devices::Devices;
 use crate::base::class::ClassTable;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
@@ -20,6 +19,7 @@ use crate::io::stats::MemoryStats;
 use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
 use crate::ops::stats_server::Bell;
+use crate::reactor::devices::Devices;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
@@ -40,22 +40,22 @@ pub(crate) struct EngineShared {
     pub(crate) spin_idle: Ticks,
     pub(crate) spin_flying: Ticks,
     pub(crate) pool: Pool,
-    pub(super) driver: OnceLock<&'static str>,
-    pub(super) degraded: Mutex<Vec<Degradation>>,
-    pub(super) devices: Mutex<Devices>,
+    pub(crate) driver: OnceLock<&'static str>,
+    pub(crate) degraded: Mutex<Vec<Degradation>>,
+    pub(crate) devices: Mutex<Devices>,
     /// Buffered reads that the page cache answered on the caller's thread, and their bytes.
     pub(crate) page_cache_reads: AtomicU64,
     pub(crate) page_cache_bytes: AtomicU64,
-    pub(super) closing: AtomicBool,
-    pub(super) origin: Origin,
+    pub(crate) closing: AtomicBool,
+    pub(crate) origin: Origin,
     /// The simulated machine that this engine runs on, if it does.
     #[cfg(feature = "sim")]
     pub(crate) world: Option<crate::sim::Link>,
-    pub(super) shards_left: AtomicUsize,
+    pub(crate) shards_left: AtomicUsize,
     /// Looks for tasks that hold a shard.
     pub(crate) watch: Watch,
     /// What tells of this engine, and is told its end.
-    pub(super) servers: Mutex<Vec<Weak<Bell>>>,
+    pub(crate) servers: Mutex<Vec<Weak<Bell>>>,
 }
 
 impl EngineShared {
@@ -93,7 +93,7 @@ impl EngineShared {
 
     /// The clock that its shards go by.
     #[inline]
-    pub(super) fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         #[cfg(feature = "sim")]
         if self.world.is_some() {
             return Clock::simulated();
@@ -157,7 +157,7 @@ impl EngineShared {
     /// As [`ask`](Self::ask), with errors that name the file.
     pub(crate) fn ask_of<T: Send + 'static>(
         &self,
-        file: &Arc<crate::handle::file::FileCore>,
+        file: &Arc<crate::reactor::open_file::FileCore>,
         request: MetaRequest,
         answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
@@ -263,11 +263,11 @@ impl EngineShared {
         self.lock_devices().add(number, device, &self.config, self.inboxes.len())
     }
 
-    pub(super) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
+    pub(crate) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock_degraded(&self) -> MutexGuard<'_, Vec<Degradation>> {
+    pub(crate) fn lock_degraded(&self) -> MutexGuard<'_, Vec<Degradation>> {
         self.degraded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,7 +289,7 @@ impl EngineShared {
         }
     }
 
-    pub(super) fn memory(&self) -> MemoryStats {
+    pub(crate) fn memory(&self) -> MemoryStats {
         let counts = self.arena.counts();
         MemoryStats {
             arena_bytes: counts.bytes_mapped as u64,

@@ -12,8 +12,8 @@ use atomic_waker::AtomicWaker;
 use super::state::Job;
 use super::table::WalkKey;
 use crate::base::class::Class;
-use crate::handle::file::FileCore;
 use crate::io::op::OpFailure;
+use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
 /// See the module's text. `places` and `progress` belong to the shard until `done`.
@@ -26,25 +26,25 @@ pub(crate) struct Batch {
     done: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
-    pub(super) file: Arc<FileCore>,
-    pub(super) settings: Settings,
+    pub(crate) file: Arc<FileCore>,
+    pub(crate) settings: Settings,
     /// The walk that began in a future on its shard, which was then polled elsewhere.
-    pub(super) adopts: Option<WalkKey>,
+    pub(crate) adopts: Option<WalkKey>,
     places: UnsafeCell<Vec<Place>>,
     progress: UnsafeCell<Progress>,
 }
 
 /// What walks of one call have in common.
 #[derive(Clone, Copy)]
-pub(super) struct Settings {
-    pub(super) class: Class,
-    pub(super) hops_max: u32,
+pub(crate) struct Settings {
+    pub(crate) class: Class,
+    pub(crate) hops_max: u32,
     /// Walks of a batch under way at once.
-    pub(super) depth: u32,
+    pub(crate) depth: u32,
 }
 
 /// One walk of a batch.
-pub(super) enum Place {
+pub(crate) enum Place {
     Waiting(Range<u64>, Job),
     /// In this slot of the shard's walks.
     Running(u32),
@@ -55,14 +55,14 @@ pub(super) enum Place {
 
 /// What only the shard knows.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Progress {
-    pub(super) begun: bool,
+pub(crate) struct Progress {
+    pub(crate) begun: bool,
     /// Waits for a slot, in the shard's list.
-    pub(super) is_blocked: bool,
+    pub(crate) is_blocked: bool,
     /// Walks are being begun, further down on the stack.
-    pub(super) is_beginning: bool,
-    pub(super) next: u32,
-    pub(super) running: u32,
+    pub(crate) is_beginning: bool,
+    pub(crate) next: u32,
+    pub(crate) running: u32,
 }
 
 // SAFETY: `places` and `progress` are touched by one side at a time: by whoever made the batch until its message or node
@@ -73,7 +73,7 @@ unsafe impl Send for Batch {}
 unsafe impl Sync for Batch {}
 
 impl Batch {
-    pub(super) fn new(
+    pub(crate) fn new(
         file: Arc<FileCore>,
         settings: Settings,
         walks: Vec<Place>,
@@ -94,24 +94,24 @@ impl Batch {
         })
     }
 
-    pub(super) fn set_shard(&self, shard: usize) {
+    pub(crate) fn set_shard(&self, shard: usize) {
         self.shard.store(shard, Ordering::Relaxed);
     }
 
-    pub(super) fn register(&self, waker: &Waker) {
+    pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
     /// For the future: every walk as it ended, once.
-    pub(super) fn poll(&self, waker: &Waker) -> Poll<Vec<Place>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Place>> {
         if !self.is_done() {
             self.waker.register(waker);
             // The shard may have finished between the look and the registration.
@@ -124,7 +124,7 @@ impl Batch {
     }
 
     /// For the future's drop: no further hop is begun.
-    pub(super) fn cancel(self: &Arc<Self>) {
+    pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.is_done() {
             self.tell_shard();
@@ -132,7 +132,7 @@ impl Batch {
     }
 
     /// Leaves word for the shard, to look what became of this batch; false when the shard has ended.
-    pub(super) fn tell_shard(self: &Arc<Self>) -> bool {
+    pub(crate) fn tell_shard(self: &Arc<Self>) -> bool {
         let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else {
             return false;
         };
@@ -166,25 +166,25 @@ impl Batch {
     }
 
     /// For the side that has it: how far it is.
-    pub(super) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         // SAFETY: the caller is the one side that touches it now; the copy ends the reference.
         unsafe { *self.progress.get() }
     }
 
     /// For the side that has it.
-    pub(super) fn set_progress(&self, change: impl FnOnce(&mut Progress)) {
+    pub(crate) fn set_progress(&self, change: impl FnOnce(&mut Progress)) {
         // SAFETY: the caller is the one side that touches it now, and `change` does not come back here.
         change(unsafe { &mut *self.progress.get() });
     }
 
     /// For the side that has it: how many walks.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         // SAFETY: the caller is the one side that touches it now; the reference ends here.
         unsafe { (&*self.places.get()).len() as u32 }
     }
 
     /// For the side that has it: puts a walk's state, and hands out what was there, to be dropped elsewhere.
-    pub(super) fn replace(&self, number: u32, place: Place) -> Place {
+    pub(crate) fn replace(&self, number: u32, place: Place) -> Place {
         // SAFETY: the caller is the one side that touches it now; no code of the program's runs meanwhile.
         match unsafe { (&mut *self.places.get()).get_mut(number as usize) } {
             Some(known) => std::mem::replace(known, place),
@@ -193,12 +193,12 @@ impl Batch {
     }
 
     /// Where the walks are. Only the side that has the batch may look.
-    pub(super) fn places(&self) -> *mut Vec<Place> {
+    pub(crate) fn places(&self) -> *mut Vec<Place> {
         self.places.get()
     }
 
     /// For the side that has it: nothing more comes; tells the future.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.done.store(true, Ordering::Release);
         self.waker.wake();
     }

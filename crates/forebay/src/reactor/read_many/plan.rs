@@ -4,14 +4,14 @@
 use std::ops::Range;
 
 use crate::base::error::Error;
-use crate::ops::read::Widened;
+use crate::reactor::ranges::Widened;
 
 /// How far merging may go; see [`ReadMany`](super::ReadMany).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) gap_bytes_max: u64,
-    pub(super) waste_bytes_max: u64,
-    pub(super) request_bytes_max: u64,
+pub(crate) struct Limits {
+    pub(crate) gap_bytes_max: u64,
+    pub(crate) waste_bytes_max: u64,
+    pub(crate) request_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -22,29 +22,29 @@ impl Default for Limits {
 
 /// One request: a place in the file, and the ranges whose bytes lie in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) offset: u64,
-    pub(super) len: u32,
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
     /// Its ranges are `order[first..first + count]`.
-    pub(super) first: u32,
-    pub(super) count: u32,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 /// The requests of a batch in order of place.
-pub(super) struct Plan {
-    pub(super) ranges: Vec<Range<u64>>,
+pub(crate) struct Plan {
+    pub(crate) ranges: Vec<Range<u64>>,
     /// Numbers of the ranges that are read, by place.
-    pub(super) order: Vec<u32>,
-    pub(super) pieces: Vec<Piece>,
+    pub(crate) order: Vec<u32>,
+    pub(crate) pieces: Vec<Piece>,
     /// Ranges that need no read: empty ones.
-    pub(super) empty: Vec<u32>,
+    pub(crate) empty: Vec<u32>,
     /// Ranges that cannot be read, and why.
-    pub(super) faulty: Vec<(u32, Error)>,
-    pub(super) grain: u32,
+    pub(crate) faulty: Vec<(u32, Error)>,
+    pub(crate) grain: u32,
 }
 
 impl Plan {
-    pub(super) fn new(ranges: Vec<Range<u64>>, limits: &Limits, grain: u32) -> Plan {
+    pub(crate) fn new(ranges: Vec<Range<u64>>, limits: &Limits, grain: u32) -> Plan {
         let mut plan = Plan {
             order: Vec::with_capacity(ranges.len()),
             pieces: Vec::new(),

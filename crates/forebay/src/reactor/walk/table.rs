@@ -8,9 +8,9 @@ use std::task::Waker;
 use super::batch::Batch;
 use super::state::Job;
 use crate::base::class::Class;
-use crate::io::op::OpOutcome;
+use crate::io::op::{OpKey, OpOutcome};
 use crate::io::stats::WalkStats;
-use crate::reactor::shard::optable::{NIL, NO_FILE, OpKey};
+use crate::reactor::shard::optable::{NIL, NO_FILE};
 
 /// Names a slot and the one use of it that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ const READS_MAX: usize = 16;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WalkState {
+pub(crate) enum WalkState {
     Free,
     /// Waits for blocks.
     Reading,
@@ -41,7 +41,7 @@ pub(super) enum WalkState {
 }
 
 /// Who is told when a walk is over.
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// Nobody: the future was dropped while the step ran.
     Nobody,
     /// A future of this task on this shard.
@@ -53,61 +53,61 @@ pub(super) enum Owner {
 }
 
 /// What a slot held: dropped, or used, where nothing is borrowed.
-pub(super) struct Held {
-    pub(super) job: Option<Job>,
-    pub(super) owner: Owner,
-    pub(super) file: u32,
+pub(crate) struct Held {
+    pub(crate) job: Option<Job>,
+    pub(crate) owner: Owner,
+    pub(crate) file: u32,
 }
 
 /// A walk under way.
-pub(super) struct WalkSlot {
-    pub(super) generation: u32,
+pub(crate) struct WalkSlot {
+    pub(crate) generation: u32,
     next: u32,
-    pub(super) state: WalkState,
-    pub(super) class: Class,
+    pub(crate) state: WalkState,
+    pub(crate) class: Class,
     /// The file's entry in the shard's table, of which the walk has one use.
-    pub(super) file: u32,
-    pub(super) hops: u32,
-    pub(super) hops_max: u32,
+    pub(crate) file: u32,
+    pub(crate) hops: u32,
+    pub(crate) hops_max: u32,
     /// Hops begun in this turn, which `turn` names.
-    pub(super) turn_hops: u32,
-    pub(super) turn: u32,
+    pub(crate) turn_hops: u32,
+    pub(crate) turn: u32,
     /// Changes with each answer that drops what is under way; never starts over.
-    pub(super) epoch: u32,
+    pub(crate) epoch: u32,
     /// Blocks still to come to a step, a bit for each of `reads`.
-    pub(super) coming: u16,
+    pub(crate) coming: u16,
     /// Those of them that have a slot of the op table, and those that nobody was asked for yet.
-    pub(super) staged: u16,
-    pub(super) unasked: u16,
-    pub(super) owner: Owner,
-    pub(super) job: Option<Job>,
-    pub(super) reads: [WalkRead; READS_MAX],
+    pub(crate) staged: u16,
+    pub(crate) unasked: u16,
+    pub(crate) owner: Owner,
+    pub(crate) job: Option<Job>,
+    pub(crate) reads: [WalkRead; READS_MAX],
 }
 
 const _: () = assert!(size_of::<WalkSlot>() <= 640, "docs/walks.md tells what a walk under way takes");
 
 /// A read that a step asked for.
 #[derive(Clone, Copy)]
-pub(super) struct WalkRead {
-    pub(super) key: OpKey,
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct WalkRead {
+    pub(crate) key: OpKey,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 impl WalkRead {
     const NONE: WalkRead = WalkRead { key: OpKey { index: NIL, generation: 0 }, start: 0, end: 0 };
 
-    pub(super) fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.end
     }
 }
 
 /// A block, or the reason why there is none, on its way to a step.
-pub(super) struct Arrival {
-    pub(super) walk: u32,
-    pub(super) epoch: u32,
-    pub(super) place: u32,
-    pub(super) outcome: OpOutcome,
+pub(crate) struct Arrival {
+    pub(crate) walk: u32,
+    pub(crate) epoch: u32,
+    pub(crate) place: u32,
+    pub(crate) outcome: OpOutcome,
 }
 
 /// The walks of one shard.
@@ -120,17 +120,17 @@ pub(crate) struct Walks {
     arrivals: VecDeque<Arrival>,
     /// Arrivals of walks that had their hops in this turn.
     later: VecDeque<Arrival>,
-    pub(super) turn: u32,
+    pub(crate) turn: u32,
     steps_left: u32,
     /// Reads were staged since the last submission.
     pub(crate) has_staged: bool,
     /// Batches that found no free slot.
-    pub(super) waiting: VecDeque<Arc<Batch>>,
+    pub(crate) waiting: VecDeque<Arc<Batch>>,
     /// Futures that found none.
-    pub(super) waiters: Vec<Waker>,
+    pub(crate) waiters: Vec<Waker>,
     /// Walks with a read that found the op table full.
-    pub(super) unstaged: Vec<u32>,
-    pub(super) counts: WalkStats,
+    pub(crate) unstaged: Vec<u32>,
+    pub(crate) counts: WalkStats,
 }
 
 impl Walks {
@@ -172,13 +172,13 @@ impl Walks {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.live >= WALKS_MAX
     }
 
     /// A free slot, which the caller fills; `None` when there are `WALKS_MAX` walks.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<WalkKey> {
+    pub(crate) fn take(&mut self) -> Option<WalkKey> {
         if self.is_full() {
             return None;
         }
@@ -195,7 +195,7 @@ impl Walks {
 
     /// Gives a slot back, whose job, owner and file are gone.
     #[inline]
-    pub(super) fn give_back(&mut self, index: u32) {
+    pub(crate) fn give_back(&mut self, index: u32) {
         let head = self.free;
         let slot = self.slot(index);
         debug_assert!(slot.state != WalkState::Free && slot.job.is_none() && slot.file == NO_FILE);
@@ -207,7 +207,7 @@ impl Walks {
     }
 
     /// Takes what a slot holds out of it and gives it back.
-    pub(super) fn clear(&mut self, index: u32) -> Held {
+    pub(crate) fn clear(&mut self, index: u32) -> Held {
         let slot = self.slot(index);
         let file = std::mem::replace(&mut slot.file, NO_FILE);
         let owner = std::mem::replace(&mut slot.owner, Owner::Nobody);
@@ -217,25 +217,25 @@ impl Walks {
     }
 
     #[inline]
-    pub(super) fn slot(&mut self, index: u32) -> &mut WalkSlot {
+    pub(crate) fn slot(&mut self, index: u32) -> &mut WalkSlot {
         &mut self.chunks[(index / CHUNK_SLOTS) as usize][(index % CHUNK_SLOTS) as usize]
     }
 
     /// The slot that `key` names, unless that use of it is over.
     #[inline]
-    pub(super) fn find(&mut self, key: WalkKey) -> Option<&mut WalkSlot> {
+    pub(crate) fn find(&mut self, key: WalkKey) -> Option<&mut WalkSlot> {
         let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
         let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
         (slot.generation == key.generation && slot.state != WalkState::Free).then_some(slot)
     }
 
     /// The key of a slot that its future's drop on another thread named.
-    pub(super) fn key_at(&mut self, index: u32) -> WalkKey {
+    pub(crate) fn key_at(&mut self, index: u32) -> WalkKey {
         WalkKey { index, generation: self.slot(index).generation }
     }
 
     /// All slots in use.
-    pub(super) fn live_keys(&self) -> Vec<WalkKey> {
+    pub(crate) fn live_keys(&self) -> Vec<WalkKey> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
         slots
             .filter(|(_, slot)| slot.state != WalkState::Free)
@@ -244,14 +244,14 @@ impl Walks {
     }
 
     /// A new turn: each walk may hop again.
-    pub(super) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1);
         self.steps_left = STEPS_PER_TURN;
         self.arrivals.append(&mut self.later);
     }
 
     #[inline]
-    pub(super) fn push_arrival(&mut self, walk: u32, place: u32, outcome: OpOutcome) {
+    pub(crate) fn push_arrival(&mut self, walk: u32, place: u32, outcome: OpOutcome) {
         let slot = self.slot(walk);
         slot.staged &= !(1 << place);
         slot.unasked &= !(1 << place);
@@ -261,7 +261,7 @@ impl Walks {
 
     /// The next block that a step may have in this turn, and its slot. What no step wants any more is dropped.
     #[inline]
-    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+    pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
         while self.steps_left > 0 {
             let arrival = self.arrivals.pop_front()?;
             let turn = self.turn;
@@ -280,7 +280,7 @@ impl Walks {
     }
 
     /// For the shard's end.
-    pub(super) fn forget_arrivals(&mut self) {
+    pub(crate) fn forget_arrivals(&mut self) {
         self.arrivals.clear();
         self.later.clear();
         self.unstaged.clear();

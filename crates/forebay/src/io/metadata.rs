@@ -1,0 +1,196 @@
+//! Facts about a file that are known without reading it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::SystemTime;
+
+/// One name in a directory; see [`Engine::read_dir`](crate::Engine::read_dir).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    name: OsString,
+    kind: FileKind,
+}
+
+impl DirEntry {
+    /// The name, without the directory's path.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// What the name stands for; symbolic links are not followed.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    pub(crate) fn new(name: OsString, kind: FileKind) -> DirEntry {
+        DirEntry { name, kind }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// Bytes at offsets, in a file system.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+    /// A block device: bytes at offsets, without a file system.
+    BlockDevice,
+    /// A pipe, a socket, a character device, or something newer.
+    Other,
+}
+
+impl FileKind {
+    pub(crate) fn from_type(kind: rustix::fs::FileType) -> FileKind {
+        match kind {
+            rustix::fs::FileType::RegularFile => FileKind::File,
+            rustix::fs::FileType::Directory => FileKind::Dir,
+            rustix::fs::FileType::Symlink => FileKind::Symlink,
+            rustix::fs::FileType::BlockDevice => FileKind::BlockDevice,
+            _ => FileKind::Other,
+        }
+    }
+
+    pub(crate) fn from_std(kind: fs::FileType) -> FileKind {
+        if kind.is_file() {
+            FileKind::File
+        } else if kind.is_dir() {
+            FileKind::Dir
+        } else if kind.is_symlink() {
+            FileKind::Symlink
+        } else if kind.is_block_device() {
+            FileKind::BlockDevice
+        } else {
+            FileKind::Other
+        }
+    }
+}
+
+/// What is known about a file without reading it, as of one moment; see [`Engine::metadata`](crate::Engine::metadata) and
+/// [`File::metadata`](crate::File::metadata).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    kind: FileKind,
+    len: u64,
+    blocks_bytes: u64,
+    mode: u32,
+    inode: u64,
+    links: u64,
+    device: u64,
+    modified: Option<SystemTime>,
+    created: Option<SystemTime>,
+}
+
+impl Metadata {
+    /// The file's length in bytes. For a block device: its size when asked of an open file, 0 when asked by path.
+    #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileKind::File
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Dir
+    }
+
+    /// Bytes of space that it takes on the device: less than its length when it has holes, more when space was reserved.
+    pub fn blocks_bytes(&self) -> u64 {
+        self.blocks_bytes
+    }
+
+    /// When its content was last changed.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.modified
+    }
+
+    /// When it was created, where the file system remembers that.
+    pub fn created(&self) -> Option<SystemTime> {
+        self.created
+    }
+
+    /// Permissions and type as in stat(2), `st_mode`.
+    pub fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// The file's number in its file system.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// How many names the file has.
+    pub fn links(&self) -> u64 {
+        self.links
+    }
+
+    /// Which file system it is in: major and minor number of the device. Together with the inode this tells whether two
+    /// names are one file.
+    pub fn device(&self) -> (u32, u32) {
+        crate::device::numbers(self.device)
+    }
+
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.len = len;
+    }
+
+    /// What a simulated machine knows about a file; its clock began at the Unix epoch.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(found: Simulated) -> Metadata {
+        let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));
+        Metadata {
+            kind: found.kind,
+            len: found.len,
+            blocks_bytes: found.blocks_bytes,
+            mode: found.mode,
+            inode: found.inode,
+            links: found.links,
+            device: found.device,
+            modified: time(found.modified_ns),
+            created: time(found.created_ns),
+        }
+    }
+
+    pub(crate) fn from_std(found: &fs::Metadata) -> Metadata {
+        Metadata {
+            kind: FileKind::from_std(found.file_type()),
+            len: found.len(),
+            // stat(2): st_blocks counts 512 bytes each, whatever the file system's own blocks are.
+            blocks_bytes: found.blocks() * 512,
+            mode: found.mode(),
+            inode: found.ino(),
+            links: found.nlink(),
+            device: found.dev(),
+            modified: found.modified().ok(),
+            created: found.created().ok(),
+        }
+    }
+}
+
+/// What [`Metadata::simulated`] is made from.
+#[cfg(feature = "sim")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) kind: FileKind,
+    pub(crate) len: u64,
+    pub(crate) blocks_bytes: u64,
+    pub(crate) mode: u32,
+    pub(crate) inode: u64,
+    pub(crate) links: u64,
+    pub(crate) device: u64,
+    pub(crate) modified_ns: u64,
+    pub(crate) created_ns: u64,
+}
