@@ -48,7 +48,7 @@ pub mod sim;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use base::class::{Class, ClassScope, ClassSpec, Tenant};
+pub use base::class::{Class, ClassSpec, Tenant};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::health::{Degradation, Health};
 pub use base::pending::Pending;
@@ -84,6 +84,7 @@ pub use ops::scan::{Scan, ScanBuilder};
 pub use ops::stats_server::StatsServer;
 pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use ops::write::{Sync, Write, WriteData};
+pub use reactor::class_scope::ClassScope;
 pub use reactor::shard;
 
 #[cfg(doctest)]

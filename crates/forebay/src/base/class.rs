@@ -1,12 +1,9 @@
 //! Who is asking: the class an operation or a task belongs to, and what a class may have of a device.
 
-mod scope;
 mod table;
 
 use std::time::Duration;
 
-pub use scope::ClassScope;
-pub(crate) use scope::scoped;
 pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
 
 /// Who is asking: operations and tasks carry a class, and what is short is divided between classes by their shares: a
@@ -31,12 +28,6 @@ pub struct Class(pub(crate) u8);
 impl Class {
     /// Stands for the class of the task that polls an operation first; no class has this number.
     pub(crate) const OF_TASK: Class = Class(u8::MAX);
-
-    /// The class itself, or that of the task that runs in place of [`OF_TASK`](Self::OF_TASK).
-    #[inline]
-    pub(crate) fn or_of_task(self) -> Class {
-        if self == Class::OF_TASK { crate::reactor::shard::class() } else { self }
-    }
 
     /// Logs and whatever a program waits for before it may answer: 1,000 shares.
     pub const LOG: Class = Class(0);

@@ -6,6 +6,7 @@ pub(crate) mod class;
 pub(crate) mod error;
 pub(crate) mod fork;
 pub(crate) mod health;
+pub(crate) mod here;
 pub(crate) mod pending;
 pub(crate) mod priority;
 pub(crate) mod signals;

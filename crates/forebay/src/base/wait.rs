@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::reactor::shard;
+use crate::base::here;
 
 pub use waitable::{FromError, Waitable};
 
@@ -28,11 +28,11 @@ where
 
 /// Why this thread must not wait, if so: what it would wait for needs it.
 pub(crate) fn refusal() -> Option<ErrorKind> {
-    if shard::current().is_some() {
+    if here::is_on_shard() {
         return Some(ErrorKind::WaitOnShard);
     }
     #[cfg(feature = "sim")]
-    if crate::sim::is_inside() {
+    if here::world() != 0 {
         return Some(ErrorKind::WaitInWorld);
     }
     None

@@ -4,7 +4,6 @@
 mod file;
 
 use crate::device::Device;
-use crate::io::config::Config;
 
 /// What a device does, as `forebay calibrate` measured it; given to [`Config::calibration`](crate::Config::calibration).
 ///
@@ -98,20 +97,6 @@ impl Calibration {
             return Some("a calibration's write_cost must be between 0.25 and 16");
         }
         None
-    }
-}
-
-impl Config {
-    /// What one of the devices was measured to do; may be given for several devices. When classes compete for a device that
-    /// it [fits](Calibration::fits), they begin with what it says must be in flight, and with what it says that writes cost,
-    /// instead of finding both out. Default: none.
-    ///
-    /// A device that files are opened on and that no calibration fits, where any was given, is told in
-    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
-    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
-    pub fn calibration(mut self, calibration: Calibration) -> Config {
-        self.calibrations.push(calibration);
-        self
     }
 }
 

@@ -322,3 +322,8 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 fn errno(operation: &'static str, cause: Errno) -> Error {
     Error::io(operation, io::Error::from(cause))
 }
+
+/// Takes the reply of a call that returns nothing.
+pub(crate) fn done(reply: MetaReply) -> Option<()> {
+    matches!(reply, MetaReply::Done).then_some(())
+}

@@ -3,6 +3,7 @@
 //! The memory of a read is filled when the read *completes*, and that of a write is read then or when it was submitted,
 //! as a device with DMA would: a core that gave memory away too early is seen by what it then holds.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,12 +12,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use crate::base::health::Degradation;
 use crate::device::{Alignment, Device};
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
 use crate::io::op::OpKey;
-use crate::sim::Hub;
 
 /// Memory that a simulated device reads or writes while an operation is in flight.
 #[derive(Debug)]
@@ -97,16 +98,35 @@ impl Drop for SimFile {
     }
 }
 
+/// The machine of a simulated world, as the drivers of its shards see it: a port for each.
+pub(crate) trait SimMachine {
+    /// Makes a port and returns its number.
+    fn add_port(&self) -> usize;
+
+    /// Begins an operation, whose memory is `transfer`.
+    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>);
+
+    fn cancel(&self, port: usize, key: OpKey);
+
+    /// Lets virtual time pass until so many operations of the port are complete, or the limit is over.
+    fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>);
+
+    fn done_count(&self, port: usize) -> usize;
+
+    /// Returns the port's completions since the last call.
+    fn take_done(&self, port: usize) -> VecDeque<(OpKey, i32)>;
+}
+
 /// One shard's way to its world's machine.
 pub(crate) struct SimDriver {
-    hub: Rc<Hub>,
+    hub: Rc<dyn SimMachine>,
     port: usize,
     wake: Arc<SimWake>,
     enters: u64,
 }
 
 impl SimDriver {
-    pub(crate) fn new(hub: Rc<Hub>, wake: Arc<SimWake>) -> SimDriver {
+    pub(crate) fn new(hub: Rc<dyn SimMachine>, wake: Arc<SimWake>) -> SimDriver {
         let port = hub.add_port();
         SimDriver { hub, port, wake, enters: 0 }
     }
@@ -121,7 +141,7 @@ impl SimDriver {
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         // SAFETY: the caller keeps the memory until the completion was reported; the machine forgets what was not
-        // reported before the memory can go (see `Hub::kill`).
+        // reported before the memory can go (see `Hub::kill` in `sim`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
         self.hub.submit(self.port, request, transfer);
         // Write and sync are two steps here, so that a power cut may fall between them.

@@ -19,7 +19,6 @@ use crate::io::config::Config;
 use crate::io::stats::{MemoryStats, Stats};
 use crate::memory::arena::{Arena, ArenaConfig};
 use crate::memory::block::BlockMut;
-use crate::ops::nvme::{self, OpenNvme};
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::{Clock, Ticks};
@@ -30,7 +29,6 @@ use crate::reactor::watch::Watch;
 mod classes;
 mod closing;
 mod reservation;
-mod serving;
 mod stats;
 mod waiting;
 
@@ -38,7 +36,7 @@ pub use closing::CloseReport;
 use closing::Guard;
 pub(crate) use closing::WeakEngine;
 pub use reservation::MemoryReservation;
-pub(crate) use serving::Told;
+pub(crate) use stats::{gather, gather_files};
 
 /// Threads for calls that io_uring itself would hand to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
@@ -81,7 +79,7 @@ impl Engine {
     /// spinning mean nothing there.
     pub fn start(config: Config) -> Result<Engine> {
         #[cfg(feature = "sim")]
-        if let Some(world) = crate::sim::Link::current() {
+        if let Some(world) = crate::reactor::world::current() {
             return Engine::start_in(config, world);
         }
         let clock = Clock::system();
@@ -113,7 +111,7 @@ impl Engine {
 
     /// An engine whose shards `world` steps. Memory is mapped by whoever needs it, never in the background.
     #[cfg(feature = "sim")]
-    fn start_in(config: Config, world: crate::sim::Link) -> Result<Engine> {
+    fn start_in(config: Config, world: Arc<dyn crate::reactor::world::World>) -> Result<Engine> {
         let (engine, ends) = Engine::build(config.for_world(), (0, 0), Place::World(world.clone()))?;
         world.adopt(&engine.shared, ends);
         let first = engine.shared.driver.set("sim");
@@ -200,22 +198,6 @@ impl Engine {
     /// land at its end, not at their offsets. The system's, when the descriptor cannot be asked.
     pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
         open::from_std(self, file, open)
-    }
-
-    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
-    /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
-    ///
-    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
-    /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
-    /// [`Config::polling`] and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
-    /// and the right to send commands (root). The block device of the namespace (`/dev/nvme0n1`) has to be readable as well: it is
-    /// opened, and held while the file is open, so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not.
-    ///
-    /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for formats with metadata; the system's.
-    pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
-        nvme::open(self, path.as_ref().to_path_buf(), open)
     }
 
     /// A new file in `dir` without a name, readable and writable, that is gone when its last handle is.
@@ -371,7 +353,7 @@ impl Engine {
 enum Place {
     Here,
     #[cfg(feature = "sim")]
-    World(crate::sim::Link),
+    World(Arc<dyn crate::reactor::world::World>),
 }
 
 impl fmt::Debug for Engine {

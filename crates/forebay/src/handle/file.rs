@@ -1,6 +1,5 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
-mod capabilities;
 mod locks;
 mod namespace;
 
@@ -14,14 +13,9 @@ use std::sync::Arc;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::pending::Pending;
 use crate::device::{Alignment, Device};
-use crate::driver::meta::{Advice, FdOwner, MetaReply, MetaRequest};
+use crate::driver::meta::{self, Advice, FdOwner, MetaReply, MetaRequest};
 use crate::io::metadata::Metadata;
 use crate::io::mode::Mode;
-use crate::io::op::Durability;
-use crate::memory::block::BlockMut;
-use crate::ops::dir;
-use crate::ops::read::{Read, ReadInto, ReadUpTo};
-use crate::ops::write::{Sync, Write, WriteData};
 
 use crate::reactor::open_file::FileCore;
 
@@ -51,76 +45,6 @@ impl File {
         &self.core
     }
 
-    /// Exactly the bytes of `range`: any offset, any length up to 1 GiB.
-    ///
-    /// Direct reads fetch the aligned range around it, and the block is the slice that was asked for. Costs one request
-    /// to the device; on a shard no allocation.
-    ///
-    /// The range has both ends, because memory is taken before the file's length is known: for "to the end" use
-    /// [`read_up_to`](File::read_up_to) with the most that you want, or a [scan](File::scan) of `4096..`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] when the file ends inside the range; [`ErrorKind::InvalidInput`] for a range that
-    /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`]; [`ErrorKind::ArenaExhausted`]; the device's errors.
-    ///
-    /// ```
-    /// # use forebay::{Config, Engine, Open};
-    /// # fn main() -> forebay::Result<()> {
-    /// # let engine = Engine::start(Config::default())?;
-    /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
-    /// let block = file.read(1..8).wait()?;
-    /// assert_eq!(&block[..], b"package");
-    /// # Ok(()) }
-    /// ```
-    #[inline]
-    pub fn read(&self, range: Range<u64>) -> Read<'_> {
-        Read::new(self, range)
-    }
-
-    /// The bytes of `range` that the file has: shorter than asked, or empty, where the file ends.
-    ///
-    /// # Errors
-    /// As [`File::read`], without [`ErrorKind::UnexpectedEof`].
-    #[inline]
-    pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
-        ReadUpTo::new(self, range)
-    }
-
-    /// Reads at `offset` into memory that the caller has; gives it back with the number of bytes, or with the error.
-    ///
-    /// The whole length of `block` is asked for. On a direct file offset and length must be multiples of
-    /// [`Alignment::offset`]; the number of bytes is smaller at the end of the file.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Misaligned`], and those of [`File::read_up_to`].
-    #[inline]
-    pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
-        ReadInto::new(self, offset, block)
-    }
-
-    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device
-    /// as it is; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
-    ///
-    /// On a direct file offset and length must be multiples of [`Alignment::offset`]: the rest of a unit would have to be
-    /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
-    /// at any offsets. Dropping the future may or may not stop the write.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Misaligned`]; [`ErrorKind::ArenaExhausted`] when there is no memory for a copy; the device's and the
-    /// file system's errors. After an error any part of the range may have been written.
-    #[inline]
-    pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
-        Write::new(self, offset, data.into())
-    }
-
-    /// Makes what was written, by writes that had completed before this call, survive a power cut.
-    ///
-    /// # Errors
-    /// The device's. After a failed sync the kernel may have dropped the data: what was not synced before counts as lost.
-    pub fn sync(&self, durability: Durability) -> Sync<'_> {
-        Sync::new(self, durability)
-    }
-
     /// Gives the range space on the device, so that writing it cannot run out of space; the file grows to its end.
     ///
     /// # Errors
@@ -145,7 +69,7 @@ impl File {
     /// # Errors
     /// Those of ftruncate(2).
     pub fn truncate(&self, len: u64) -> Pending<()> {
-        self.ask(MetaRequest::Truncate { file: self.owner(), len }, dir::done)
+        self.ask(MetaRequest::Truncate { file: self.owner(), len }, meta::done)
     }
 
     /// The length in bytes.
@@ -299,7 +223,7 @@ impl File {
         request: impl FnOnce(FdOwner, u64, u64) -> MetaRequest,
     ) -> Pending<()> {
         match range.end.checked_sub(range.start) {
-            Some(len) => self.ask(request(self.owner(), range.start, len), dir::done),
+            Some(len) => self.ask(request(self.owner(), range.start, len), meta::done),
             None => self.backwards(operation, &range),
         }
     }

@@ -21,7 +21,7 @@ pub enum DriverChoice {
     Threads,
 }
 
-/// Whether the shards look for completions instead of waiting for interrupts; see [`Config::polling`].
+/// Whether the shards look for completions instead of waiting for interrupts; see [`Config::polling`](crate::Config::polling).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Polling {
@@ -78,6 +78,18 @@ pub struct Config {
 }
 
 impl Config {
+    /// What one of the devices was measured to do; may be given for several devices. When classes compete for a device that
+    /// it [fits](Calibration::fits), they begin with what it says must be in flight, and with what it says that writes cost,
+    /// instead of finding both out. Default: none.
+    ///
+    /// A device that files are opened on and that no calibration fits, where any was given, is told in
+    /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
+    /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
+    pub fn calibration(mut self, calibration: Calibration) -> Config {
+        self.calibrations.push(calibration);
+        self
+    }
+
     /// The default settings.
     pub fn new() -> Config {
         Config {

@@ -1,10 +1,8 @@
 //! One operation in words: what is asked of a device, which memory it moves, and how it ended.
 
 use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind};
-use crate::memory::arena::{AllocError, BUFFER_BYTES_MAX, Buffer};
+use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
-use crate::reactor::open_file::FileCore;
 
 /// Names a slot and the one use of it that is meant: a stale key never matches a reused slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,33 +215,6 @@ pub(crate) enum OpFailure {
     /// On a thread that is not the simulated world's.
     #[cfg(feature = "sim")]
     OutsideWorld,
-}
-
-impl OpFailure {
-    pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
-        let error = match self {
-            OpFailure::Errno(errno) => Error::os(operation, errno),
-            OpFailure::NoMemory => match file {
-                Some(file) => file.engine().exhausted(operation),
-                None => Error::new(ErrorKind::ArenaExhausted { held: 0 }, operation),
-            },
-            OpFailure::TooLarge => {
-                Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation)
-            }
-            OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
-            OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
-            OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
-            OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
-            #[cfg(target_os = "linux")]
-            OpFailure::Nvme(status) => crate::device::namespace::status_error(operation, status),
-            #[cfg(feature = "sim")]
-            OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
-        };
-        match file {
-            Some(file) => file.describe(error),
-            None => error,
-        }
-    }
 }
 
 impl OpFailure {

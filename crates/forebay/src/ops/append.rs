@@ -20,6 +20,13 @@ mod writer;
 
 use writer::{Plan, Writer};
 
+impl File {
+    /// Writes from front to back, with any sizes, behind the caller's back.
+    pub fn append(&self) -> AppendBuilder {
+        AppendBuilder::new(self.clone())
+    }
+}
+
 const BUFFER_BYTES_DEFAULT: usize = 512 << 10;
 const BUFFER_BYTES_MIN: usize = 4096;
 const BUFFER_BYTES_MAX: usize = 64 << 20;

@@ -22,6 +22,13 @@ mod shared;
 use aggregate::Aggregate;
 use shared::Shared;
 
+impl File {
+    /// Writes the pieces that several participants hold of this file together, in large writes.
+    pub fn collective(&self, participants: usize) -> CollectiveBuilder {
+        CollectiveBuilder::new(self.clone(), participants)
+    }
+}
+
 const MEMORY_DEFAULT: u64 = 16 << 20;
 const REQUEST_DEFAULT: u64 = 1 << 20;
 const REQUEST_MAX: u64 = 64 << 20;

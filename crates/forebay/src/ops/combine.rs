@@ -28,6 +28,13 @@ use shared::{Handles, Shared};
 use state::Holes;
 use sweep::Sweep;
 
+impl File {
+    /// Writes small pieces at any offsets, gathered in memory and merged into large writes.
+    pub fn combine(&self) -> CombineBuilder {
+        CombineBuilder::new(self.clone())
+    }
+}
+
 const MEMORY_DEFAULT: u64 = 16 << 20;
 const REQUEST_DEFAULT: u64 = 512 << 10;
 const REQUEST_MAX: u64 = 64 << 20;

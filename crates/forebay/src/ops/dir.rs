@@ -5,7 +5,7 @@ mod handle;
 use std::path::Path;
 
 use crate::base::pending::Pending;
-use crate::driver::meta::{At, MetaReply, MetaRequest};
+use crate::driver::meta::{At, MetaReply, MetaRequest, done};
 use crate::handle::engine::Engine;
 use crate::io::metadata::{DirEntry, Metadata};
 
@@ -123,11 +123,6 @@ impl Engine {
     ) -> Pending<T> {
         self.shared().ask(request, answer)
     }
-}
-
-/// Takes the reply of a call that answers nothing.
-pub(crate) fn done(reply: MetaReply) -> Option<()> {
-    matches!(reply, MetaReply::Done).then_some(())
 }
 
 fn entries(reply: MetaReply) -> Option<Vec<DirEntry>> {

@@ -1,7 +1,7 @@
 //! NVMe namespaces as files: commands go to the device without a file system and without the block layer.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
 use crate::base::pending::Pending;
@@ -66,7 +66,25 @@ impl OpenNvme {
     }
 }
 
-pub(crate) fn open(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
+impl Engine {
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
+    /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
+    ///
+    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
+    /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
+    /// [`Config::polling`](crate::Config::polling) and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
+    /// and the right to send commands (root). The block device of the namespace (`/dev/nvme0n1`) has to be readable as well: it is
+    /// opened, and held while the file is open, so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for formats with metadata; the system's.
+    pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
+        begin(self, path.as_ref().to_path_buf(), open)
+    }
+}
+
+fn begin(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
     if let Err(error) = engine.check() {
         return Pending::ready(Err(error.with_path(path)));
     }

@@ -9,13 +9,62 @@ use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::wait;
 use crate::handle::file::File;
-use crate::memory::block::Block;
+use crate::memory::block::{Block, BlockMut};
 
 mod into;
 mod range;
 
 pub use into::ReadInto;
 pub(crate) use range::RangeRead;
+
+impl File {
+    /// Exactly the bytes of `range`: any offset, any length up to 1 GiB.
+    ///
+    /// Direct reads fetch the aligned range around it, and the block is the slice that was asked for. Costs one request
+    /// to the device; on a shard no allocation.
+    ///
+    /// The range has both ends, because memory is taken before the file's length is known: for "to the end" use
+    /// [`read_up_to`](File::read_up_to) with the most that you want, or a [scan](File::scan) of `4096..`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof) when the file ends inside the range; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a range that
+    /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted); the device's errors.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let block = file.read(1..8).wait()?;
+    /// assert_eq!(&block[..], b"package");
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn read(&self, range: Range<u64>) -> Read<'_> {
+        Read::new(self, range)
+    }
+
+    /// The bytes of `range` that the file has: shorter than asked, or empty, where the file ends.
+    ///
+    /// # Errors
+    /// As [`File::read`], without [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof).
+    #[inline]
+    pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
+        ReadUpTo::new(self, range)
+    }
+
+    /// Reads at `offset` into memory that the caller has; gives it back with the number of bytes, or with the error.
+    ///
+    /// The whole length of `block` is asked for. On a direct file offset and length must be multiples of
+    /// [`Alignment::offset`](crate::Alignment::offset); the number of bytes is smaller at the end of the file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned), and those of [`File::read_up_to`].
+    #[inline]
+    pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
+        ReadInto::new(self, offset, block)
+    }
+}
 
 /// A read of exactly one range, which begins when it is first polled; see [`File::read`].
 #[must_use = "a read begins only when it is awaited or waited for"]

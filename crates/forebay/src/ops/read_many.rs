@@ -19,6 +19,13 @@ use crate::reactor::read_many::{Batch, Limits, Plan, begin};
 use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
 
+impl File {
+    /// Many ranges in one message: sorted, merged where that pays, all in flight at once.
+    pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
+        ReadMany::new(self, ranges.into_iter().collect())
+    }
+}
+
 /// A batch of reads; see [`File::read_many`].
 ///
 /// Ranges may overlap, be equal, be empty and come in any order. Each has its own result: one past the end of the file

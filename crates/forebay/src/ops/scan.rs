@@ -23,6 +23,13 @@ pub use builder::ScanBuilder;
 #[cfg(feature = "tokio")]
 pub use reader::ScanReader;
 
+impl File {
+    /// Reads the file, or a range of it, from front to back with read-ahead.
+    pub fn scan(&self) -> ScanBuilder {
+        ScanBuilder::new(self.clone())
+    }
+}
+
 /// An adaptive scan never has more than this in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 const ADAPTIVE_BUFFER: u32 = 512 << 10;

@@ -9,12 +9,15 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::base::error::{Error, Result};
-use crate::reactor::engine_shared::EngineShared;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::pending::Pending;
+use crate::handle::engine::{Engine, gather, gather_files};
+use crate::io::stats::{FileStats, Stats};
+use crate::reactor::engine_shared::{AtEnd, EngineShared};
 use clients::Clients;
 use socket::Name;
 
@@ -99,11 +102,71 @@ pub(crate) struct Bell {
     name: Name,
 }
 
-impl Bell {
-    pub(crate) fn ring(&self) {
+impl AtEnd for Bell {
+    fn ring(&self) {
         // A full pipe has been rung often enough, and a closed one has nobody left to hear it.
         let _ = send(&self.rings, &[1]);
     }
+}
+
+impl Engine {
+    /// Tells this engine's statistics to whoever connects to a Unix socket at `path`, until the engine ends or the value
+    /// is dropped; `forebay top PATH` shows them. Only the user that this process belongs to (and root) may connect.
+    ///
+    /// A thread of its own answers, and asks the shards when it is asked, as [`stats`](Engine::stats) does: nobody connected
+    /// costs nothing. See [`StatsServer`] for what is said.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](ErrorKind::InvalidInput) when something other than a socket is at `path`, and for paths too long for a
+    /// socket (108 bytes on Linux); `EADDRINUSE` when a living process serves there, whereas what a dead one left is replaced;
+    /// the system's. [`Unsupported`](ErrorKind::Unsupported) in a simulated world.
+    pub fn serve_stats(&self, path: impl AsRef<Path>) -> Result<StatsServer> {
+        self.check()?;
+        if self.shared().is_simulated() {
+            let error = Error::new(ErrorKind::Unsupported, "stats socket");
+            return Err(error.with_note("a simulated world has no sockets"));
+        }
+        StatsServer::start(self.shared(), path.as_ref())
+    }
+}
+
+impl EngineShared {
+    /// Rings when the engine ends; at once when it has ended.
+    fn ring_at_end(&self, bell: &Arc<Bell>) {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(|known| known.strong_count() > 0);
+        let weak = Arc::downgrade(bell);
+        servers.push(weak);
+        drop(servers);
+        if self.failure().is_some() {
+            bell.ring();
+        }
+    }
+
+    /// Everything that is told of the engine; `None` when it has ended.
+    fn tell(shared: &Weak<EngineShared>) -> Option<Told> {
+        let shared = shared.upgrade().filter(|shared| shared.failure().is_none())?;
+        let stats = Pending::from_future("stats", Box::pin(gather(shared.clone()))).wait().ok()?;
+        let files = Pending::from_future("stats", Box::pin(gather_files(shared.clone()))).wait().ok()?;
+        let clock = shared.clock();
+        Some(Told {
+            at_ns: clock.ns(clock.now()),
+            driver: shared.driver.get().copied().unwrap_or("threads"),
+            degraded: shared.lock_degraded().iter().map(ToString::to_string).collect(),
+            stats,
+            files,
+        })
+    }
+}
+
+/// What is told of an engine at one moment.
+pub(crate) struct Told {
+    /// On a clock whose beginning means nothing.
+    pub(crate) at_ns: u64,
+    pub(crate) driver: &'static str,
+    pub(crate) degraded: Vec<String>,
+    pub(crate) stats: Stats,
+    pub(crate) files: Vec<FileStats>,
 }
 
 /// Answers until the bell rings or the engine ends.

@@ -13,7 +13,7 @@ impl File {
     /// Reads `root` and whatever the walk's steps ask for, right where the reads complete; see [`Walk`].
     ///
     /// # Errors
-    /// What the walk fails with, and what [`File::read`] does, with the number of the hop ([`Error::hop`]);
+    /// What the walk fails with, and what [`File::read`] does, with the number of the hop ([`Error::hop`](crate::Error::hop));
     /// [`TooManyHops`](crate::ErrorKind::TooManyHops); [`TaskPanicked`](crate::ErrorKind::TaskPanicked) when a step panicked.
     #[inline]
     pub fn walk<W: Walk>(&self, root: Range<u64>, walk: W) -> WalkOne<'_, W> {

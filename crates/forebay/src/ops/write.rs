@@ -17,6 +17,31 @@ use crate::memory::block::{Block, BlockMut};
 use crate::ops::read::operation;
 use crate::ops::submit::{Held, OpFuture};
 
+impl File {
+    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device
+    /// as it is; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
+    ///
+    /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
+    /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
+    /// at any offsets. Dropping the future may or may not stop the write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when there is no memory for a copy; the device's and the
+    /// file system's errors. After an error any part of the range may have been written.
+    #[inline]
+    pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
+        Write::new(self, offset, data.into())
+    }
+
+    /// Makes what was written, by writes that had completed before this call, survive a power cut.
+    ///
+    /// # Errors
+    /// The device's. After a failed sync the kernel may have dropped the data: what was not synced before counts as lost.
+    pub fn sync(&self, durability: Durability) -> Sync<'_> {
+        Sync::new(self, durability)
+    }
+}
+
 /// What a write may take: I/O memory as it is, or bytes that are copied once when the write is made.
 ///
 /// Made by `From`: `BlockMut` and `Block` travel without a copy; `&[u8]`, arrays, `Vec<u8>` and `Bytes` are copied, and
@@ -160,7 +185,7 @@ impl<'f> Write<'f> {
     /// Blocks the calling thread until the write is over.
     ///
     /// # Errors
-    /// As [`File::write`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// As [`File::write`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
         wait::block_on("write", self)
     }
@@ -185,7 +210,7 @@ impl<'f> Sync<'f> {
     /// Blocks the calling thread until the sync is over.
     ///
     /// # Errors
-    /// As [`File::sync`]; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// As [`File::sync`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
         wait::block_on("sync", self)
     }

@@ -18,13 +18,20 @@ use crate::io::op::OpFailure;
 use crate::io::stats::MemoryStats;
 use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
-use crate::ops::stats_server::Bell;
 use crate::reactor::devices::Devices;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::watch::Watch;
+#[cfg(feature = "sim")]
+use crate::reactor::world::World;
+
+/// Something that is notified of an engine's end.
+pub(crate) trait AtEnd: Send + Sync {
+    /// Called once the engine has ended, on any thread; must not block.
+    fn ring(&self);
+}
 
 /// What handles, files and shards share.
 pub(crate) struct EngineShared {
@@ -50,12 +57,12 @@ pub(crate) struct EngineShared {
     pub(crate) origin: Origin,
     /// The simulated machine that this engine runs on, if it does.
     #[cfg(feature = "sim")]
-    pub(crate) world: Option<crate::sim::Link>,
+    pub(crate) world: Option<Arc<dyn World>>,
     pub(crate) shards_left: AtomicUsize,
     /// Looks for tasks that hold a shard.
     pub(crate) watch: Watch,
     /// What tells of this engine, and is told its end.
-    pub(crate) servers: Mutex<Vec<Weak<Bell>>>,
+    pub(crate) servers: Mutex<Vec<Weak<dyn AtEnd>>>,
 }
 
 impl EngineShared {

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-use crate::base::error::Error;
+use crate::base::error::{Error, ErrorKind};
 #[cfg(target_os = "linux")]
 use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
 use crate::driver::meta::{Described, Descriptor};
 use crate::io::mode::Mode;
+use crate::io::op::OpFailure;
+use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
@@ -263,6 +265,33 @@ impl FileCore {
                     drop(unsafe { CloseNode::take(node) });
                 }
             }
+        }
+    }
+}
+
+impl OpFailure {
+    pub(crate) fn into_error(self, operation: &'static str, file: Option<&FileCore>) -> Error {
+        let error = match self {
+            OpFailure::Errno(errno) => Error::os(operation, errno),
+            OpFailure::NoMemory => match file {
+                Some(file) => file.engine().exhausted(operation),
+                None => Error::new(ErrorKind::ArenaExhausted { held: 0 }, operation),
+            },
+            OpFailure::TooLarge => {
+                Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, operation)
+            }
+            OpFailure::EngineClosed => Error::new(ErrorKind::EngineClosed, operation),
+            OpFailure::FileClosed => Error::new(ErrorKind::FileClosed, operation),
+            OpFailure::ShardLost => Error::new(ErrorKind::ShardLost, operation),
+            OpFailure::Forked => Error::new(ErrorKind::Forked, operation),
+            #[cfg(target_os = "linux")]
+            OpFailure::Nvme(status) => crate::device::namespace::status_error(operation, status),
+            #[cfg(feature = "sim")]
+            OpFailure::OutsideWorld => Error::new(ErrorKind::OutsideWorld, operation),
+        };
+        match file {
+            Some(file) => file.describe(error),
+            None => error,
         }
     }
 }

@@ -9,37 +9,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::base::error::Result;
+use crate::base::here;
 use crate::device::Device;
 use crate::driver::IoRequest;
 use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
-use crate::driver::sim::{SimFile, Transfer};
+use crate::driver::sim::{SimFile, SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
+use crate::reactor::world::{self, Answer};
+use crate::sim::Link;
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
 use crate::sim::shards::Stepped;
 use crate::sim::tasks::Tasks;
 
-/// Takes the reply of a call about files.
-pub(crate) type Answer = Box<dyn FnOnce(Result<MetaReply>) + Send>;
-
 thread_local! {
-    /// The world that runs on this thread: its number (0 for none), its time, itself.
-    static HERE: Cell<u64> = const { Cell::new(0) };
-    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+    /// The world that runs on this thread; its number and time are in `here`.
     static HUB: RefCell<Option<Rc<Hub>>> = const { RefCell::new(None) };
-}
-
-/// The number of the world that runs on this thread; 0 when none does.
-#[inline]
-pub(crate) fn here() -> u64 {
-    HERE.get()
-}
-
-/// The virtual time of this thread's world, in nanoseconds since its beginning.
-#[inline]
-pub(crate) fn now_ns() -> u64 {
-    NOW_NS.get()
 }
 
 /// The world that runs on this thread.
@@ -90,8 +76,8 @@ pub(crate) struct Running;
 
 impl Drop for Running {
     fn drop(&mut self) {
-        HERE.set(0);
-        NOW_NS.set(0);
+        here::set_world(0, 0);
+        world::set_current(None);
         HUB.take();
     }
 }
@@ -124,11 +110,11 @@ impl Hub {
 
     /// Makes this the world of the thread; `None` when it has one already.
     pub(crate) fn enter(self: &Rc<Hub>) -> Option<Running> {
-        if here() != 0 {
+        if here::world() != 0 {
             return None;
         }
-        HERE.set(self.number);
-        NOW_NS.set(self.now_ns.get());
+        here::set_world(self.number, self.now_ns.get());
+        world::set_current(Some(Arc::new(Link::new(self.number))));
         HUB.set(Some(self.clone()));
         Some(Running)
     }
@@ -141,19 +127,13 @@ impl Hub {
     pub(crate) fn set_now(&self, now_ns: u64) {
         let now_ns = now_ns.max(self.now_ns.get());
         self.now_ns.set(now_ns);
-        if here() == self.number {
-            NOW_NS.set(now_ns);
+        if here::world() == self.number {
+            here::set_now_ns(now_ns);
         }
     }
 
     pub(crate) fn note(&self, what: What, words: &[u64]) {
         self.fate.borrow_mut().history.note(what, words);
-    }
-
-    pub(crate) fn add_port(&self) -> usize {
-        let mut ports = self.ports.borrow_mut();
-        ports.push(Port::default());
-        ports.len() - 1
     }
 
     /// Operations given to the disks so far.
@@ -164,39 +144,6 @@ impl Hub {
     fn id(&self) -> IoId {
         self.next_id.set(self.next_id.get() + 1);
         IoId(self.next_id.get())
-    }
-
-    pub(crate) fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) {
-        self.operations.set(self.operations.get() + 1);
-        if self.cut.get().at_operation == Some(self.operations.get()) {
-            self.cut.set(Cut { now: true, ..self.cut.get() });
-        }
-        if !self.machine.borrow().is_on() {
-            return self.push_done(port, request.key, -libc::EIO);
-        }
-        let id = self.id();
-        self.owners.borrow_mut().insert(id, (port, request.key));
-        let before = self.ids.borrow_mut().insert((port, request.key.to_user_data()), id);
-        if before.is_some() {
-            self.violation("two operations in flight have the same slot and generation".to_string());
-        }
-        let io = SimIo {
-            id,
-            kind: request.kind,
-            file: request.fd as u32,
-            offset: request.offset,
-            transfer,
-            len: if request.kind == OpKind::Nop { 0 } else { request.len },
-        };
-        self.close_files();
-        self.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
-    }
-
-    pub(crate) fn cancel(&self, port: usize, key: OpKey) {
-        let id = self.ids.borrow().get(&(port, key.to_user_data())).copied();
-        if let Some(id) = id {
-            self.machine.borrow_mut().cancel(id, self.now_ns(), &mut self.fate.borrow_mut());
-        }
     }
 
     /// Has the machine carry out a call about files; one that is off never answers, so the answer is given up.
@@ -272,33 +219,6 @@ impl Hub {
         }
     }
 
-    pub(crate) fn done_count(&self, port: usize) -> usize {
-        self.ports.borrow().get(port).map_or(0, |port| port.done.len())
-    }
-
-    pub(crate) fn take_done(&self, port: usize) -> VecDeque<(OpKey, i32)> {
-        self.ports.borrow_mut().get_mut(port).map(|port| std::mem::take(&mut port.done)).unwrap_or_default()
-    }
-
-    /// Lets time pass until this shard has `completions`, or `limit` is over, or nothing more will happen.
-    pub(crate) fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>) {
-        let limit_ns = limit.map_or(u64::MAX, |limit| {
-            self.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
-        });
-        loop {
-            self.deliver();
-            if self.done_count(port) >= completions {
-                return;
-            }
-            let next = self.machine.borrow().next_event_ns();
-            match next {
-                Some(next) if next <= limit_ns => self.set_now(next),
-                _ if limit_ns < u64::MAX => return self.set_now(limit_ns),
-                _ => return,
-            }
-        }
-    }
-
     /// The power went: whatever is in flight fails, so that nobody keeps memory for a device that is off.
     pub(crate) fn kill(&self) {
         let owners = std::mem::take(&mut *self.owners.borrow_mut());
@@ -326,5 +246,73 @@ impl Hub {
     /// The first thing that the core did and never may.
     pub(crate) fn first_violation(&self) -> Option<String> {
         self.violations.borrow().first().cloned()
+    }
+}
+
+impl SimMachine for Hub {
+    fn add_port(&self) -> usize {
+        let mut ports = self.ports.borrow_mut();
+        ports.push(Port::default());
+        ports.len() - 1
+    }
+
+    fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) {
+        self.operations.set(self.operations.get() + 1);
+        if self.cut.get().at_operation == Some(self.operations.get()) {
+            self.cut.set(Cut { now: true, ..self.cut.get() });
+        }
+        if !self.machine.borrow().is_on() {
+            return self.push_done(port, request.key, -libc::EIO);
+        }
+        let id = self.id();
+        self.owners.borrow_mut().insert(id, (port, request.key));
+        let before = self.ids.borrow_mut().insert((port, request.key.to_user_data()), id);
+        if before.is_some() {
+            self.violation("two operations in flight have the same slot and generation".to_string());
+        }
+        let io = SimIo {
+            id,
+            kind: request.kind,
+            file: request.fd as u32,
+            offset: request.offset,
+            transfer,
+            len: if request.kind == OpKind::Nop { 0 } else { request.len },
+        };
+        self.close_files();
+        self.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
+    }
+
+    fn cancel(&self, port: usize, key: OpKey) {
+        let id = self.ids.borrow().get(&(port, key.to_user_data())).copied();
+        if let Some(id) = id {
+            self.machine.borrow_mut().cancel(id, self.now_ns(), &mut self.fate.borrow_mut());
+        }
+    }
+
+    /// Lets time pass until this shard has `completions`, or `limit` is over, or nothing more will happen.
+    fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>) {
+        let limit_ns = limit.map_or(u64::MAX, |limit| {
+            self.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+        });
+        loop {
+            self.deliver();
+            if self.done_count(port) >= completions {
+                return;
+            }
+            let next = self.machine.borrow().next_event_ns();
+            match next {
+                Some(next) if next <= limit_ns => self.set_now(next),
+                _ if limit_ns < u64::MAX => return self.set_now(limit_ns),
+                _ => return,
+            }
+        }
+    }
+
+    fn done_count(&self, port: usize) -> usize {
+        self.ports.borrow().get(port).map_or(0, |port| port.done.len())
+    }
+
+    fn take_done(&self, port: usize) -> VecDeque<(OpKey, i32)> {
+        self.ports.borrow_mut().get_mut(port).map(|port| std::mem::take(&mut port.done)).unwrap_or_default()
     }
 }

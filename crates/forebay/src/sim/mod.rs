@@ -109,5 +109,4 @@ pub use program::{
 pub use shrink::{Schedule, Shrunk, shrink};
 pub use world::World;
 
-pub(crate) use hub::{Hub, now_ns};
 pub(crate) use link::Link;

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::here;
 use crate::base::pending::{self, Pending, Sender};
 use crate::sim::fault::Rule;
 use crate::sim::history::What;
@@ -16,12 +17,12 @@ use crate::sim::hub;
 
 /// Does a world run on this thread?
 pub fn is_inside() -> bool {
-    hub::here() != 0
+    here::world() != 0
 }
 
 /// The world's time since its beginning; zero outside of one.
 pub fn now() -> Duration {
-    Duration::from_nanos(hub::now_ns())
+    Duration::from_nanos(here::now_ns())
 }
 
 /// A number below `n` (at most 2^32) that the world's seed decides; 0 outside of a world. [`shrink`](super::shrink) makes these smaller, too.

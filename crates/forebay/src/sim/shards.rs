@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::pending::Sender;
-use crate::driver::sim::{SimDriver, SimWake};
+use crate::driver::sim::{SimDriver, SimMachine, SimWake};
 use crate::driver::{Driver, Wait};
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;

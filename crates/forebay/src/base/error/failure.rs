@@ -1,7 +1,6 @@
 //! The first error of something that ends with it, in a form that can be given to every later call.
 
 use super::{Error, ErrorKind};
-use crate::reactor::open_file::FileCore;
 
 /// What is kept of an [`Error`], which itself goes to the call that met it first.
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +21,13 @@ impl Failure {
         }
     }
 
-    /// The error again, with a note that says that it is an old one.
-    pub(crate) fn again(&self, core: &FileCore, note: &str) -> Error {
+    /// Returns the error again, with a note that says that it is an old one. It names no file yet.
+    pub(crate) fn again(&self, note: &str) -> Error {
         let error = match self.errno {
             Some(errno) => Error::os(self.operation, errno),
             None => Error::new(self.kind, self.operation),
         };
-        let error = core.describe(error).with_note(note);
+        let error = error.with_note(note);
         match self.range {
             Some((offset, len)) => error.with_range(offset, len),
             None => error,

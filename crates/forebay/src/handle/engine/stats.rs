@@ -3,15 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Engine;
 use crate::base::class::Class;
 use crate::base::error::Result;
-use crate::base::pending;
+use crate::base::pending::{self, Pending};
 use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, Stall, Stats};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::scheduler::{Counts, DeviceScheduler};
 
+impl Engine {
+    /// What was done with each file that is open and that a shard has worked with, sorted by path. Each shard is asked with
+    /// one message, and copies what it knows: some 100 ns for each open file on the shard, so not for hot loops.
+    ///
+    /// # Errors
+    /// As for [`stats`](Engine::stats).
+    pub fn file_stats(&self) -> Pending<Vec<FileStats>> {
+        if let Err(error) = self.check() {
+            return Pending::ready(Err(error));
+        }
+        Pending::from_future("stats", Box::pin(gather_files(self.shared.clone())))
+    }
+}
+
 /// Asks each shard with one message and adds up what they answer.
-pub(super) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
+pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
     for inbox in shared.inboxes.iter() {
@@ -51,7 +66,7 @@ pub(super) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
 }
 
 /// Asks each shard with one message what was done with its files.
-pub(super) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
+pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
     let mut sum = FileSum::default();
     for inbox in shared.inboxes.iter() {
         let (answer, report) = pending::channel("stats");

@@ -2,8 +2,7 @@
 
 use super::File;
 use crate::base::pending::Pending;
-use crate::driver::meta::{Lock, MetaRequest};
-use crate::ops::dir;
+use crate::driver::meta::{self, Lock, MetaRequest};
 
 impl File {
     /// Takes a lock on the whole file without waiting; it belongs to this open file and all its handles, and goes with
@@ -12,7 +11,7 @@ impl File {
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) when another holder is in the way.
     pub fn try_lock(&self, lock: Lock) -> Pending<()> {
-        self.ask(MetaRequest::TryLock { file: self.owner(), lock }, dir::done)
+        self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
     }
 
     /// Gives the lock back.
@@ -20,6 +19,6 @@ impl File {
     /// # Errors
     /// Those of flock(2).
     pub fn unlock(&self) -> Pending<()> {
-        self.ask(MetaRequest::Unlock { file: self.owner() }, dir::done)
+        self.ask(MetaRequest::Unlock { file: self.owner() }, meta::done)
     }
 }

@@ -261,7 +261,7 @@ impl Writer {
     /// Refuses when an earlier write failed, and when `more` bytes would end where no file can.
     pub(super) fn check(&self, more: usize) -> Result<()> {
         if let Some(failure) = &self.failure {
-            return Err(failure.again(self.file.core(), "an earlier write of this append failed"));
+            return Err(self.file.core().describe(failure.again("an earlier write of this append failed")));
         }
         // The kernel's offsets are signed (off_t), and the padded end must fit as well.
         let end = self.position.checked_add(more as u64 + self.grain);

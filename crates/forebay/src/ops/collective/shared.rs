@@ -232,7 +232,7 @@ impl State {
         match (self.error.take(), &self.failure) {
             (Some(error), _) => Err(error),
             (None, Some(failure)) => {
-                Err(failure.again(file.core(), "this collective write had failed before"))
+                Err(file.core().describe(failure.again("this collective write had failed before")))
             }
             (None, None) => Ok(()),
         }

@@ -34,7 +34,9 @@ impl Shared {
         let mut state = self.lock();
         match (state.error.take(), &state.failure) {
             (Some(error), _) => Err(error),
-            (None, Some(failure)) => Err(failure.again(file.core(), "this combine had failed before")),
+            (None, Some(failure)) => {
+                Err(file.core().describe(failure.again("this combine had failed before")))
+            }
             (None, None) => Ok(state),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::handle::engine::Told;
+use super::Told;
 use crate::io::stats::{ClassStats, DeviceStats, FileStats, FlowStats, ShardStats, Stall};
 
 /// What the line is a version of.

@@ -45,7 +45,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Ticks {
         match self.counter {
             #[cfg(feature = "sim")]
-            Counter::Virtual => crate::sim::now_ns(),
+            Counter::Virtual => crate::base::here::now_ns(),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: every x86_64 processor has the instruction; it reads a counter and touches no memory.
             Counter::TimeStamp => unsafe { std::arch::x86_64::_rdtsc() },

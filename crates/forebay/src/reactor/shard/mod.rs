@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::base::class::Class;
+use crate::base::here;
 use crate::driver::Driver;
 use crate::io::stats::Flows;
 use crate::reactor::engine_shared::EngineShared;
@@ -114,6 +115,12 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     if shard.is_null() { None } else { Some(f(unsafe { &*shard })) }
 }
 
+/// Makes `shard` the one that this thread runs, or none, and returns the one before.
+fn make_current(shard: *const Shard) -> *const Shard {
+    here::set_on_shard(!shard.is_null());
+    CURRENT.with(|current| current.replace(shard))
+}
+
 /// Makes `shard` the one whose thread this is, or none; answers which it was. For the one thread of a simulated world,
 /// where which shard runs is a value.
 ///
@@ -121,7 +128,7 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
 /// The shard stays where it is until another is set, or none.
 #[cfg(feature = "sim")]
 pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
-    CURRENT.with(|current| current.replace(shard))
+    make_current(shard)
 }
 
 impl Shard {

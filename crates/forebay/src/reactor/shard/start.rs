@@ -24,7 +24,7 @@ use crate::reactor::shard::inbox::LateCalls;
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::timers::Timers;
-use crate::reactor::shard::{CURRENT, Counters, Shard};
+use crate::reactor::shard::{Counters, Shard, make_current};
 use crate::reactor::walk::Walks;
 
 /// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
@@ -191,7 +191,7 @@ fn run_shard(
 ) {
     let name = driver.name();
     let shard = new_shard(index, &engine, driver, Clock::system());
-    CURRENT.with(|current| current.set(&*shard));
+    make_current(&*shard);
     let _seat = engine.watch.sit(index);
     let _ = tell.send(Ok(name));
     drop(tell);
@@ -260,7 +260,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
                     "raise Config::shutdown_deadline, or look after the device",
                 );
             }
-            CURRENT.with(|current| current.set(ptr::null()));
+            make_current(ptr::null());
             drop(shard);
             engine.arena.uninstall();
             end.send(Ok(ended));
@@ -268,11 +268,11 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
         Err(panic) => {
             // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
             let shard: &Shard = Box::leak(shard);
-            CURRENT.with(|current| current.set(shard));
+            make_current(shard);
             let error = Error::panicked("shard", panic.as_ref());
             engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
             shard.end_lost();
-            CURRENT.with(|current| current.set(ptr::null()));
+            make_current(ptr::null());
             end.send(Ok(Ended { leaked: usize::MAX }));
         }
     }

@@ -27,7 +27,7 @@ pub fn current() -> Option<usize> {
 
 /// The class of the task that runs now; elsewhere that of the [`Class::scope`] that is polled, or the default class.
 pub fn class() -> Class {
-    with_current(|shard| shard.class()).or_else(crate::base::class::scoped).unwrap_or_default()
+    with_current(|shard| shard.class()).or_else(crate::reactor::class_scope::scoped).unwrap_or_default()
 }
 
 /// Starts a task on the shard whose thread this is, in the class of the task that calls. It need not be `Send`.

@@ -1,4 +1,4 @@
-//! A class for everything that a future asks for, on any executor.
+//! The class of the task that runs, and scopes that set one for a future on any executor.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Class;
+use crate::base::class::Class;
 use crate::reactor::shard::with_current;
 
 thread_local! {
@@ -21,6 +21,12 @@ pub(crate) fn scoped() -> Option<Class> {
 }
 
 impl Class {
+    /// The class itself, or that of the task that runs in place of [`OF_TASK`](Self::OF_TASK).
+    #[inline]
+    pub(crate) fn or_of_task(self) -> Class {
+        if self == Class::OF_TASK { crate::reactor::shard::class() } else { self }
+    }
+
     /// Gives this class to every operation that `future` begins without naming one, wherever it is polled: the scope is
     /// set for the time of each poll. What `future` spawns onto another executor has a scope of its own to make; tasks
     /// that it [`spawn`](crate::shard::spawn)s on its shard inherit the class.

@@ -1,0 +1,51 @@
+//! Facts about the calling thread that every layer may ask for: whether it is a shard's, and which simulated world runs on it.
+
+use std::cell::Cell;
+
+thread_local! {
+    static ON_SHARD: Cell<bool> = const { Cell::new(false) };
+    /// The number of the world that runs on this thread, 0 for none, and its time.
+    #[cfg(feature = "sim")]
+    static WORLD: Cell<u64> = const { Cell::new(0) };
+    #[cfg(feature = "sim")]
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns whether this thread runs a shard at the moment.
+#[inline]
+pub(crate) fn is_on_shard() -> bool {
+    ON_SHARD.get()
+}
+
+/// For the reactor, which makes a shard the one of this thread.
+#[inline]
+pub(crate) fn set_on_shard(is_on_shard: bool) {
+    ON_SHARD.set(is_on_shard);
+}
+
+/// Returns the number of the world that runs on this thread; 0 when none does.
+#[cfg(feature = "sim")]
+#[inline]
+pub(crate) fn world() -> u64 {
+    WORLD.get()
+}
+
+/// Returns the virtual time of this thread's world, in nanoseconds since its beginning.
+#[cfg(feature = "sim")]
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    NOW_NS.get()
+}
+
+/// For a world that begins to run on this thread (`number` above 0) or ends.
+#[cfg(feature = "sim")]
+pub(crate) fn set_world(number: u64, now_ns: u64) {
+    WORLD.set(number);
+    NOW_NS.set(now_ns);
+}
+
+/// For the world that runs on this thread.
+#[cfg(feature = "sim")]
+pub(crate) fn set_now_ns(now_ns: u64) {
+    NOW_NS.set(now_ns);
+}

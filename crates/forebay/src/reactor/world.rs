@@ -1,0 +1,43 @@
+//! The simulated world of an engine, as the engine sees it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::base::pending::Sender;
+use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::Ended;
+
+/// Takes the reply of a call about files.
+pub(crate) type Answer = Box<dyn FnOnce(Result<MetaReply>) + Send>;
+
+/// A world that engines run in. It is reached on its own thread only, while it runs.
+pub(crate) trait World: fmt::Debug + Send + Sync {
+    /// Returns whether this is the world's thread, and it runs.
+    fn is_here(&self) -> bool;
+
+    /// Has the world's machine carry out a call about files. Elsewhere `answer` is dropped, which sends an error.
+    fn ask(&self, request: MetaRequest, answer: Answer);
+
+    /// Returns whether an open file of the machine has lost its name; `None` when the machine does not know the file.
+    fn is_removed(&self, file: u32) -> Option<bool>;
+
+    /// Makes the shards of a new engine, which the world steps from now on.
+    fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>);
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<dyn World>>> = const { RefCell::new(None) };
+}
+
+/// Returns the world that runs on this thread.
+pub(crate) fn current() -> Option<Arc<dyn World>> {
+    CURRENT.with_borrow(Option::clone)
+}
+
+/// Sets the world that runs on this thread, or none.
+pub(crate) fn set_current(world: Option<Arc<dyn World>>) {
+    CURRENT.set(world);
+}
