@@ -39,9 +39,9 @@ use forebay::{Engine, MemoryReservation};
 
 use crate::admission::Pool;
 use crate::error::{Error, ErrorKind, Result};
+use crate::names::MANIFEST_BYTES;
 use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::store::open::MANIFEST_BYTES;
 use crate::value::HeldBytes;
 
 /// The shares of a store's budget, in bytes, and what is used of those that are given out here.

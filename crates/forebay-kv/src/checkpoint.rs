@@ -12,9 +12,11 @@ use forebay_wal::Wal;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Edit, How, Manifest};
+use crate::names::table_name;
+use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::store::flush;
-use crate::store::open::{LOG, MANIFEST, MANIFEST_BYTES, TABLES, random_id};
-use crate::store::shared::{Shared, table_name};
+use crate::store::open::random_id;
+use crate::store::shared::Shared;
 use crate::value::Held;
 use crate::view::View;
 

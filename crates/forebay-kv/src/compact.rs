@@ -10,7 +10,7 @@ use crate::merge::Bounds;
 use crate::store::flush;
 use crate::store::shared::Shared;
 use crate::store::space::Work;
-use crate::store::turn::Turn;
+use crate::turn::Turn;
 
 mod out;
 pub(crate) mod pick;

@@ -13,9 +13,9 @@ use crate::record::{self, Change, HEADER_BYTES, Record};
 use crate::store::commit::{Ready, Write};
 use crate::store::get::{Get, MultiGet, Wanted};
 use crate::store::swap::{self, Swapped};
-use crate::store::wait::Answer;
 use crate::store::{Handle, Store};
 use crate::view::View;
+use crate::wait::Answer;
 
 /// A named part of a store with keys of its own; see [`Store::keyspace`].
 ///

@@ -20,16 +20,20 @@ mod load;
 mod manifest;
 mod memtable;
 mod merge;
+mod names;
 mod node;
 mod options;
 mod range;
 mod record;
+mod signal;
 mod snapshot;
 mod store;
 mod table;
+mod turn;
 mod value;
 mod verify;
 mod view;
+mod wait;
 
 pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
@@ -39,11 +43,11 @@ pub use options::Options;
 pub use range::Range;
 pub use snapshot::Snapshot;
 pub use store::{
-    Answer, Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped,
-    Write,
+    Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped, Write,
 };
 pub use value::Value;
 pub use verify::{Verified, verify, verify_with};
+pub use wait::Answer;
 
 // Its examples use the core, the log and the store, and this crate knows all three.
 #[cfg(doctest)]

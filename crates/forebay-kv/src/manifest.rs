@@ -11,8 +11,8 @@ use forebay::{Class, Dir, Engine};
 use forebay_wal::{End, Lsn, Recovery, Wal};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::turn::Turn;
 use crate::table::TableMeta;
+use crate::turn::Turn;
 
 pub(crate) mod edit;
 mod frame;

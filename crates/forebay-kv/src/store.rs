@@ -14,6 +14,7 @@ use crate::merge::Bounds;
 use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::verify::{self, Verified};
+use crate::wait::Answer;
 
 pub(crate) mod commit;
 pub(crate) mod flush;
@@ -24,14 +25,11 @@ pub(crate) mod open;
 mod recover;
 pub(crate) mod rules;
 pub(crate) mod shared;
-pub(crate) mod signal;
 pub(crate) mod space;
 mod stats;
 pub(crate) mod swap;
 mod tasks;
 mod throttle;
-pub(crate) mod turn;
-pub(crate) mod wait;
 
 pub use commit::Write;
 pub use get::{Get, MultiGet};
@@ -39,7 +37,6 @@ pub use open::Opening;
 pub use recover::Recovery;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::Swapped;
-pub use wait::Answer;
 
 use shared::Shared;
 

@@ -7,7 +7,7 @@ use forebay::{Class, Engine};
 
 use crate::error::{Error, Result};
 use crate::store::shared::Shared;
-use crate::store::wait::Answer;
+use crate::wait::Answer;
 
 mod run;
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::lost::Lost;
 use crate::lsn::Lsn;
-use crate::recover::Lost;
 
 /// The result of an operation on a log.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -11,8 +11,9 @@ use forebay::{Engine, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Kind, Position};
+use crate::lost::Lost;
 use crate::lsn::Lsn;
-use crate::recover::{Lost, Outcome, Recovery, Scan, recover};
+use crate::recover::{Outcome, Recovery, Scan, recover};
 
 mod read;
 mod records;

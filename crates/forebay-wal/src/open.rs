@@ -13,8 +13,8 @@ use crate::end::{self, END_NAME, END_NEW_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
-use crate::recover::{Needed, Recovery, Scan, Scanner, recover};
-use crate::segment::{Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes};
+use crate::recover::{Needed, Recovery, Scan, recover};
+use crate::segment::{Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file};
 use crate::wal::Wal;
 
 mod first;
@@ -28,9 +28,42 @@ pub(crate) use go_on::NEW_NAME;
 pub(crate) const LOCK_NAME: &str = "wal.lock";
 /// What the copies of damaged segments are called, before the segment's name.
 pub(crate) const SALVAGED: &str = "salvaged-";
-/// Read at once, and how many such reads are under way.
-const READ_BYTES: usize = 256 << 10;
-const READ_DEPTH: usize = 4;
+
+impl Wal {
+    /// Opens the log in a directory and tells what was found. A directory without a log
+    /// gets a new one, unless [`Options::create`] says otherwise.
+    ///
+    /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for
+    /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
+    /// bytes for each group. A log that was not closed goes on in a fresh segment, so nothing is ever
+    /// appended behind damage; a new segment is written through once, which takes about as long as writing
+    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
+    /// answer closes the log again.
+    ///
+    /// The log stays in the directory that `dir` leads to now: it goes on there when that is moved, and touches nothing
+    /// that is put in its place. When the directory or the segment is removed, the next append fails.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
+    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
+    /// else has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
+    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) when the disk is full and the log's reserve is gone or too short, and
+    /// the system's. After an error the log is as it was.
+    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
+        Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
+    }
+
+    /// Opens the log in an open directory, as [`open`](Wal::open) does. The open log names its files in this directory,
+    /// wherever it is moved to.
+    ///
+    /// # Errors
+    /// Those of [`open`](Wal::open).
+    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {
+        Opening::new(engine, Where::Dir(dir.clone()), options)
+    }
+}
 
 /// The answer of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the log again"]
@@ -310,15 +343,4 @@ impl Scene {
 pub(crate) fn is_ours(name: &str) -> bool {
     let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
     known.contains(&name) || name.starts_with(SALVAGED)
-}
-
-/// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
-pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
-    let mut scanner = Scanner::new(path, generation, file.len().await?);
-    let mut blocks = file.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
-    while let Some(block) = blocks.next().await.transpose()? {
-        scanner.push(&block);
-        forebay::shard::yield_if_needed().await;
-    }
-    Ok(scanner.finish())
 }

@@ -12,7 +12,7 @@ use forebay::Engine;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{HEADER_BYTES, Kind};
-use crate::recover::Lost;
+use crate::lost::Lost;
 use crate::segment::Index;
 use crate::stats::Stats;
 use crate::wait::wake_all;

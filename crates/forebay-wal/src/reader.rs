@@ -8,9 +8,9 @@ use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, HEADER_BYTES, Header, Parsed, RECORD_HEADER_BYTES, parse};
+use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::queue::Shared;
-use crate::recover::Lost;
 use crate::segment::Place;
 
 /// Reads at once unless a group is longer.

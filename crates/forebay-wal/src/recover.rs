@@ -20,20 +20,7 @@ pub(crate) use verdict::recover;
 pub(crate) use walk::{Gap, Group};
 
 use crate::format::{Epochs, Position};
-
-/// Records that had been acknowledged and are damaged or gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Lost {
-    /// The first lost record.
-    pub first: Lsn,
-    /// The last one; `u64::MAX` where nothing says how many there were.
-    pub last: Lsn,
-    /// The segment in which the damage begins.
-    pub file: PathBuf,
-    /// Where it begins, in bytes.
-    pub offset: u64,
-}
+use crate::lost::Lost;
 
 /// What was cut off behind the last good group: never acknowledged, or at most the very last group.
 #[derive(Clone, Debug, PartialEq, Eq)]

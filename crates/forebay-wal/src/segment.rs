@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay::{Dir, Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_name};
-use crate::open::scan_file;
-use crate::queue::Shared;
+use crate::recover::{Scan, Scanner};
 
 mod index;
 
@@ -63,7 +62,7 @@ impl Maker {
     ///
     /// # Errors
     /// The system's; a reserve that was there stays.
-    pub(crate) async fn make_reserve(&self, shared: &Shared) -> Result<()> {
+    pub(crate) async fn make_reserve(&self, stop: &AtomicBool) -> Result<()> {
         if self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.reserve_bytes) {
             return Ok(());
         }
@@ -72,7 +71,7 @@ impl Maker {
             self.dir.remove_file(RESERVE_NEW_NAME).await?;
         }
         let maker = Maker { bytes: self.reserve_bytes, ..self.clone() };
-        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Some(shared)).await?;
+        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Some(stop)).await?;
         reserve.file.unlock().await?;
         if let Err(error) = self.dir.rename(RESERVE_NEW_NAME, RESERVE_NAME).await {
             let _ = self.dir.remove_file(RESERVE_NEW_NAME).await;
@@ -82,7 +81,7 @@ impl Maker {
     }
 
     /// Makes a segment ready to be written: a used one under its new name, or a new file that was written
-    /// through once. Durable when it answers. `shared`, if there is one, tells when to stop.
+    /// through once. Durable when it answers. `stop`, if there is one, becomes true when the work is to end.
     ///
     /// # Errors
     /// `NoSpace`, saying how much is missing, and the system's. A file that could not be finished is removed.
@@ -90,9 +89,9 @@ impl Maker {
         &self,
         generation: u64,
         used: Option<Arc<Segment>>,
-        shared: Option<&Shared>,
+        stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
-        let made = self.try_make(generation, used, shared).await;
+        let made = self.try_make(generation, used, stop).await;
         made.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => {
                 let remedy = "free as many on this file system, or truncate the log while it is open";
@@ -106,7 +105,7 @@ impl Maker {
         &self,
         generation: u64,
         used: Option<Arc<Segment>>,
-        shared: Option<&Shared>,
+        stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
         if let Some(used) = used {
             if used.known || self.can_become(&used, generation).await? {
@@ -117,7 +116,7 @@ impl Maker {
             }
             self.remove(used.generation);
         }
-        let segment = self.make_at(&segment_name(generation), generation, shared).await?;
+        let segment = self.make_at(&segment_name(generation), generation, stop).await?;
         self.dir.sync().await?;
         Ok(segment)
     }
@@ -135,10 +134,10 @@ impl Maker {
         &self,
         name: &str,
         generation: u64,
-        shared: Option<&Shared>,
+        stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
         let file = self.dir.open(name, Open::create_new().shard(self.shard)).await?;
-        match self.fill(&file, shared).await {
+        match self.fill(&file, stop).await {
             Ok(()) => Ok(Arc::new(Segment {
                 generation,
                 path: file.path().to_path_buf(),
@@ -213,7 +212,7 @@ impl Maker {
         drop(self.dir.remove_file(segment_name(generation)));
     }
 
-    async fn fill(&self, file: &File, shared: Option<&Shared>) -> Result<()> {
+    async fn fill(&self, file: &File, stop: Option<&AtomicBool>) -> Result<()> {
         lock(file).await?;
         match file.allocate(0..self.bytes).await {
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
@@ -222,7 +221,7 @@ impl Maker {
         let zeros = self.engine.block(ZEROS_BYTES.min(self.bytes) as usize)?.freeze();
         let mut at = 0;
         while at < self.bytes {
-            if shared.is_some_and(|shared| shared.stop.load(Ordering::Acquire)) {
+            if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 return Err(Error::new(ErrorKind::Closed, "the log was closed"));
             }
             let part = zeros.len().min((self.bytes - at) as usize);
@@ -259,4 +258,19 @@ pub(crate) async fn locked_in_time(file: &File, lock: Lock) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Read at once, and how many such reads are under way.
+pub(crate) const READ_BYTES: usize = 256 << 10;
+pub(crate) const READ_DEPTH: usize = 4;
+
+/// Looks at a whole segment. Needs 1 MiB of I/O memory, and memory for its longest group.
+pub(crate) async fn scan_file(file: &File, path: PathBuf, generation: u64) -> Result<Scan> {
+    let mut scanner = Scanner::new(path, generation, file.len().await?);
+    let mut blocks = file.scan().buffer(READ_BYTES).depth(READ_DEPTH).start();
+    while let Some(block) = blocks.next().await.transpose()? {
+        scanner.push(&block);
+        forebay::shard::yield_if_needed().await;
+    }
+    Ok(scanner.finish())
 }

@@ -1,16 +1,11 @@
 //! [`Wal`]: the handle of an open log.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
-
-use forebay::{Dir, Engine};
 
 use crate::append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
 use crate::error::Error;
 use crate::lsn::{End, Lsn};
-use crate::open::{Opening, Where};
-use crate::options::Options;
 use crate::queue::{Change, Shared};
 use crate::reader::Reader;
 use crate::stats::Stats;
@@ -80,40 +75,6 @@ impl Wal {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
-    }
-
-    /// Opens the log in a directory and tells what was found. A directory without a log
-    /// gets a new one, unless [`Options::create`] says otherwise.
-    ///
-    /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for
-    /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
-    /// bytes for each group. A log that was not closed goes on in a fresh segment, so nothing is ever
-    /// appended behind damage; a new segment is written through once, which takes about as long as writing
-    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
-    /// answer closes the log again.
-    ///
-    /// The log stays in the directory that `dir` leads to now: it goes on there when that is moved, and touches nothing
-    /// that is put in its place. When the directory or the segment is removed, the next append fails.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
-    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
-    /// else has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
-    /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) when the disk is full and the log's reserve is gone or too short, and
-    /// the system's. After an error the log is as it was.
-    pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
-        Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
-    }
-
-    /// Opens the log in an open directory, as [`open`](Wal::open) does. The open log names its files in this directory,
-    /// wherever it is moved to.
-    ///
-    /// # Errors
-    /// Those of [`open`](Wal::open).
-    pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {
-        Opening::new(engine, Where::Dir(dir.clone()), options)
     }
 
     /// Appends a record; answers its number when it is durable. An empty record is a record.

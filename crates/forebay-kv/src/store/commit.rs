@@ -12,11 +12,11 @@ use forebay_wal::Appended;
 
 use super::gate::Place;
 use super::shared::{Commit, Shared};
-use super::wait::{Boxed, block_on};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
 use crate::record::Record;
 use crate::value::Held;
+use crate::wait::{Boxed, block_on};
 
 /// A record that is ready for the log.
 pub(crate) struct Ready {

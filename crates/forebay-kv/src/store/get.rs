@@ -11,7 +11,6 @@ use arc_swap::Guard;
 
 use super::commit::again;
 use super::shared::Shared;
-use super::wait::{Boxed, block_on};
 use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable;
@@ -19,6 +18,7 @@ use crate::node::UNIT;
 use crate::table::{Cached, Far, FilterUse, Found, GetHow, Lookup, Table, walk_all};
 use crate::value::{Held, Value};
 use crate::view::View;
+use crate::wait::{Boxed, block_on};
 
 /// What a get is told apart by.
 #[derive(Clone)]

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use forebay::Engine;
 
-use super::open::MANIFEST;
 use super::shared::Shared;
 use crate::error::{Error, ErrorKind};
+use crate::names::MANIFEST;
 
 /// A directory's device and inode, whatever it is called.
 pub(crate) type Identity = ((u32, u32), u64);

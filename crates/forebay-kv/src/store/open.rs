@@ -25,14 +25,10 @@ use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::version::{LEVELS, Version};
 use crate::manifest::{Edit, How, Manifest};
+use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::options::Options;
 use crate::table::{OpenHow, TABLE_GONE, Table};
 
-pub(crate) const MANIFEST: &str = "manifest";
-pub(crate) const LOG: &str = "log";
-pub(crate) const TABLES: &str = "tables";
-/// The segments of the manifest's log, which are written through once.
-pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
 /// The answer of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the store again"]
 pub struct Opening {
@@ -284,7 +280,7 @@ impl Scene {
         let mut tables = Vec::new();
         for (level, meta) in state.tables.values() {
             let Some(home) = &home else {
-                let path = super::shared::table_path(self.dir.path(), meta.id);
+                let path = crate::names::table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             };
             let pin_filter = usize::from(*level) + 1 < LEVELS;

@@ -10,10 +10,11 @@ use forebay_wal::Lsn;
 
 use super::flush;
 use super::rules::Entries;
-use super::shared::{Shared, table_name};
+use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::memtable;
+use crate::names::table_name;
 use crate::record;
 use crate::table::{HeaderFound, read_header};
 

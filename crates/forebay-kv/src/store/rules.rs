@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use forebay::{Dir, FileKind};
 use forebay_wal::Recovery;
 
-use super::open::{LOG, MANIFEST, TABLES};
-use super::shared::table_id;
 use super::space::RESERVE;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::State;
+use crate::names::table_id;
+use crate::names::{LOG, MANIFEST, TABLES};
 
 /// File systems put it into their root.
 const LOST_AND_FOUND: &str = "lost+found";

@@ -1,7 +1,7 @@
 //! What all handles of a store and its tasks share.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,11 +10,9 @@ use forebay::{Dir, Engine};
 use forebay_wal::Wal;
 
 use super::gate::Gate;
-use super::signal::Signal;
 use super::space::Space;
 use super::stats::Counters;
 use super::throttle::Throttle;
-use super::turn::Turn;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, Pinning};
 use crate::compact::{Compaction, pick};
@@ -23,8 +21,11 @@ use crate::kernel::KernelWalks;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
+use crate::names::table_name;
 use crate::options::Options;
+use crate::signal::Signal;
 use crate::table::Table;
+use crate::turn::Turn;
 use crate::view::View;
 
 mod life;
@@ -332,29 +333,6 @@ impl Shared {
         self.throttle.set_pending_bytes(pending);
         self.throttle.set_level0(level0);
     }
-}
-
-/// The directory of the tables.
-pub(crate) fn tables_dir(dir: &Path) -> PathBuf {
-    dir.join("tables")
-}
-
-/// Where a table's file is.
-pub(crate) fn table_path(dir: &Path, id: u32) -> PathBuf {
-    tables_dir(dir).join(table_name(id))
-}
-
-/// The name of a table's file.
-pub(crate) fn table_name(id: u32) -> String {
-    format!("{id:08}.fkv")
-}
-
-/// The table whose file has this name.
-pub(crate) fn table_id(name: &str) -> Option<u32> {
-    let digits = name.strip_suffix(".fkv")?;
-    let is_number = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // No other spelling of the same number.
-    digits.parse().ok().filter(|id| is_number && format!("{id:08}") == digits)
 }
 
 /// Whether this store was broken on purpose and shows what is not durable yet.

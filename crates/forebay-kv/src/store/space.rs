@@ -12,8 +12,8 @@ use std::time::Duration;
 use forebay::Open;
 
 use super::shared::Shared;
-use super::signal::Signal;
 use crate::error::{Error, ErrorKind, Result};
+use crate::signal::Signal;
 
 /// The file that only holds space.
 pub(crate) const RESERVE: &str = "reserve";

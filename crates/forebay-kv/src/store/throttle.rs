@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::signal::Signal;
+use crate::signal::Signal;
 
 /// Tables of level 0 in a keyspace from which on writers are slowed.
 const LEVEL0_SLOW: usize = 8;

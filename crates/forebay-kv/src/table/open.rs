@@ -11,8 +11,8 @@ use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
 use crate::cache::{Cache, Pinning};
 use crate::error::{Error, ErrorKind, Result};
+use crate::names::table_name;
 use crate::node::UNIT;
-use crate::store::shared::table_name;
 
 /// How a table is opened.
 #[derive(Clone, Copy, Debug)]

@@ -9,13 +9,13 @@ use forebay::{Dir, Durability, Engine, Open, shard};
 use super::footer::{Footer, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
+use crate::names::table_name;
 use crate::node::build::{Content, separator};
 use crate::node::filter::{self, Hash};
 use crate::node::{
     BlobAt, Builder, Child, FILTER, INLINE_BYTES_MAX, Identity, LEAF, LEAF_BYTES, LEVELS_MAX, UNIT,
     VALUE_BYTES_MAX, checksum, seal,
 };
-use crate::store::shared::table_name;
 
 mod inner;
 mod out;

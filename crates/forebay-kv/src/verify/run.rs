@@ -12,11 +12,12 @@ use crate::cache::Cache;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Replay, State};
+use crate::names::table_path;
+use crate::names::{LOG, MANIFEST};
 use crate::record;
 use crate::store::holder;
-use crate::store::open::{LOG, MANIFEST};
 use crate::store::rules::{self, Entries};
-use crate::store::shared::{Shared, table_path};
+use crate::store::shared::Shared;
 use crate::table::{CursorHow, OpenHow, Table};
 use crate::value::Held;
 

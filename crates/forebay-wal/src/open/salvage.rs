@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use forebay::{Durability, Open};
 
-use super::{READ_BYTES, READ_DEPTH, SALVAGED, Scene};
+use super::{SALVAGED, Scene};
 use crate::error::Result;
 use crate::recover::Outcome;
+use crate::segment::{READ_BYTES, READ_DEPTH};
 
 impl Scene {
     /// Copies each segment with damage aside, whole, before anything is changed.

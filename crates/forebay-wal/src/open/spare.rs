@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use forebay::{File, Open};
 
+use super::Scene;
 use super::go_on::Reopening;
-use super::{Scene, scan_file};
 use crate::error::{Error, Result};
 use crate::format::segment_name;
 use crate::recover::{Outcome, recover};
-use crate::segment::{RESERVE_NAME, Segment};
+use crate::segment::{RESERVE_NAME, Segment, scan_file};
 
 impl Scene {
     /// Finds a segment for the REOPEN group that takes no space: the one that was prepared behind the log's end, or

@@ -9,8 +9,8 @@ use super::line::Asker;
 use super::{Shared, State, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Kind;
+use crate::lost::Lost;
 use crate::lsn::Lsn;
-use crate::recover::Lost;
 use crate::segment::cut_holes;
 use crate::wait::wake_all;
 

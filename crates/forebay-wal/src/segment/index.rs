@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::Segment;
 use crate::format::{Header, Kind, Position};
+use crate::lost::Lost;
 use crate::lsn::{End, Lsn};
-use crate::recover::{Lost, Outcome};
+use crate::recover::Outcome;
 
 /// Live segments, and in each where the records with consecutive numbers begin.
 #[derive(Debug)]

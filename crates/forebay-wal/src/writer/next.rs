@@ -84,7 +84,7 @@ impl Next {
         let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
             let segment = match found {
                 true => maker.adopt(generation).await,
-                false => maker.make(generation, used, Some(&shared)).await,
+                false => maker.make(generation, used, Some(&shared.stop)).await,
             };
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
@@ -213,7 +213,7 @@ fn reserve(maker: &Maker, shared: &Arc<Shared>) -> Option<JoinHandle<()>> {
     }
     let (maker, shared) = (maker.clone(), shared.clone());
     Some(maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
-        if maker.make_reserve(&shared).await.is_err() {
+        if maker.make_reserve(&shared.stop).await.is_err() {
             shared.reserved.store(false, Ordering::Release);
         }
     }))

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Shared;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::signal::Signal;
+use crate::signal::Signal;
 
 impl Shared {
     /// The first failure of a write makes the store read-only.

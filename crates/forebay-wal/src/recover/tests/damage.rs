@@ -4,7 +4,8 @@
 use super::log::{Log, old_segment, read};
 use crate::error::ErrorKind;
 use crate::format::Position;
-use crate::recover::{Lost, Outcome};
+use crate::lost::Lost;
+use crate::recover::Outcome;
 
 /// What a row must end with.
 #[derive(Debug, PartialEq)]

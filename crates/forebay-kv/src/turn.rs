@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::signal::Signal;
+use crate::signal::Signal;
 
 /// A lock that may be held across awaits. Few wait for it, so nobody has a place in a line.
 #[derive(Debug, Default)]
