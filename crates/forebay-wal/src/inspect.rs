@@ -145,6 +145,7 @@ pub enum GroupKind {
 
 /// A place in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct Place {
     /// The segment's number.
     pub generation: u64,
