@@ -1,4 +1,5 @@
-//! What must be undone when the program ends, also by Ctrl-C: temp files, cgroups, child processes.
+//! Undo actions that run when the program ends, also by Ctrl-C: removal of temp files and cgroups, end of
+//! child processes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The registry of undo actions. Clones share it.
+/// The registry of undo actions. Clones share one registry.
 #[derive(Clone, Default)]
 pub(crate) struct Cleanup {
     shared: Arc<Shared>,
@@ -24,7 +25,8 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// Each attempt meets only what was made since the one before.
+/// The most attempts to remove a directory. Each attempt after the first meets only entries made since
+/// the one before.
 const REMOVALS_MAX: u32 = 1000;
 
 type Action = Box<dyn FnOnce() + Send>;
@@ -36,8 +38,8 @@ impl std::fmt::Debug for Cleanup {
 }
 
 impl Cleanup {
-    /// A registry whose actions also run, newest first, when SIGINT, SIGTERM or SIGHUP arrives; the process then
-    /// exits with 128 + the signal's number.
+    /// Returns a registry whose actions also run, newest first, when SIGINT, SIGTERM or SIGHUP arrives. The
+    /// process then exits with 128 + the signal's number.
     ///
     /// # Errors
     /// Fails when the handlers cannot be installed.
@@ -47,7 +49,7 @@ impl Cleanup {
         let registry = cleanup.clone();
         std::thread::Builder::new().name("forebay-signals".to_owned()).spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // The lock is kept until the end, so that the measuring thread creates nothing after this.
+                // The lock is held until the exit, so that the measuring thread creates nothing after this.
                 let mut actions = registry.lock();
                 while let Some((_, action)) = actions.pop_last() {
                     action();
@@ -59,13 +61,14 @@ impl Cleanup {
         Ok(cleanup)
     }
 
-    /// Runs `create` and registers `undo` of what it created. Both happen under one lock, so a signal between
-    /// them cannot leave anything behind. `undo` runs when the guard is dropped or a signal ends the program.
+    /// Runs `create` and registers `undo` for its result. Both happen under one lock, so a signal
+    /// between them cannot leave anything behind. `undo` runs when the guard is dropped or a signal
+    /// ends the program.
     ///
     /// `undo` must not call into this registry.
     ///
     /// # Errors
-    /// Whatever `create` fails with; nothing is registered then.
+    /// Fails with the error of `create`; nothing is registered then.
     pub(crate) fn create<T>(
         &self,
         create: impl FnOnce() -> io::Result<T>,
@@ -79,8 +82,9 @@ impl Cleanup {
         Ok((created, Guard { cleanup: self.clone(), id }))
     }
 
-    /// Creates a new empty file of the program's own in `directory`; it is removed when the guard is dropped or a
-    /// signal ends the program. Its name starts with `.forebay-`, and it is readable and writable by its owner only.
+    /// Creates a new empty file for this program in `directory`. The file is removed when the guard is
+    /// dropped or a signal ends the program. Its name starts with `.forebay-`, and only its owner may
+    /// read and write it.
     ///
     /// # Errors
     /// Fails when the directory is missing, not writable or full.
@@ -93,15 +97,17 @@ impl Cleanup {
             let created = self.create(|| place.create_file(), move || doomed.remove());
             match created {
                 Ok((file, guard)) => return Ok(TempFile { path, file, guard }),
-                // Left over from a killed process that had the same number: not ours to touch.
+                // Left over from a killed process that had the same number. It is not this
+                // program's to touch.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Creates a new empty directory of the program's own in `parent`; it is removed with all that is in it when the
-    /// guard is dropped or a signal ends the program. Its name starts with `.forebay-`, and only its owner may use it.
+    /// Creates a new empty directory for this program in `parent`. The directory is removed with all its
+    /// contents when the guard is dropped or a signal ends the program. Its name starts with `.forebay-`,
+    /// and only its owner may use it.
     ///
     /// # Errors
     /// As for [`temp_file`](Self::temp_file).
@@ -128,8 +134,8 @@ impl Cleanup {
     }
 }
 
-/// A name in a directory that is held: where that directory is moved, the name goes with it, and nothing is touched in one
-/// that is put in its place.
+/// A name in a directory that is held open. When that directory is moved, the name moves with it. A
+/// directory put in its place is never touched.
 #[derive(Debug)]
 pub(crate) struct Place {
     directory: OwnedFd,
@@ -137,6 +143,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Opens `directory` and returns the place of `name` in it.
+    ///
     /// # Errors
     /// Fails when the directory is missing.
     pub(crate) fn in_directory(directory: &Path, name: &str) -> io::Result<Self> {
@@ -152,12 +160,13 @@ impl Place {
         Ok(File::from(file))
     }
 
-    /// Removes the file of this name. Errors are ignored: it may be gone already, and a destructor has no caller.
+    /// Removes the file of this name. Errors are ignored: the file may be gone already, and a destructor
+    /// has no caller.
     fn remove(&self) {
         let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
     }
 
-    /// Removes the file of this name if it is that file, and not another that was given the name since.
+    /// Removes the file of this name if it is `own`, and not another file that was given the name since.
     pub(crate) fn remove_if(&self, own: &File) {
         let there = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if let (Ok(there), Ok(own)) = (there, rustix::fs::fstat(own))
@@ -167,21 +176,22 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all that is in it, also while threads of this process still make files there: what was
-    /// made during one attempt is found by the next, and once the directory itself is gone nothing more can be made.
+    /// Removes a directory with all its contents, also while threads of this process still create files in
+    /// it. Files created during one attempt are found by the next. Once the directory itself is gone,
+    /// nothing more can be created.
     fn remove_directory(&self) {
         let path = format!("/proc/self/fd/{}/{}", self.directory.as_raw_fd(), self.name);
         for _ in 0..REMOVALS_MAX {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                // It may be gone already, and a destructor has no caller for other errors.
+                // The directory may be gone already, and a destructor has no caller for other errors.
                 _ => return,
             }
         }
     }
 }
 
-/// Runs its action when dropped, unless a signal did.
+/// Runs its action when dropped, unless a signal already ran it.
 #[derive(Debug)]
 #[must_use = "dropping the guard runs the undo action"]
 pub(crate) struct Guard {
@@ -198,29 +208,29 @@ impl Drop for Guard {
     }
 }
 
-/// A file that this program created, removed when this value is dropped.
+/// A file that this program created; it is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     path: PathBuf,
     file: File,
-    // Only its Drop matters.
+    // Only its Drop is used.
     #[allow(dead_code, reason = "held for its Drop")]
     guard: Guard,
 }
 
 impl TempFile {
-    /// Where it is.
+    /// Returns the file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The handle that created it: buffered, readable and writable.
+    /// Returns the handle that created the file: buffered, readable and writable.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// A directory that this program created, removed with all that is in it when this value is dropped.
+/// A directory that this program created; it is removed with all its contents when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct TempDirectory {
     path: PathBuf,
@@ -229,7 +239,7 @@ pub(crate) struct TempDirectory {
 }
 
 impl TempDirectory {
-    /// Where it is.
+    /// Returns the directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -261,8 +271,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// At Ctrl-C the directory goes while the threads that fill it still run. Removed in one attempt it stayed behind,
-    /// with a file made between the listing and the removal.
+    /// Regression: at Ctrl-C the directory is removed while the threads that fill it still run. A removal
+    /// in one attempt left it behind, with a file created between the listing and the removal.
     #[test]
     fn a_directory_that_is_being_filled_goes_away_too() {
         let cleanup = Cleanup::default();
@@ -282,8 +292,8 @@ mod tests {
         }
     }
 
-    /// The directory that was measured in was moved away, and a copy of it put in its place: at the end the program removed the
-    /// copy's file, which it had not made, and left its own behind.
+    /// Regression: the measured directory was moved away, and a copy of it put in its place. At the end the
+    /// program removed the copy's file, which it had not created, and left its own behind.
     #[test]
     fn nothing_is_removed_in_a_directory_that_took_the_place_of_the_first() {
         let above = Cleanup::default();

@@ -90,14 +90,14 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// One experiment and its command line: subcommands as the registry has them.
+/// One experiment and its command line. The registry supplies the subcommands.
 #[derive(Debug)]
 pub(crate) struct Measure {
-    /// Which one.
+    /// The experiment named on the command line.
     pub(crate) kind: &'static Kind,
-    /// What all of them have.
+    /// Options common to all experiments.
     pub(crate) args: MeasureArgs,
-    /// What it reads its own options from.
+    /// The matches from which the experiment reads its own options.
     pub(crate) matches: ArgMatches,
 }
 
@@ -105,7 +105,8 @@ impl Subcommand for Measure {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
         let commands = ALL.iter().map(|kind| {
             let command = MeasurePath::augment_args(clap::Command::new(kind.name));
-            // Last, because each set of options brings words of its own for what it belongs to.
+            // Last, because each set of options brings its own description of the command that
+            // it belongs to.
             MeasureArgs::augment_args((kind.options)(command)).about(kind.about).long_about(None::<&str>)
         });
         command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
@@ -138,7 +139,7 @@ impl FromArgMatches for Measure {
 }
 
 impl Measure {
-    /// Where it works.
+    /// Returns the path where the experiment works.
     ///
     /// # Errors
     /// None: there is a default.

@@ -1,4 +1,4 @@
-//! What an experiment is given: where it may work, how long, and how it tells what it does.
+//! The inputs of an experiment: its target, its time budget and the channel for its progress.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -10,35 +10,35 @@ use crate::exit::Failure;
 use crate::measure::kind::Kind;
 use crate::progress::{Progress, Step, Unit, time_left};
 
-/// Everything an experiment shares with the program.
+/// Everything that an experiment shares with the program.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Where it works, and what it may write.
+    /// The path where the experiment works, with its permissions to write.
     pub(crate) target: Target,
-    /// Where it says what it is doing.
+    /// The sink for reports of progress.
     pub(crate) progress: Progress,
-    /// Where it registers what must be undone.
+    /// The registry of undo actions.
     pub(crate) cleanup: Cleanup,
-    /// Smaller files and fewer repeats.
+    /// Selects smaller files and fewer repeats.
     pub(crate) quick: bool,
-    /// How long this experiment may take in all, writing its file included; `None`: as long as it takes.
+    /// The time that this experiment may take in all, writing its file included. `None` sets no limit.
     pub(crate) budget: Option<Duration>,
     /// The seed of everything random: offsets and file contents.
     pub(crate) seed: u64,
-    /// When the experiment was started.
+    /// The instant when the experiment was started.
     pub(crate) started: Instant,
-    /// When this experiment and those after it should be done, in a report.
+    /// The instant when this experiment and those after it should be done; set only in a report.
     ends: Option<Instant>,
 }
 
 impl Context {
-    /// A context without a budget that starts now.
+    /// Returns a context without a budget that starts now.
     pub(crate) fn new(target: Target, progress: Progress, cleanup: Cleanup, seed: u64) -> Self {
         let started = Instant::now();
         Self { target, progress, cleanup, quick: false, budget: None, seed, started, ends: None }
     }
 
-    /// Starts the clock of the first of `kinds`, with the budget that it has when all must be quick.
+    /// Starts the clock of the first of `kinds`. Its budget is its own quick time when the run is quick.
     pub(crate) fn restart(&mut self, kinds: &[&Kind]) {
         let quick = self.quick;
         let seconds = |kind: &Kind| if quick { kind.quick_seconds } else { kind.full_seconds };
@@ -48,44 +48,48 @@ impl Context {
         self.ends = self.started.checked_add(Duration::from_secs(all));
     }
 
-    /// About how long this and the following experiments of a report will take, in words; `None` when there are no
-    /// others, or when that time is over.
+    /// Returns the approximate time for this and the following experiments of a report, in words. `None`
+    /// when there are no others, or when that time has passed.
     pub(crate) fn left(&self) -> Option<String> {
         time_left(self.ends?.checked_duration_since(Instant::now())?)
     }
 
-    /// Starts a step of the experiment; see [`Progress::step`]. In a report it tells how long all will take, too.
+    /// Starts a step of the experiment; see [`Progress::step`]. In a report the step also shows the
+    /// remaining time of all experiments.
     pub(crate) fn step(&self, label: impl Into<String>, total: u64, unit: Unit) -> Step {
         self.progress.step(label, total, unit).within(self.ends)
     }
 
-    /// What is left of the budget; `None` when there is no budget.
+    /// Returns the rest of the budget; `None` when there is no budget.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.budget.map(|budget| budget.saturating_sub(self.started.elapsed()))
     }
 }
 
-/// Where an experiment works.
+/// The file, directory or device that an experiment works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A directory: the experiment makes a file of its own there ([`Cleanup::temp_file`]) and writes nothing else.
+    /// A directory: the experiment creates its own file there ([`Cleanup::temp_file`]) and
+    /// writes nothing else.
     Directory(PathBuf),
     /// An existing file or block device, which is only read.
     Existing(PathBuf),
-    /// An existing file or block device whose *contents are replaced* by incompressible data before they are read.
-    /// Only [`Target::resolve`] makes it, and only when told so twice. Its length stays what it is.
+    /// An existing file or block device whose *contents are replaced* by incompressible data before they
+    /// are read. Only [`Target::resolve`] creates this variant, and only with both permissions. The length
+    /// does not change.
     Overwritten(PathBuf),
 }
 
 impl Target {
-    /// Finds out what `path` is.
+    /// Resolves `path` to a directory, a file or a device.
     ///
-    /// `overwrite` and `destroy_data` are the two separate permissions to replace the contents of something that this
-    /// program did not create; one of them alone is refused.
+    /// `overwrite` and `destroy_data` are the two separate permissions to replace the contents of something
+    /// that this program did not create. One of them alone is rejected.
     ///
     /// # Errors
-    /// [`Failure::Path`] when the path is missing, is neither a directory, a regular file nor a block device, or when
-    /// only one of the permissions was given; [`Failure::Usage`] when a permission was given for a directory.
+    /// [`Failure::Path`] when the path is missing, is neither a directory, a regular file nor a block
+    /// device, or when only one of the permissions was given; [`Failure::Usage`] when a permission was
+    /// given for a directory.
     pub(crate) fn resolve(path: &Path, overwrite: bool, destroy_data: bool) -> Result<Self, Failure> {
         let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
         let kind = metadata.file_type();
@@ -114,7 +118,7 @@ impl Target {
         }
     }
 
-    /// The path that was named.
+    /// Returns the path named on the command line.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Directory(path) | Self::Existing(path) | Self::Overwritten(path) => path,

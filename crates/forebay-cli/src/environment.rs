@@ -1,4 +1,5 @@
-//! Where the numbers were made: kernel, processor, memory, the path and what is below it, and what `doctor` found.
+//! The environment in which the numbers were measured: kernel, processor, memory, the path and the devices
+//! below it, and the findings of `doctor`.
 
 use std::collections::BTreeMap;
 
@@ -9,73 +10,76 @@ use crate::doctor::Check;
 /// The environment of a result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Environment {
-    /// Seconds since 1970 when the program started.
+    /// Seconds since 1970 at the program's start.
     pub(crate) time_unix_s: u64,
-    /// `Linux 6.18.5`.
+    /// The kernel, such as `Linux 6.18.5`.
     pub(crate) kernel: String,
-    /// `x86_64`, `aarch64`, ...
+    /// The architecture: `x86_64`, `aarch64`, ...
     pub(crate) architecture: String,
-    /// The name the distribution gives itself.
+    /// The distribution's name for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) distribution: Option<String>,
     /// The processor's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_model: Option<String>,
-    /// Processors this process may run on.
+    /// Processors that this process may run on.
     pub(crate) cpus_allowed: u64,
     /// Processors of the machine that are switched on.
     pub(crate) cpus_online: u64,
-    /// Whether the processor says that it is a virtual one: the host may cache what the guest reads.
+    /// Whether the processor reports that it is a virtual one: the host may cache the data that
+    /// the guest reads.
     pub(crate) virtual_machine: bool,
-    /// All memory of the machine.
+    /// The machine's total memory.
     pub(crate) memory_total_bytes: u64,
-    /// What the kernel thinks can be had without swapping.
+    /// The kernel's estimate of the memory available without swapping.
     pub(crate) memory_available_bytes: u64,
     /// The smallest cgroup limit on this process, page cache included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_limit_bytes: Option<u64>,
-    /// The cgroup that sets it.
+    /// The cgroup that sets the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_limit_by: Option<String>,
-    /// What the kernel does about the processor's flaws, by flaw; each costs at every system call or switch.
+    /// The kernel's mitigation of each flaw of the processor, by flaw. Each one has a cost at every system
+    /// call or switch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) mitigations: BTreeMap<String, String>,
-    /// Whether the program was built with optimisation; figures of an unoptimised build are not worth much.
+    /// Whether the program was built with optimisation. Figures of an unoptimised build have little value.
     pub(crate) optimized_build: bool,
-    /// What is under the path that was named.
+    /// The description of the named path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<PathInfo>,
-    /// What the engine says about itself after it started here.
+    /// The engine's report of its own state after it started here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) engine: Option<EngineInfo>,
-    /// What `doctor` tried and found.
+    /// The findings of `doctor`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) checks: Vec<Check>,
 }
 
-/// What is under a path.
+/// The file system and devices under a path.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PathInfo {
-    /// The path as it was named.
+    /// The path as named on the command line.
     pub(crate) path: String,
     /// `directory`, `file` or `block device`.
     pub(crate) kind: String,
-    /// `ext4`, `xfs`, ...; of a block device: nothing.
+    /// The file system's type: `ext4`, `xfs`, ...; absent for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) file_system: Option<String>,
-    /// Where the file system is mounted.
+    /// The directory where the file system is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mount_point: Option<String>,
-    /// Options of the file system.
+    /// The mount options of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mount_options: Option<String>,
     /// The size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) size_bytes: Option<u64>,
-    /// What this user may still write.
+    /// The space that this user may still write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free_bytes: Option<u64>,
-    /// The block devices below, from top to bottom, each followed by what it is made of; empty when there are none.
+    /// The block devices below, from top to bottom, each followed by its components; empty when
+    /// there are none.
     pub(crate) layers: Vec<LayerInfo>,
     /// The figures of the topmost block device (of a partition: of its disk).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,41 +89,41 @@ pub(crate) struct PathInfo {
 /// One block device below a path.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LayerInfo {
-    /// Its name as under /dev.
+    /// The device's name under /dev.
     pub(crate) name: String,
     /// `disk`, `partition`, `device mapper`, `raid`, `loop`, `zram` or `ram`.
     pub(crate) kind: String,
-    /// How many devices are above it.
+    /// The number of levels above the device.
     pub(crate) level: u64,
 }
 
-/// What a block device says about itself; what it does not say is absent.
+/// A block device's own description; properties that it does not report are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DeviceInfo {
-    /// Its name as under /dev.
+    /// The device's name under /dev.
     pub(crate) name: String,
-    /// The maker's name of the first disk below it.
+    /// The maker's model name of the first disk below the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<String>,
-    /// Its size.
+    /// The device's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) size_bytes: Option<u64>,
-    /// Whether seeking costs time, as it says.
+    /// Whether seeking costs time, according to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rotational: Option<bool>,
-    /// Its smallest addressable unit.
+    /// The device's smallest addressable unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) logical_block_bytes: Option<u32>,
-    /// The unit it writes without reading first.
+    /// The unit that the device writes without reading first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) physical_block_bytes: Option<u32>,
-    /// The largest request the kernel sends it.
+    /// The largest request that the kernel sends to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) request_bytes_max: Option<u64>,
-    /// How many requests each of its queues takes.
+    /// The number of requests that each of its queues takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue_depth: Option<u32>,
-    /// How many hardware queues it has.
+    /// The number of hardware queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queues: Option<u32>,
     /// `write back` or `write through`.
@@ -128,27 +132,27 @@ pub(crate) struct DeviceInfo {
     /// Whether one write can be made durable without a flush of the whole cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fua: Option<bool>,
-    /// Whether completions can be polled for.
+    /// Whether polling for completions is possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) io_poll: Option<bool>,
-    /// The largest range it discards at once; 0 when it does not discard.
+    /// The largest range that the device discards at once; 0 when it does not discard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) discard_bytes_max: Option<u64>,
-    /// The I/O scheduler that is set.
+    /// The active I/O scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scheduler: Option<String>,
-    /// The NUMA node of the first disk below it, when the machine tells.
+    /// The NUMA node of the first disk below the device, when the machine reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) numa_node: Option<u32>,
 }
 
-/// What the engine says about itself.
+/// The engine's report of its own state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EngineInfo {
-    /// `uring` or `threads`.
+    /// The driver: `uring` or `threads`.
     pub(crate) driver: String,
-    /// How many shards it started.
+    /// The number of shards started.
     pub(crate) shards: u64,
-    /// What it does without, and why.
+    /// The mechanisms that the engine does without, with the reasons.
     pub(crate) degradations: Vec<String>,
 }

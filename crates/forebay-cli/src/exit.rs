@@ -17,26 +17,26 @@ use std::process::ExitCode;
 
 use crate::output::tell_line;
 
-/// A failure that has an exit code of its own. Return it through `anyhow`
-/// (`Err(Failure::Unsuitable(..).into())`); `main` finds it again, also below added context.
+/// A failure that has its own exit code. Return it through `anyhow`
+/// (`Err(Failure::Unsuitable(..).into())`). `main` finds it also below added context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Exit code 2.
+    /// Exit code 2: the command line is wrong.
     Usage(String),
-    /// Exit code 3.
+    /// Exit code 3: the path cannot be used.
     Path(String),
-    /// Exit code 4.
+    /// Exit code 4: the path can be used, but not for this.
     Unsuitable(String),
     /// Exit code 5: a feature that this build does not have, or a privilege that this user does not have.
     Lacking(String),
-    /// Exit code 2: a log cannot be read. 1 is kept for one that can, and is damaged.
+    /// Exit code 2: a log cannot be read. Code 1 is reserved for a log that can be read and is damaged.
     Log(String),
-    /// Exit code 2: a store cannot be used. 1 is kept for a key that is not there, and for a damaged store.
+    /// Exit code 2: a store cannot be used. Code 1 is reserved for a missing key, and for a damaged store.
     Store(String),
 }
 
 impl Failure {
-    /// The failure for a path that could not be opened or looked at.
+    /// Returns the failure for a path that could not be opened or examined.
     pub(crate) fn missing(path: &Path, error: &io::Error) -> Self {
         let name = path.display();
         Self::Path(match error.kind() {
@@ -48,7 +48,7 @@ impl Failure {
         })
     }
 
-    /// The number the process exits with.
+    /// Returns the exit code of the process.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Log(_) | Self::Store(_) => 2,
@@ -74,7 +74,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Prints what failed and returns the code for it.
+/// Prints the failure and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     tell_line(format_args!("forebay: {error:#}"));
     ExitCode::from(error.downcast_ref::<Failure>().map_or(1, Failure::code))

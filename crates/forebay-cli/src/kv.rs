@@ -1,6 +1,6 @@
-//! `forebay kv`: reading, writing, loading and verifying a key-value store from the command line.
+//! `forebay kv`: reads, writes, loads and verifies a key-value store from the command line.
 //!
-//! Exit codes: 0 done, 1 no such key (`get`) or a store that is damaged, 2 it could not be done.
+//! Exit codes: 0 done, 1 no such key (`get`) or a damaged store, 2 the command could not be carried out.
 
 mod args;
 mod bytes;
@@ -27,12 +27,12 @@ use crate::exit::Failure;
 use crate::output::{print, tell_line};
 use crate::progress::{Progress, Step, Unit};
 
-/// Exit code 1.
+/// Exit code for a missing key, or a damaged store.
 const NO: u8 = 1;
-/// Bytes of output that are put together before they are written.
+/// Bytes of output that are collected before they are written.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// Runs a command. Every failure has the exit code 2: 1 is an answer.
+/// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
     carry_out(command).map_err(|error| match error.is::<Failure>() {
         true => error,
@@ -75,7 +75,7 @@ fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A store that a command works on.
+/// An open store that a command works on.
 struct Opened {
     store: Store,
 }
@@ -90,7 +90,7 @@ impl Opened {
         Ok(Opened { store })
     }
 
-    /// A keyspace, which is made only with `create`.
+    /// Returns a keyspace. A missing one is created only with `create`.
     fn keyspace(&self, name: &str, create: bool) -> anyhow::Result<Keyspace> {
         let known = self.store.keyspaces();
         if !create && !known.iter().any(|each| each == name) {
@@ -106,10 +106,11 @@ impl Opened {
     }
 }
 
-/// Also after a failure: a process that ends with the store open may hold its lock a moment longer.
+/// Closes the store also after a failure: a process that ends with the store open may hold its lock a
+/// moment longer.
 impl Drop for Opened {
     fn drop(&mut self) {
-        // The failure that ended the command says more; a second close answers at once.
+        // The failure that ended the command is the more useful one; a second close returns at once.
         let _ = self.store.close().wait();
     }
 }
@@ -122,7 +123,7 @@ fn engine() -> anyhow::Result<Engine> {
     Ok(Engine::start(Config::default().shards(1)).map_err(|error| Failure::Store(error.to_string()))?)
 }
 
-/// What is said of a store that does not open, with what helps.
+/// Returns the message for a store that does not open, with the remedy.
 fn failure(error: &Error) -> Failure {
     Failure::Store(match error.kind() {
         ErrorKind::NotFound => format!("{error} (put and load make one with --create)"),
@@ -192,7 +193,7 @@ fn scan(args: &ScanArgs) -> anyhow::Result<ExitCode> {
     opened.close()
 }
 
-/// Prints as long as somebody reads.
+/// Prints entries until the reader closes the pipe.
 fn print_entries(args: &ScanArgs, mut range: Range) -> anyhow::Result<io::Result<()>> {
     let mut out = io::BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -212,7 +213,7 @@ fn print_entries(args: &ScanArgs, mut range: Range) -> anyhow::Result<io::Result
     Ok(out.flush())
 }
 
-/// A reader that went away (`| head`) is no error.
+/// Accepts a closed pipe: a reader that went away (`| head`) is no error.
 fn written(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,6 +1,7 @@
-//! The `forebay` program: what is under a path, which I/O mechanisms work there, and what they really deliver.
+//! The `forebay` program: describes the storage under a path, tests which I/O mechanisms work there, and
+//! measures their real performance.
 
-// These macros panic when the stream is closed; `output` has what does not.
+// These macros panic when the stream is closed; `output` has functions that do not.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 #[cfg(not(target_os = "linux"))]
@@ -66,14 +67,16 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Assert(args) => saved::assert(&args),
         Command::Convert(args) => saved::convert(&args),
         Command::Top(args) => top::run(&args, &cleanup()?),
-        // It catches signals itself: they are the command's.
+        // This command catches signals itself: they are meant for the command that it runs.
         Command::Wait(args) => wait::run(&args),
-        // A signal ends it at once: all that a repair leaves then is files that are no log yet.
+        // A signal ends this command at once. An interrupted repair then leaves only files that
+        // are no log yet.
         Command::Wal(command) => wal::run(&command),
-        // Nor does a signal leave anything of a store that the next open does not recover from.
+        // A signal leaves a store only in states from which the next open recovers.
         Command::Kv(command) => kv::run(&command),
         Command::MeasureChild { job, start_line } => {
-            // It makes nothing that must be undone, so that the default action of signals is right for it.
+            // The child creates nothing that must be undone, so the default action of signals
+            // is right for it.
             print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -132,13 +135,13 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     } else {
         print(&report::summary::render(&report))?;
     }
-    // Only a check has gates.
+    // Only a run with `--check` has gates in its rows; all others succeed here.
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
     let failed = report.experiments.iter().flat_map(|experiment| &experiment.rows).any(missed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Plays this process's part in a measurement on several hosts. Gates that are missed are told in the result.
+/// Runs this process's part in a measurement on several hosts. The result reports gates that failed.
 fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let common = &measure.args.common;
     let setup = Setup {
@@ -155,7 +158,7 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
 }
 
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
-    // Found out before anything is measured: a minute of work must not end in "permission denied".
+    // Checked before anything is measured: a minute of work must not end in "permission denied".
     let page = Destination::page(&args.out)?;
     let wait = args.wait.as_deref().map(saved::load_wait).transpose()?;
     if let Some(file) = &args.from {
@@ -204,7 +207,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The experiments of a report: those named, or all that the path allows.
+/// Returns the experiments of a report: those named, or all that the path allows.
 fn kinds(only: &[&'static Kind], context: &Context) -> Result<Vec<&'static Kind>, Failure> {
     let is_directory = matches!(context.target, Target::Directory(_));
     let chosen = |kind: &&Kind| only.is_empty() || only.iter().any(|named| named.name == kind.name);
@@ -234,9 +237,9 @@ fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Resul
     Ok(context)
 }
 
-/// A seed that no earlier run had: a host that caches must not have seen the offsets before.
+/// Returns a seed that no earlier run used: a host that caches must not have seen the offsets before.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    // 53 bits: every reader of the JSON can hold it exactly.
+    // 53 bits: every reader of the JSON can represent the number exactly.
     (now ^ (u64::from(std::process::id()) << 32)) & ((1 << 53) - 1)
 }

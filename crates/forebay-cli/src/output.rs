@@ -1,4 +1,4 @@
-//! Where results go: standard output, and files that are replaced only when this program wrote them.
+//! Destinations of results: standard output, and files that are replaced only when this program wrote them.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
 
-/// Prints to standard output. A reader that went away (`| head`) is no error.
+/// Prints to standard output. A closed pipe (`| head`) is not an error.
 ///
 /// # Errors
 /// Fails when standard output cannot be written for another reason.
@@ -19,44 +19,44 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes to standard error, which may be closed: a load, or a file that is to be written, matters more than words
-/// about it. `eprintln!` would panic then.
+/// Writes to standard error, which may be closed: a load, or a file to be written, matters more than
+/// messages about it. `eprintln!` would panic then.
 pub(crate) fn tell(text: &str) {
     // There is no other place where this could be reported.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// As [`tell`], with a newline behind it.
+/// Writes a line to standard error as [`tell`] does, with a newline at its end.
 pub(crate) fn tell_line(line: impl std::fmt::Display) {
     tell(&format!("{line}\n"));
 }
 
-/// A file that will hold a result.
+/// A file for a result.
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
     directory: PathBuf,
 }
 
-/// How the program knows a page of its own again.
+/// Mark by which the program recognizes its own pages.
 pub(crate) const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";
-/// How it knows a result of its own again.
+/// Mark by which it recognizes its own results.
 const JSON_MARK: &str = "\"forebay\":";
-/// How it knows a calibration of its own again.
+/// Mark by which it recognizes its own calibrations.
 const CALIBRATION_MARK: &str = "forebay_calibration =";
-/// How much of an existing file is looked at for its mark.
+/// Bytes of an existing file that are searched for its mark.
 const MARK_WITHIN_BYTES: u64 = 1024;
 
 impl Destination {
-    /// A place for a page: it must be new, or a page that this program wrote.
+    /// Returns the destination of a page: a new file, or a page that this program wrote.
     ///
     /// # Errors
-    /// [`Failure::Path`] when the directory is missing or the file is somebody else's.
+    /// [`Failure::Path`] when the directory is missing or the file is not from this program.
     pub(crate) fn page(path: &Path) -> Result<Self, Failure> {
         Self::new(path, PAGE_MARK)
     }
 
-    /// A place for a JSON result: it must be new, or a result that this program wrote.
+    /// Returns the destination of a JSON result: a new file, or a result that this program wrote.
     ///
     /// # Errors
     /// As for [`Destination::page`].
@@ -64,7 +64,7 @@ impl Destination {
         Self::new(path, JSON_MARK)
     }
 
-    /// A place for a calibration: it must be new, or a calibration that this program wrote.
+    /// Returns the destination of a calibration: a new file, or a calibration that this program wrote.
     ///
     /// # Errors
     /// As for [`Destination::page`].
@@ -95,7 +95,8 @@ impl Destination {
         Ok(Self { path: path.to_owned(), directory })
     }
 
-    /// Writes the text: first into a temp file beside it, so that a full disk leaves the old one as it was.
+    /// Writes the text, first into a temp file in the same directory, so that a full disk leaves the
+    /// old file unchanged.
     ///
     /// # Errors
     /// [`Failure::Path`] when the directory cannot be written or is full.
@@ -111,7 +112,7 @@ impl Destination {
     }
 }
 
-/// Temp files are private; a result is as readable as any file its user makes.
+/// Makes a result as readable as any file that its user creates; temp files are private.
 fn set_readable(file: &File) -> io::Result<()> {
     use rustix::fs::Mode;
     let mask = rustix::process::umask(Mode::empty());

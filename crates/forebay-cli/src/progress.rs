@@ -1,5 +1,5 @@
-//! Progress: bars on a terminal, plain lines otherwise. Always on standard error, so that standard output holds
-//! nothing but results.
+//! Progress: bars on a terminal, plain lines otherwise. It always goes to standard error, so that
+//! standard output has only results.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -9,22 +9,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::tell_line;
 
-/// How often a plain line may repeat within one step: often enough to see life in a log, seldom enough to read it.
+/// Interval of plain lines within one step: short enough to show life in a log, long enough to read it.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where progress goes.
+/// The form of the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Bars that redraw themselves.
     Bars,
     /// One line when a step starts, one when it ends, and one every few seconds between.
     Lines,
-    /// Nothing.
+    /// No output.
     Silent,
 }
 
 impl Progress {
-    /// Bars when standard error is a terminal, lines otherwise; nothing when `quiet`.
+    /// Returns bars when standard error is a terminal, lines otherwise, and silence when `quiet`.
     pub(crate) fn detect(quiet: bool) -> Self {
         if quiet {
             Self::Silent
@@ -35,14 +35,14 @@ impl Progress {
         }
     }
 
-    /// A line that stands on its own ("memory is limited to 256 MiB by a cgroup").
+    /// Prints a separate line ("memory is limited to 256 MiB by a cgroup").
     pub(crate) fn say(&self, line: &str) {
         if *self != Self::Silent {
             tell_line(line);
         }
     }
 
-    /// Starts a step that ends at `total` of what `unit` says.
+    /// Starts a step that ends at `total`, counted in `unit`.
     pub(crate) fn step(&self, label: impl Into<String>, total: u64, unit: Unit) -> Step {
         let label = label.into();
         let bar = match self {
@@ -66,12 +66,12 @@ impl Progress {
     }
 }
 
-/// What a step counts.
+/// The unit of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Bytes.
     Bytes,
-    /// Repeats, cells, files: things.
+    /// Items: repeats, cells, files.
     Count,
 }
 
@@ -84,8 +84,8 @@ impl Unit {
     }
 }
 
-/// One step in progress. Shared between threads by reference. Dropped without [`finish`](Step::finish) it
-/// disappears without a line of its own.
+/// One step in progress, shared between threads by reference. When it is dropped without
+/// [`finish`](Step::finish), it disappears without a final line.
 #[derive(Debug)]
 pub(crate) struct Step {
     mode: Progress,
@@ -97,7 +97,7 @@ pub(crate) struct Step {
     ends: Option<Instant>,
 }
 
-/// `about 2 min left`; `None` for less than a second.
+/// Returns `about 2 min left`, or `None` for less than a second.
 pub(crate) fn time_left(left: Duration) -> Option<String> {
     match left.as_secs() {
         0 => None,
@@ -107,7 +107,7 @@ pub(crate) fn time_left(left: Duration) -> Option<String> {
 }
 
 impl Step {
-    /// Tells beside the step's own progress how long it is until `ends`, when all steps should be over.
+    /// Shows, beside the step's own progress, the time left until `ends`, when all steps should have ended.
     pub(crate) fn within(mut self, ends: Option<Instant>) -> Self {
         self.ends = ends;
         self
@@ -118,12 +118,13 @@ impl Step {
         left.and_then(time_left).map_or_else(String::new, |left| format!(", {left} in all"))
     }
 
-    /// How far the step is, in its unit.
+    /// Sets the position of the step, in its unit.
     pub(crate) fn set(&self, position: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
         } else if self.mode == Progress::Lines {
-            // A thread that finds the lock taken has nothing to add: another one is writing the same line.
+            // When another thread holds the lock, it is writing the same line, so this one has nothing
+            // to add.
             if let Ok(mut said) = self.said.try_lock()
                 && said.elapsed() >= PLAIN_INTERVAL
             {
@@ -134,7 +135,7 @@ impl Step {
         }
     }
 
-    /// A few words behind the bar, such as the row that is running.
+    /// Shows a few words behind the bar, such as the row that is running.
     pub(crate) fn message(&self, words: impl Into<String>) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{}{}", words.into(), self.left()));

@@ -1,7 +1,7 @@
-//! The result schema: what every command of the program prints with `--json`.
+//! The result schema: the output of every command of the program with `--json`.
 //!
-//! One document, one shape, whoever wrote it; `docs/report-schema.md` explains every field to a reader of the
-//! JSON. Numbers live in [`Metrics`], whose names end in their unit.
+//! There is one document and one shape for all commands; `docs/report-schema.md` explains every field
+//! to a reader of the JSON. Numbers live in [`Metrics`], whose names end in their unit.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ pub(crate) mod metric;
 
 pub(crate) use condition::Condition;
 
-/// The gate that holds the bytes of a row against those that the device moved.
+/// Name of the gate that compares the bytes of a row with those that the device moved.
 pub(crate) const DEVICE_BYTES: &str = "device_bytes";
-/// Gates that mean nothing where memory served a row.
+/// Gates that do not apply where memory served a row.
 const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
 
-/// The version of the schema; raised when a field changes its meaning or goes away, not when one is added.
+/// The version of the schema; raised when a field changes its meaning or is removed, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// A whole result document.
@@ -29,9 +29,9 @@ pub(crate) struct Report {
     pub(crate) schema: u32,
     /// The version of the program that measured.
     pub(crate) forebay: String,
-    /// Where it was measured, and what `doctor` found there.
+    /// The place of the measurement, and the findings of `doctor` there.
     pub(crate) environment: Environment,
-    /// What was measured; empty for `doctor`.
+    /// The experiments; empty for `doctor`.
     pub(crate) experiments: Vec<Experiment>,
     /// Sentences computed from the numbers (the report only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -39,7 +39,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A document of this program's version.
+    /// Returns a document of this program's version.
     pub(crate) fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
         Self {
             schema: SCHEMA,
@@ -50,13 +50,13 @@ impl Report {
         }
     }
 
-    /// Takes in what another result holds; where that was measured is forgotten.
+    /// Adds the contents of another result; the place of its measurement is dropped.
     pub(crate) fn add(&mut self, other: Self) {
         self.experiments.extend(other.experiments);
         self.verdicts.extend(other.verdicts);
     }
 
-    /// The document as indented JSON with a final newline.
+    /// Returns the document as indented JSON with a final newline.
     ///
     /// # Errors
     /// Fails only when a metric is not a finite number.
@@ -70,14 +70,15 @@ impl Report {
 /// Several ways of doing the same work under the same conditions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Experiment {
-    /// As on the command line: `scan`, `random`, ...
+    /// The name on the command line: `scan`, `random`, ...
     pub(crate) name: String,
-    /// What was held fixed: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names end in their unit.
+    /// The fixed parameters: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names
+    /// end in their unit.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
-    /// How each number was made and what it counts: one paragraph for a reader of the page.
+    /// The method and the meaning of each number: one paragraph for a reader of the page.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) method: String,
-    /// What a reader must know before trusting the numbers ("the figures of `buffered` are warm: ...").
+    /// Caveats on the numbers ("the figures of `buffered` are warm: ...").
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
     /// Gates that concern all rows.
@@ -88,7 +89,7 @@ pub(crate) struct Experiment {
 }
 
 impl Experiment {
-    /// An experiment without rows.
+    /// Returns an experiment without rows.
     pub(crate) fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
         Self { name: name.into(), method: method.into(), ..Self::default() }
     }
@@ -99,12 +100,12 @@ impl Experiment {
         self
     }
 
-    /// The row called `name`.
+    /// Returns the row called `name`.
     pub(crate) fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// A parameter that is a number.
+    /// Returns a parameter that is a number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.parameters.get(name).and_then(serde_json::Value::as_f64)
     }
@@ -115,43 +116,44 @@ impl Experiment {
 pub(crate) struct Row {
     /// A stable name such as `direct-large`.
     pub(crate) name: String,
-    /// What this way does, in one sentence.
+    /// Describes this way in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) description: String,
-    /// What the page cache held when the samples began.
+    /// Contents of the page cache when the samples began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheState>,
-    /// Why there are no figures, when there are none (`uncached` on a file system without RWF_DONTCACHE).
+    /// The reason for missing figures (`uncached` on a file system without RWF_DONTCACHE).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
-    /// What was asked for and not granted: the figures are told, and count against no limit.
+    /// Requested settings that were not granted: the figures are shown, but no limit applies to them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) degraded: Option<String>,
     /// The median of each metric over the samples.
     pub(crate) metrics: Metrics,
-    /// Figures that some sample lacks because they could not be true there, or rested on too few operations, with why.
+    /// Figures that some sample lacks, with the reason: they could not be true there, or rested on too
+    /// few operations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) left_out: BTreeMap<String, String>,
     /// Every repeat, in the order in which it ran.
     pub(crate) samples: Vec<Sample>,
-    /// Limits that a metric was held against; empty outside of checks.
+    /// Limits that a check applied to a metric; empty outside of checks.
     pub(crate) gates: Vec<Gate>,
-    /// Gates of the run: whether the figures mean what they say.
+    /// Gates of the run: whether the figures can be taken at face value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) conditions: Vec<Condition>,
     /// Times of single operations by name, over all samples: HdrHistogram V2, compressed, in base64; nanoseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) histograms: BTreeMap<String, String>,
-    /// What changed over time in the first repeat.
+    /// Changes over time in the first repeat.
     #[serde(default, skip_serializing_if = "Series::is_empty")]
     pub(crate) series: Series,
 }
 
-/// Lists of numbers of one length by name; a name ends in its unit, and `at_s` is where the values stand in time.
+/// Lists of numbers of one length by name; a name ends in its unit, and `at_s` has the times of the values.
 pub(crate) type Series = BTreeMap<String, Vec<f64>>;
 
 impl Row {
-    /// A row whose metrics are the medians of `samples`.
+    /// Returns a row whose metrics are the medians of `samples`.
     pub(crate) fn from_samples(name: impl Into<String>, samples: Vec<Sample>) -> Self {
         let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for sample in &samples {
@@ -166,19 +168,19 @@ impl Row {
         Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
     }
 
-    /// A row that could not be measured here, with the reason.
+    /// Returns a row that could not be measured here, with the reason.
     pub(crate) fn skipped(name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { name: name.into(), skipped: Some(why.into()), ..Self::default() }
     }
 
-    /// Says in one sentence what this way does.
+    /// Sets the description of this way, one sentence.
     pub(crate) fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
         self
     }
 
-    /// Says what the page cache held. Gates that ask whether the device did the work do not apply to warm figures: memory
-    /// and a processor are what such a row is about.
+    /// Sets the state of the page cache. Gates on the device's work do not apply to warm figures: such
+    /// a row is about memory and a processor.
     pub(crate) fn cache(mut self, cache: CacheState) -> Self {
         self.cache = Some(cache);
         if cache == CacheState::Warm {
@@ -190,25 +192,26 @@ impl Row {
         self
     }
 
-    /// Why no verdict may rest on it, although it was measured: the device moved other bytes than those that it counts.
+    /// Returns the reason why no verdict may rest on the row, although it was measured: the device
+    /// moved other bytes than those that it counts.
     pub(crate) fn disbelieved(&self) -> Option<String> {
         let is_exact = |gate: &&Condition| gate.name == DEVICE_BYTES && gate.at_most.is_some();
         let gate = self.conditions.iter().filter(|gate| gate.failed()).find(is_exact)?;
         Some(format!("the device moved {:.2} times the bytes that it counts", gate.value?))
     }
 
-    /// Whether the device's own counters say that it did the work.
+    /// Returns whether the device's own counters prove that it did the work.
     pub(crate) fn is_proven(&self) -> bool {
         let proves = |gate: &Condition| gate.name == DEVICE_BYTES && gate.passed == Some(true);
         self.cache == Some(CacheState::Direct) && self.conditions.iter().any(proves)
     }
 
-    /// Whether it failed a gate of the run.
+    /// Returns whether the row failed a gate of the run.
     pub(crate) fn is_marked(&self) -> bool {
         self.conditions.iter().any(Condition::failed)
     }
 
-    /// The smallest and the largest value of a metric over the samples.
+    /// Returns the smallest and the largest value of a metric over the samples.
     pub(crate) fn spread(&self, metric: &str) -> Option<(f64, f64)> {
         let mut values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
         let first = values.next()?;
@@ -216,7 +219,7 @@ impl Row {
     }
 }
 
-/// What the page cache held of the file when a sample began.
+/// Contents of the page cache for the file when a sample began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CacheState {
@@ -226,14 +229,14 @@ pub(crate) enum CacheState {
     MemoryLimited,
     /// The caches of the whole system were dropped before each sample.
     Dropped,
-    /// The file's own pages were evicted by fadvise, and mincore saw that they are gone.
+    /// The file's own pages were evicted by fadvise, and mincore confirmed that they are gone.
     Evicted,
     /// The file may be cached wholly or in part: the figure says little about the device.
     Warm,
 }
 
 impl CacheState {
-    /// The words a table uses.
+    /// Returns the words for a table.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -245,13 +248,13 @@ impl CacheState {
     }
 }
 
-/// Numbers by name; a name ends in its unit. [`metric`] holds the names that the report knows how to show.
+/// Numbers by name; a name ends in its unit. [`metric`] has the names that the report can show.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Metrics(pub(crate) BTreeMap<String, f64>);
 
 impl Metrics {
-    /// Sets a metric. A value that is not finite is left out: JSON cannot hold it and it means nothing.
+    /// Sets a metric. A value that is not finite is left out: JSON cannot represent it and it means nothing.
     pub(crate) fn set(&mut self, name: &str, value: f64) -> &mut Self {
         if value.is_finite() {
             self.0.insert(name.to_owned(), value);
@@ -259,7 +262,7 @@ impl Metrics {
         self
     }
 
-    /// The value of a metric.
+    /// Returns the value of a metric.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
@@ -270,15 +273,15 @@ impl Metrics {
 pub(crate) struct Sample {
     /// The number of the repeat, from 0; rows of an experiment run in turn within a repeat.
     pub(crate) repeat: u32,
-    /// What this repeat measured.
+    /// Measurements of this repeat.
     #[serde(flatten)]
     pub(crate) metrics: Metrics,
 }
 
-/// A limit that a metric was held against.
+/// A limit that a check applied to a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gate {
-    /// What the gate protects, in a few words.
+    /// The purpose of the gate, in a few words.
     pub(crate) name: String,
     /// The metric or the ratio that is compared.
     pub(crate) metric: String,
@@ -295,20 +298,20 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// A value that must be no less than `limit`.
+    /// Checks that a value is no less than `limit`, and returns the gate.
     pub(crate) fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
         let (name, metric) = (name.to_owned(), metric.to_owned());
         Self { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
     }
 
-    /// A value that must be no more than `limit`.
+    /// Checks that a value is no more than `limit`, and returns the gate.
     pub(crate) fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
         let (name, metric) = (name.to_owned(), metric.to_owned());
         Self { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
     }
 }
 
-/// The median; the mean of the middle two when the number of values is even.
+/// Returns the median; the mean of the middle two when the number of values is even.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     if values.is_empty() {
         return None;

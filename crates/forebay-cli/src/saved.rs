@@ -16,7 +16,7 @@ mod diff;
 mod select;
 pub(crate) mod waited;
 
-/// More is no result of this program.
+/// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of `diff`.
@@ -62,7 +62,7 @@ enum Format {
     Csv,
 }
 
-/// Says what changed beyond noise between two results.
+/// Reports the changes beyond noise between two results.
 ///
 /// # Errors
 /// A file that cannot be read, is no result, or has other experiments: each a [`Failure`].
@@ -76,12 +76,12 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which expressions hold; the exit code is 1 when one does not.
+/// Reports which expressions hold; the exit code is 1 when one does not.
 ///
 /// # Errors
-/// An expression that cannot be read, or that names nothing or several things; a file as for [`diff()`].
+/// An expression cannot be parsed, or matches no figure or several; a file as for [`diff()`].
 pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
-    // All are read before the first is judged: a typing error must not hide behind one that fails.
+    // All are parsed before the first is evaluated: one that fails must not hide a typing error in another.
     let expressions: Vec<_> =
         args.expressions.iter().map(|text| assertion::parse(text)).collect::<Result<_, _>>()?;
     let report = load(&args.file)?;
@@ -116,7 +116,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 /// Reads a result of this program, also one of `forebay wait`; `-` is standard input.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
     parse(&path.display().to_string(), &read(path)?)
 }
@@ -151,7 +151,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 /// Reads a result of this program.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
     let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {

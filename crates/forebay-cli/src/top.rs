@@ -1,4 +1,4 @@
-//! `forebay top`: what a running engine does, from the socket at which it tells.
+//! `forebay top`: the activity of a running engine, read from its statistics socket.
 
 mod client;
 mod screen;
@@ -44,7 +44,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// Shows the engine until it ends, or once.
 ///
 /// # Errors
-/// Nobody serves there, or not this user: a [`Failure`]; or what is told is not understood.
+/// No engine serves the socket, or not for this user: a [`Failure`]; or its statistics are not understood.
 pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut client = Client::connect(&args.socket)?;
     if args.json {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
 
 fn run_json(args: &TopArgs, client: &mut Client) -> anyhow::Result<ExitCode> {
     while let Some(line) = client.ask()? {
-        // What is passed on is at least what it says it is.
+        // Only lines that parse as statistics are passed on.
         Told::parse(&line)?;
         print(&line)?;
         if args.once || !client.wait(args.interval)? {

@@ -1,5 +1,5 @@
-//! `forebay wait`: how long a program stands still for I/O. The measuring is the crate `forebay-wait`, with
-//! the feature `wait`.
+//! `forebay wait`: the time that a program stands still for I/O. The crate `forebay-wait` measures it,
+//! with the feature `wait`.
 
 #[cfg(feature = "wait")]
 mod html;
@@ -55,7 +55,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the command and answers its exit code.
+/// Runs the command and returns its exit code.
 ///
 /// # Errors
 /// [`Failure::Lacking`](crate::exit::Failure::Lacking) where it cannot be measured.
@@ -64,14 +64,14 @@ pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     measure::run(args)
 }
 
-/// What a build without the feature says.
+/// Message of a build without the feature.
 #[cfg(not(feature = "wait"))]
 const WITHOUT: &str = "this build of forebay has no `wait`";
 #[cfg(not(feature = "wait"))]
 const REMEDY: &str = "install it with: cargo install forebay-cli --features wait (needs a C compiler, make, \
     pkg-config, and the headers of libelf and zlib)";
 
-/// Says that this build cannot.
+/// Fails, because this build lacks the feature.
 ///
 /// # Errors
 /// Always [`Failure::Lacking`](crate::exit::Failure::Lacking).
@@ -80,7 +80,7 @@ pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
     Err(crate::exit::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
 }
 
-/// The doctor's line.
+/// Returns the doctor's line.
 #[cfg(feature = "wait")]
 pub(crate) fn examine() -> Check {
     match forebay_wait::probe() {
@@ -92,7 +92,7 @@ pub(crate) fn examine() -> Check {
     }
 }
 
-/// The doctor's line.
+/// Returns the doctor's line.
 #[cfg(not(feature = "wait"))]
 pub(crate) fn examine() -> Check {
     Check::degraded("wait", "feature", WITHOUT, REMEDY)

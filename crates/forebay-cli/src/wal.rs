@@ -1,7 +1,7 @@
-//! `forebay wal`: looking at a write-ahead log, verifying it, and saving what a damaged one still holds.
+//! `forebay wal`: inspects a write-ahead log, verifies it, and saves the remaining records of a damaged one.
 //!
 //! Nothing here writes into the log's directory. Exit codes: 0 whole (`inspect`: shown), 1 damaged or
-//! something cut off, 2 not to be read.
+//! cut off, 2 unreadable.
 
 mod json;
 mod text;
@@ -71,7 +71,7 @@ pub(crate) struct RepairArgs {
 /// Exit code 1.
 const DAMAGED: u8 = 1;
 
-/// Runs a command. Every failure has the exit code 2: 1 is the answer that a log is damaged.
+/// Runs a command. Every failure has the exit code 2: 1 is the result that a log is damaged.
 pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
     carry_out(command).map_err(|error| match error.is::<Failure>() {
         true => error,

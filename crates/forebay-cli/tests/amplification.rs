@@ -1,4 +1,4 @@
-//! `measure amplification` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure amplification`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -64,8 +64,9 @@ fn check_row(row: &Value) {
     );
     let is_direct = row["name"] == "direct" || row["name"] == "read-many";
     assert_eq!(row["cache"] == "direct", is_direct, "{row}");
-    // Not even a read with O_DIRECT brings less than was wanted, unless ranges of a batch overlap; and few do. Where the
-    // kernel has no account of the process, or the file system counts nothing there, there is nothing to compare.
+    // Even a read with O_DIRECT reads no less than was requested, unless ranges of a batch overlap;
+    // and few do. Where the kernel has no account of the process, or the file system counts nothing
+    // there, there is nothing to compare.
     if let Some(share) =
         metric("process_bytes_per_byte").filter(|share| *share > 0.0 && row["name"] == "direct")
     {

@@ -1,5 +1,5 @@
-//! `measure wal` and `measure blocking` from end to end: what their documents hold, what they refuse, what
-//! they leave.
+//! End-to-end tests of `measure wal` and `measure blocking`: the contents of their documents, their
+//! refusals, and no leftovers.
 
 mod support;
 
@@ -33,10 +33,10 @@ fn experiments(value: &Value) -> &[Value] {
     value["experiments"].as_array().expect("experiments is a list")
 }
 
-/// Percentiles do not fall, and nobody sees a record durable before it is.
+/// Checks that percentiles do not fall, and that no task sees a record as durable before it is.
 fn check_times(row: &Value) {
     for what in ["durable", "seen"] {
-        // Those of too few appends are left out, and say so.
+        // Percentiles of too few appends are left out, and the row reports that.
         let known = |name: &&str| tail(row, &format!("{what}_{name}_us")).is_finite();
         let names = ["p50", "p99", "p99_9", "max"].into_iter().filter(known);
         let times: Vec<f64> = names.map(|name| metric(row, &format!("{what}_{name}_us"))).collect();
@@ -69,7 +69,7 @@ fn every_row_appends_in_both_loops_with_and_without_load() {
         for row in rows(experiment) {
             assert_eq!(row["skipped"], Value::Null, "{row}");
             assert_eq!(row["gates"], Value::Array(Vec::new()), "only a check has limits: {row}");
-            // On a slow machine the load may not come to the end of one vector, or no append to its own.
+            // On a slow machine the load may not complete a single vector, or no append may complete.
             let (kept, cpu) = (&row["metrics"]["work_kept"], &row["metrics"]["cpu_us_per_append"]);
             assert_eq!(row["metrics"]["work_per_s"].is_number(), busy, "{row}");
             assert!(if busy { cpu.is_null() } else { kept.is_null() }, "{row}");
@@ -87,7 +87,7 @@ fn every_row_appends_in_both_loops_with_and_without_load() {
         }
     }
     let verdicts = value["verdicts"].to_string();
-    // What is said of the slowest of a hundred needs a hundred appends, which a short sample may not have.
+    // A sentence on the slowest of a hundred needs a hundred appends, which a short sample may not have.
     let told = ["with the workers busy", "the runtime keeps"].iter().any(|words| verdicts.contains(words));
     assert!(told, "{verdicts}");
     assert_eq!(directory.names(), Vec::<String>::new());
@@ -107,7 +107,7 @@ fn a_priority_that_was_not_granted_is_told_and_counts_against_nothing() {
     let row = rows(busy).iter().find(|row| row["name"] == "forebay-realtime").expect("it was asked for");
     let gates = row["gates"].as_array().expect("gates is a list");
     let told = busy["notes"].to_string().contains("did not get what it asks for");
-    // Root and a few others may; the figures of those who may not are no result.
+    // Root and a few other users have the permission. Without it, the figures are not a result.
     if row["degraded"].is_string() {
         assert!(gates.is_empty() && told, "{row}");
         assert!(value["verdicts"].to_string().contains("says nothing"), "{}", value["verdicts"]);

@@ -1,5 +1,5 @@
-//! What people hand in by mistake, to every experiment: values that make no sense, places that cannot be used, results of
-//! other versions, and Ctrl-C at any moment. Each time a clear sentence, an exit code, and nothing left behind.
+//! Mistakes in the input of every experiment: nonsensical values, unusable places, results of other versions,
+//! and Ctrl-C at any moment. Each time there is a clear sentence, an exit code, and no leftover.
 
 mod support;
 
@@ -26,14 +26,15 @@ const EXPERIMENTS: [&str; 11] = [
     "amplification",
     "files",
 ];
-/// Whose path may be a file, which is only read.
+/// Experiments whose path may be a file, which is only read.
 const READERS: [&str; 4] = ["scan", "random", "saturate", "cpu"];
 const NOWHERE: &str = "/no/such/path/for/forebay";
-/// What is no value of anything that counts or measures.
+/// Texts that are invalid for every count or measure.
 const ABSURD: [&str; 10] =
     ["", "0", "-1", "many", "5 parsecs", "NaN", "inf", "1e400", "99999999999999999999999", "1,,2"];
 
-/// The options of an experiment that take a value, out of its help: their names and what the value is called.
+/// Returns the options of an experiment that take a value, parsed from its help: their names, and the
+/// names of the values.
 fn options(experiment: &str) -> Vec<(String, String)> {
     let help = run(&["measure", experiment, "--help"]).out;
     let of_line = |line: &str| {
@@ -53,7 +54,7 @@ fn every_experiment_is_looked_at() {
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .collect();
-    // Experiments that are not here have tests of their own for this.
+    // Experiments missing here have tests of their own for this.
     listed.retain(|name| EXPERIMENTS.contains(name));
     assert_eq!(listed, EXPERIMENTS, "{names}");
 }
@@ -63,14 +64,14 @@ fn values_that_make_no_sense() {
     let mut looked_at = 0;
     for experiment in EXPERIMENTS {
         for (option, value) in options(experiment) {
-            // Names of files and hosts are looked at elsewhere.
+            // Names of files and hosts are tested elsewhere.
             if value.starts_with("HOST") || value.starts_with("FILE") || option == "--namespace" {
                 continue;
             }
             for absurd in ABSURD {
                 let told = format!("{option}={absurd}");
                 let outcome = run(&["measure", experiment, NOWHERE, &told, "--quiet"]);
-                // No seed is zero by mistake, and no load at all means no open loop.
+                // A zero seed is not a mistake, and zero as the load means no open loop.
                 let may_be_zero =
                     option == "--seed" || (experiment, option.as_str()) == ("saturate", "--load");
                 if absurd == "0" && may_be_zero {
@@ -87,7 +88,7 @@ fn values_that_make_no_sense() {
     assert!(looked_at > 500, "{looked_at}: the help was not understood");
 }
 
-/// Sizes that can be written and that no disk has: no sum of them overflows.
+/// Sizes that can be written down but that no disk has: no sum of them overflows.
 #[test]
 fn sizes_beyond_every_disk() {
     let directory = Directory::new("beyond");
@@ -108,13 +109,13 @@ fn sizes_beyond_every_disk() {
     assert_eq!(memory.code, Some(4), "{}", memory.err);
 }
 
-/// Runs the program as a user who may do nothing here. `None` where this cannot be tried.
+/// Runs the program as a user without any permission here. `None` where this cannot be tried.
 fn as_nobody(arguments: &[&str]) -> Option<Outcome> {
     let mut command = forebay(arguments);
     if geteuid().is_root() {
         command.uid(65_534).gid(65_534);
     }
-    // The directory of the build may be closed to that user.
+    // That user may have no access to the build directory.
     command.output().ok().map(|output| outcome(&output))
 }
 
@@ -182,7 +183,7 @@ fn things_that_are_no_storage() {
     assert_eq!(directory.names(), ["socket"]);
 }
 
-/// A file that may only be read is as it was, whatever was measured on it.
+/// A file with permission only to read is unchanged, whatever was measured on it.
 #[test]
 fn files_with_data_are_only_read() {
     let directory = Directory::new("data");
@@ -257,7 +258,7 @@ fn results_that_cannot_be_used() {
     assert_eq!(directory.names(), before);
 }
 
-/// Reads lines of progress until one has `words`, ends the program there, and looks at what is left.
+/// Reads lines of progress until one has `words`, interrupts the program there, and checks for leftovers.
 fn interrupt(directory: &Directory, arguments: &[&str], words: &str) {
     let mut child =
         forebay(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -266,20 +267,20 @@ fn interrupt(directory: &Directory, arguments: &[&str], words: &str) {
     assert!(reached, "{arguments:?} never said {words:?}");
     let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
     kill_process(id, Signal::INT).expect("it is our child");
-    // Reading to the end keeps the child from waiting for the pipe.
+    // Reading to the end keeps the child from blocking on the pipe.
     lines.for_each(drop);
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(130), "{arguments:?} at {words:?}");
     assert_eq!(directory.names(), Vec::<String>::new(), "{arguments:?} at {words:?}");
 }
 
-/// While the file is made, while samples run, and between experiments of a report.
+/// While the file is created, while samples run, and between experiments of a report.
 #[test]
 fn ctrl_c_in_every_phase_leaves_nothing() {
     for experiment in EXPERIMENTS {
         let directory = Directory::new("phases");
         let mut arguments = vec!["measure", experiment, directory.text()];
-        // As much as the fastest disk needs a while for, and no less than each accepts.
+        // Enough to keep the fastest disk busy for a while, and no less than each experiment accepts.
         match experiment {
             "scan" | "random" => arguments.extend(["--memory", "64MiB", "--size", "256MiB"]),
             "saturate" | "cpu" | "walk" | "writes" | "sustain" | "amplification" => {

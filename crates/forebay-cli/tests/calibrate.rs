@@ -1,4 +1,4 @@
-//! `calibrate` from end to end: what its file holds, what it refuses, what it leaves.
+//! End-to-end tests of `calibrate`: the contents of its file, its refusals, and no leftovers.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn the_file_says_what_the_device_does_and_is_loaded() {
     let file = directory.path().join("disk.toml");
     let out = file.to_str().expect("readable");
     for _ in 0..2 {
-        // The second run replaces what the first wrote.
+        // The second run replaces the file of the first.
         let outcome = run(&[&["calibrate", directory.text(), "--out", out][..], &TINY].concat());
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         assert!(outcome.out.contains("requests of 64 KiB in flight") && outcome.out.contains("disk.toml"));
@@ -51,7 +51,7 @@ fn what_cannot_be_is_refused_before_anything_is_measured() {
         (&["calibrate", here, "--out", "-", "--size", "8000TiB"], 4, "free"),
         (&["calibrate", "/dev/shm", "--out", "-", "--size", "8MiB"], 4, "in memory"),
     ] {
-        // Not every system has a file system in memory there.
+        // Not every system has an in-memory file system there.
         if arguments[1] == "/dev/shm" && !std::path::Path::new("/dev/shm").is_dir() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The program with a standard error that is closed: its work goes on, its exit code stays.
+//! Tests with a closed standard error: the program's work goes on, and its exit code stays the same.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use support::{Directory, forebay, run};
 
-/// Runs the program with a standard error behind which no reader is left; its exit code.
+/// Runs the program with a standard error without a reader. Returns its exit code.
 fn unheard(arguments: &[&str]) -> Option<i32> {
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
@@ -17,8 +17,9 @@ fn unheard(arguments: &[&str]) -> Option<i32> {
     command.status().expect("the program starts").code()
 }
 
-/// Story: `forebay kv load` into a large store, its standard error piped to a program that ended. The next line of progress
-/// panicked: exit code 101 in the middle of the load. Every `eprintln!` of the program did the same.
+/// Regression: `forebay kv load` into a large store, its standard error piped to a program that ended.
+/// The next line of progress panicked: exit code 101 in the middle of the load. Every `eprintln!` of
+/// the program did the same.
 #[test]
 fn a_load_ends_with_all_rows() {
     let directory = Directory::new("unheard");

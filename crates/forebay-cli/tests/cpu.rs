@@ -1,4 +1,4 @@
-//! `measure cpu` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure cpu`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn every_row_has_its_costs_or_the_reason_why_not() {
         assert_eq!(names, ROWS);
         for row in rows {
             let name = row["name"].as_str().expect("a name");
-            // Rings and polling may be refused by this kernel or device, which must say so.
+            // This kernel or device may refuse rings and polling; the row must report that.
             if let Some(why) = row["skipped"].as_str() {
                 let may = ["preadv2-hipri", "forebay-polled"].contains(&name);
                 assert!(may || name.starts_with("io_uring"), "{row}");
@@ -64,7 +64,7 @@ fn every_row_has_its_costs_or_the_reason_why_not() {
             assert!(by != "kernel" || calls.is_some(), "{row}");
             assert!(by != "row" || calls.is_some() == counts_itself, "{row}");
             if name == "pread" {
-                // One each: of reads that began and ended while calls were counted.
+                // At least one for each read that began and ended while calls were counted.
                 assert!(calls.is_some_and(|calls| calls >= 1.0), "{row}");
             }
         }

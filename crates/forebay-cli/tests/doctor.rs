@@ -1,4 +1,4 @@
-//! `forebay doctor` as a program.
+//! Tests of `forebay doctor` as a program.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn a_file_is_only_read_and_its_directory_is_not_written() {
 
 #[test]
 fn a_file_without_direct_io_is_told_with_the_exit_code() {
-    // kernfs refuses O_DIRECT, and its files claim to hold a page.
+    // kernfs refuses O_DIRECT, and its files report the size of a page.
     let outcome = run(&["doctor", "/sys/devices/system/cpu/online"]);
     assert_eq!(outcome.code, Some(4), "{}", outcome.out);
     let line = outcome.out.lines().find(|line| line.trim_start().starts_with("unavailable direct"));
@@ -104,7 +104,7 @@ fn a_seccomp_filter_against_io_uring_is_recognised() {
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
-/// Makes the kernel answer EPERM to every io_uring call of this process and of what it executes.
+/// Makes the kernel fail every io_uring call with EPERM, for this process and the programs it executes.
 fn refuse_io_uring() -> io::Result<()> {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;

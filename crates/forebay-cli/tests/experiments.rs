@@ -1,4 +1,5 @@
-//! What the experiments promise about their samples: the memory limit, the metrics, and files that are only read.
+//! Guarantees of the experiments for their samples: the memory limit, the metrics, and files that are
+//! only read.
 
 mod support;
 
@@ -43,7 +44,7 @@ fn no_row_of_a_scan_exceeds_the_memory_it_may_use() {
         assert_eq!(row["samples"].as_array().map(Vec::len), Some(2), "{row}");
         let peak = metric(row, "memory_peak_bytes");
         assert!(peak > 0.0, "{row}");
-        // Without a cgroup nothing limits the page cache, and the notes say so.
+        // Without a cgroup nothing limits the page cache, and the notes report that.
         if cold == "cgroup" {
             assert!(peak <= f64::from(32 << 20), "{row}");
         }
@@ -119,12 +120,14 @@ fn an_existing_file_is_only_read() {
     assert_eq!(directory.names(), ["mine"]);
 }
 
-/// The row of polled reads where the device has none: it says so, and what would give them.
+/// Returns whether the row of polled reads was skipped for lack of poll queues: then it names the
+/// reason and the remedy.
 fn has_no_poll_queues(row: &Value) -> bool {
     row["name"] == "direct-polled" && row["skipped"].as_str().is_some_and(|why| why.contains("poll queues"))
 }
 
-/// Every row says whether its figures mean what they say, and keeps the time of every single operation.
+/// Every row has gates that show whether its figures can be trusted, and keeps the time of every
+/// single operation.
 #[test]
 fn rows_have_gates_and_the_times_of_all_operations() {
     let directory = Directory::new("gates");
@@ -152,7 +155,7 @@ fn rows_have_gates_and_the_times_of_all_operations() {
     assert!(outcome.out.contains("gates: "), "{}", outcome.out);
 }
 
-/// A file whose space is only reserved reads as zeros at the speed of memory: figures that no device stands behind.
+/// A file whose space is only reserved reads as zeros at the speed of memory, without any work of a device.
 #[test]
 fn a_file_that_was_never_written_is_found_out() {
     let directory = Directory::new("reserved");
@@ -174,7 +177,8 @@ fn a_file_that_was_never_written_is_found_out() {
     };
     let experiment = &value["experiments"][1];
     let extents = gate(&experiment["conditions"], "extents");
-    // A file system that does not tell, and a device that is not counted, know nothing; neither calls it good.
+    // A file system that does not report extents, and a device without counters, leave the gate
+    // unknown; neither passes it.
     assert_ne!(extents["passed"], true, "{extents}");
     let row = &rows(experiment)[0];
     let device = gate(&row["conditions"], "device_bytes");

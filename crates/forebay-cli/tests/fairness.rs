@@ -1,4 +1,4 @@
-//! `measure fairness` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure fairness`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn every_row_has_the_figures_of_those_it_has() {
         let arguments =
             [&["measure", "fairness", directory.text(), "--hogs", "1,2"][..], &TINY, writes].concat();
         let outcome = run(&arguments);
-        // A gate that fails marks its row, and nothing else: this machine may be busy.
+        // A gate that fails only marks its row: this machine may be busy.
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         let value = document(&outcome);
         let experiments = value["experiments"].as_array().expect("a list");
@@ -30,7 +30,7 @@ fn every_row_has_the_figures_of_those_it_has() {
             for row in rows {
                 let name = row["name"].as_str().expect("a word");
                 if let Some(why) = row["skipped"].as_str() {
-                    // Those that need what not every machine has say what.
+                    // Rows with requirements that not every machine meets name them.
                     let known = ["ionice", "cgroup"];
                     assert!(name == "ionice" || name == "cgroup-io", "{row}");
                     assert!(known.iter().any(|word| why.contains(word)), "{row}");
@@ -40,7 +40,7 @@ fn every_row_has_the_figures_of_those_it_has() {
                     |metric: &str| row["metrics"][metric].is_object() || row["metrics"][metric].is_number();
                 assert_eq!(has("hog_mb_per_s"), name != "reader-alone", "{row}");
                 assert_eq!(has("iops"), name != "hogs-alone", "{row}");
-                // Percentiles take some reads, which a tenth of a second on a busy machine may not have.
+                // Percentiles need several reads, which a tenth of a second on a busy machine may not have.
                 for metric in ["p50_us", "p99_us", "p99_9_us"] {
                     assert!(!has(metric) || name != "hogs-alone", "{metric}: {row}");
                 }
@@ -48,7 +48,7 @@ fn every_row_has_the_figures_of_those_it_has() {
                 assert!(tells && (name == "hogs-alone" || row["histograms"]["latency"].is_string()), "{row}");
             }
         }
-        // A sentence rests on percentiles, too.
+        // A sentence needs percentiles, too.
         let rows = experiments.iter().flat_map(|experiment| experiment["rows"].as_array().expect("a list"));
         let mut readers = rows.filter(|row| row["name"] != "hogs-alone" && row["skipped"].is_null());
         let verdicts = value["verdicts"].to_string();

@@ -1,4 +1,4 @@
-//! `measure files` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure files`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Several agents and a controller on this host: what is measured, what is refused, and that nothing is left whoever dies.
+//! Several agents and a controller on this host: the measurements, the refusals, and no leftovers
+//! whichever process dies.
 
 mod support;
 
@@ -15,7 +16,7 @@ use support::{Directory, Outcome, document, forebay, outcome, run, tail};
 
 const SECRET: &str = "correct horse battery staple";
 const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "40MiB"];
-/// Long enough for any machine; only a failing test waits so long.
+/// Long enough for any machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A running agent, killed at the end.
@@ -75,7 +76,8 @@ fn places(agents: &[Agent]) -> String {
     agents.iter().map(|agent| agent.address.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// A controller that measures until it is stopped, after its first sample has begun on all hosts.
+/// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
+/// all hosts.
 fn endless(hosts: &str) -> (Child, Lines<BufReader<ChildStderr>>) {
     let mut arguments = vec!["measure", "random", "--hosts", hosts, "--seconds", "600", "--depth", "1"];
     arguments.extend(["--rows", "direct-pread"]);
@@ -91,7 +93,7 @@ fn endless(hosts: &str) -> (Child, Lines<BufReader<ChildStderr>>) {
     (child, lines)
 }
 
-/// Waits until nothing is left in a directory: the process that measured removes it when it sees the end.
+/// Waits until a directory is empty: the measuring process empties it when it notices the end.
 fn emptied(directory: &Directory) {
     let begun = Instant::now();
     while !directory.names().is_empty() {
@@ -153,8 +155,8 @@ fn three_agents_measure_together_and_add_up() {
             assert!(condition(all, "start_skew").is_some(), "{all}");
             assert!(all["histograms"]["latency"].is_string(), "{all}");
             for row in alone.iter().filter(|row| row["cache"] == "direct") {
-                // Where a device counts, all three agents' reads are on it: never less than one's own, and more is
-                // rightly doubted.
+                // Where a device has counters, they include the reads of all three agents: never less
+                // than a host's own. More is rightly doubted.
                 let device = condition(row, "device_bytes").expect("every host's row has this gate");
                 let is_enough = device["value"].as_f64().is_none_or(|share| share >= 0.95);
                 assert!(device["passed"] != false || is_enough, "{device}");
@@ -164,7 +166,7 @@ fn three_agents_measure_together_and_add_up() {
     for agent in &agents {
         assert_eq!(agent.directory.names(), Vec::<String>::new());
     }
-    // And again with the same agents: a table this time, of the other experiment.
+    // Again with the same agents: this time a table, of the other experiment.
     let mut arguments =
         vec!["measure", "scan", "--hosts", &hosts, "--repeats", "1", "--rows", "default,mmap"];
     arguments.extend(SMALL);
@@ -198,7 +200,7 @@ fn an_agent_that_is_killed_is_named_and_the_others_stop() {
     for agent in &agents {
         emptied(&agent.directory);
     }
-    // The others serve the next controller.
+    // The other agents serve the next controller.
     let hosts = format!("{},{}", agents[0].address, agents[2].address);
     let mut arguments =
         vec!["measure", "scan", "--hosts", &hosts, "--repeats", "1", "--rows", "direct-large"];
@@ -353,14 +355,14 @@ fn ranks_find_each_other_in_their_directory() {
     assert!(outcome.err.contains("SLURM_PROCID"), "{}", outcome.err);
 }
 
-/// Network namespaces joined by a bridge, each an own host as far as the network is concerned; removed at the end.
+/// Network namespaces joined by a bridge, each a separate host in terms of the network; removed at the end.
 struct Network {
     prefix: String,
     count: usize,
 }
 
 impl Network {
-    /// `None` where they cannot be made.
+    /// Creates them; `None` where they cannot be created.
     fn new(count: usize) -> Option<Self> {
         let network = Self { prefix: format!("fb{}", std::process::id()), count };
         let bridge = network.name(0);
@@ -389,7 +391,7 @@ impl Network {
         format!("{}-{host}", self.prefix)
     }
 
-    /// The program on one of the hosts; 0 is where the controller is.
+    /// Returns a command that runs the program on one of the hosts; host 0 has the controller.
     fn on(&self, host: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_forebay")]).args(arguments);
@@ -447,7 +449,7 @@ fn agents_on_other_hosts_of_a_network() {
     let value = document(&measured);
     assert!(number(row(&value["experiments"][1], "direct-pread@3"), "iops") > 0.0);
 
-    // Cut off in the middle of a run: no end of a connection is heard from there, only silence.
+    // Cut off in the middle of a run: the end of a connection does not arrive from there, only silence.
     arguments.extend(["--seconds", "600"]);
     arguments.retain(|argument| !matches!(*argument, "--quiet" | "0.2"));
     let first = arguments.iter().position(|argument| *argument == "--seconds").expect("it is there");

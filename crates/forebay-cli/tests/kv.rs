@@ -1,4 +1,5 @@
-//! `forebay kv` as a program, on real stores: whole ones, damaged ones and what is no store.
+//! Tests of `forebay kv` as a program, on real stores: whole ones, damaged ones, and directories that
+//! are no store.
 
 mod support;
 
@@ -21,7 +22,7 @@ fn ends(code: i32, arguments: &[&str]) -> Outcome {
     outcome
 }
 
-/// As [`ends`], with something on standard input.
+/// Runs a command like [`ends`], with `input` on standard input.
 fn fed(code: i32, arguments: &[&str], input: &[u8]) -> Outcome {
     let mut command = forebay(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -48,7 +49,7 @@ fn values_are_put_got_and_deleted() {
     let dir = Directory::new("kv-values");
     let store = dir.path().join("store");
     let store = text(&store);
-    // No command makes a store unless it is told to.
+    // No command creates a store without the option for it.
     for arguments in [
         &["kv", "get", store, "a"][..],
         &["kv", "put", store, "a", "1"],
@@ -77,12 +78,12 @@ fn values_are_put_got_and_deleted() {
     let got = forebay(&["kv", "get", store, "long"]).output().expect("it runs");
     assert!(got.stdout == fs::read(&long).expect("a file"));
     assert_eq!(ends(0, &["kv", "scan", store, "--keys-only"]).out, "\\x00\\xff\nlong\n");
-    // A value that expires at once is none.
+    // A value that expires at once does not exist.
     ends(0, &["kv", "put", store, "short", "1", "--expires-in", "0"]);
     ends(1, &["kv", "get", store, "short"]);
     ends(0, &["kv", "put", store, "short", "1", "--expires-in", "100000"]);
     assert_eq!(ends(0, &["kv", "get", store, "short"]).out, "1");
-    // What cannot be.
+    // Invalid requests.
     assert!(ends(2, &["kv", "put", store, "", "1"]).err.contains("at least one byte"));
     assert!(ends(2, &["kv", "get", store, "0", "--hex-key"]).err.contains("not hexadecimal"));
     ends(2, &["kv", "put", store, "a"]);
@@ -122,13 +123,13 @@ fn scans_give_what_was_loaded() {
     assert_eq!(scan(&["--prefix", "6b657920303030", "--hex-key"]), expected[..10].concat());
     assert_eq!(scan(&["--keys-only", "--limit", "1"]), "key 0000\n");
     assert_eq!(scan(&["--from", "z"]), "");
-    // A reader that goes away is no error.
+    // A reader that goes away is not an error.
     let mut child = forebay(&["kv", "scan", store]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());
     assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(0));
 
-    // From one store into another, whatever the bytes are.
+    // From one store into another, for arbitrary bytes.
     ends(0, &["kv", "put", store, "ff00", "--hex-key", "tab\tline\n"]);
     let dump = dir.path().join("dump.jsonl");
     fs::write(&dump, scan(&["--json"])).expect("a file");
@@ -181,7 +182,7 @@ fn bad_input_is_named_with_its_line() {
         let arguments = [&["kv", "load", store, "-", "--format", "tsv", "--create"], more].concat();
         fed(2, &arguments, input.as_bytes())
     };
-    // Nothing is loaded of what must be sorted, wherever it goes wrong.
+    // Of input that must be sorted, nothing is loaded, wherever it fails.
     for (last, words) in [
         ("broken\n", "line 5001: 1 fields, where a line has 2: key and value; nothing was loaded"),
         ("00007\tlate\n", "not above the one before it"),
@@ -195,7 +196,7 @@ fn bad_input_is_named_with_its_line() {
         let tables = fs::read_dir(Path::new(store).join("tables")).expect("tables").count();
         assert_eq!(tables, 0, "files of the load are left");
     }
-    // Otherwise it is said what was.
+    // Otherwise the error reports the number of entries loaded.
     let refused = loads(&[], &lines(3_000, "broken\n"));
     assert!(refused.err.contains("line 3001: 1 fields"), "{}", refused.err);
     assert!(refused.err.contains("2048 entries before it are in the store"), "{}", refused.err);
@@ -207,7 +208,7 @@ fn bad_input_is_named_with_its_line() {
     assert!(refused.err.contains("line 1: a value of"), "{}", refused.err);
 }
 
-/// A closed store with tables and a log.
+/// Creates a closed store with tables and a log.
 fn made(dir: &Path) {
     let engine = Engine::start(Config::new().shards(1)).expect("an engine");
     let store = Store::open(&engine, dir, Options::new().memory(16 << 20)).wait().expect("a store");
@@ -254,7 +255,7 @@ fn a_damaged_store_is_told_with_file_and_place() {
     assert_eq!(shown["findings"][0]["file"], text(&table));
     assert_eq!((&shown["whole"], &shown["findings"][0]["offset_bytes"]), (&false.into(), &(3 * 4096).into()));
     assert!(fs::read(&table).expect("a table") == before);
-    // What is not damaged is still there.
+    // Undamaged entries are still there.
     assert!(ends(2, &["kv", "scan", dir.text()]).err.contains(&place));
     ends(0, &["kv", "get", dir.text(), "key 499"]);
 }
@@ -300,7 +301,7 @@ fn stats_and_compact_say_what_there_is() {
     ends(0, &["kv", "verify", dir.text()]);
 }
 
-/// The last pages of a store's log or manifest that are not zeros become zeros.
+/// Overwrites the last pages of a store's log or manifest that are not zeros with zeros.
 fn lose_the_end(dir: &Path) {
     let segments = fs::read_dir(dir).expect("a log").map(|entry| entry.expect("an entry").path());
     let contents = |path: PathBuf| (fs::read(&path).expect("a segment"), path);
@@ -314,8 +315,9 @@ fn lose_the_end(dir: &Path) {
     file.write_all_at(&vec![0; 3 * 4096], (end.saturating_sub(2) * 4096) as u64).expect("zeros");
 }
 
-/// `kv verify` called a store whole that `kv get` refused, and its only table one that an open removes; a store that lost the end
-/// of its log gave old values. Every command says the same now, and a salvage takes what is left.
+/// Regression: `kv verify` called a store whole although `kv get` refused it, and called its only
+/// table one that an open removes. A store that lost the end of its log returned old values. Every
+/// command now reports the same, and a salvage saves the rest.
 #[test]
 fn a_store_that_lost_an_end_is_refused_by_every_command() {
     for log in ["manifest", "log"] {

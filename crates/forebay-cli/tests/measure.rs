@@ -45,7 +45,7 @@ fn random_reads_at_one_depth_make_a_table_for_each_span() {
     let outcome = run(&arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     assert_eq!(outcome.out.matches("Random reads of 4 KiB over").count(), 2, "{}", outcome.out);
-    // The tail needs more reads than a slow disk does in this time.
+    // The tail needs more reads than a slow disk completes in this time.
     for heading in ["IOPS", "p50 µs", "CPU µs/IO", "switches/IO"] {
         assert!(outcome.out.contains(heading), "{heading}: {}", outcome.out);
     }
@@ -100,13 +100,13 @@ fn a_signal_removes_the_temp_file() {
                 .spawn()
                 .expect("the program starts");
         let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        // The line that announces the writing comes when the file exists.
+        // The line that announces the write appears once the file exists.
         let announced = lines.by_ref().map_while(Result::ok).any(|line| line.contains("test data"));
         assert!(announced, "no file was announced");
         assert_eq!(directory.names().len(), 1);
         let id = Pid::from_raw(i32::try_from(child.id()).expect("process ids are small")).expect("not zero");
         kill_process(id, signal).expect("it is our child");
-        // Reading to the end keeps the child from waiting for the pipe.
+        // Reading to the end keeps the child from blocking on the pipe.
         lines.for_each(drop);
         let status = child.wait().expect("it ends");
         assert_eq!(status.code(), Some(128 + signal.as_raw()));

@@ -1,5 +1,5 @@
-//! The report's page, made of a saved result that holds every experiment: what can be seen of it without a browser.
-//! `scripts/checks/page` looks at the same page in one.
+//! The report's page, made from a saved result that has every experiment: the checks that need no
+//! browser. `scripts/checks/page` checks the same page in one.
 
 mod support;
 
@@ -13,7 +13,7 @@ use markup5ever_rcdom::{Handle, NodeData, RcDom};
 use support::{Directory, run};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
-/// What a page may have at most.
+/// Maximum size of a page.
 const BYTES_MAX: usize = 2_000_000;
 
 fn page() -> String {
@@ -25,11 +25,11 @@ fn page() -> String {
     fs::read_to_string(&out).expect("it was written")
 }
 
-/// Every element in the order of the document: its name, its attributes, its place in the tree and the node itself.
+/// An element in document order: its name, its attributes, its place in the tree and the node itself.
 struct Element {
     name: String,
     attributes: BTreeMap<String, String>,
-    /// The names of the elements around it, the nearest last.
+    /// Names of the enclosing elements, the nearest last.
     around: Vec<String>,
     node: Handle,
 }
@@ -55,7 +55,7 @@ fn collect_text(node: &Handle, text: &mut String) {
     }
 }
 
-/// A page's elements, and its tree: nodes lose their children with it.
+/// A page's elements, and its tree: nodes lose their children when it is dropped.
 struct Elements {
     all: Vec<Element>,
     _tree: RcDom,
@@ -212,7 +212,8 @@ fn a_failed_gate_is_marked_where_the_row_stands() {
     assert!(page.contains("What to distrust"));
 }
 
-/// The colours of one scheme: what stands behind `--name:` in the style sheet, the first time or the second.
+/// Returns the colours of one scheme: the values of `--name:` in the style sheet, at the first
+/// occurrence or the second.
 fn colours(style: &str, scheme: usize) -> BTreeMap<String, [f64; 3]> {
     let block = style.split(":root {").nth(scheme + 1).expect("a light and a dark scheme");
     let block = &block[..block.find('}').expect("it ends")];
@@ -231,7 +232,7 @@ fn colours(style: &str, scheme: usize) -> BTreeMap<String, [f64; 3]> {
     colours
 }
 
-/// The contrast of WCAG 2: from 1 to 21.
+/// Returns the contrast of WCAG 2: from 1 to 21.
 fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
     let light = |[red, green, blue]: [f64; 3]| 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
     let (a, b) = (light(one), light(other));

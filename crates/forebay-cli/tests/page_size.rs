@@ -1,5 +1,5 @@
-//! The page of a report with everything in it, measured for as long as can be: it stays below its limit, and says what it
-//! had to leave out for that.
+//! The page of a full report of the longest possible measurement: it stays below its limit, and names
+//! the data left out for that.
 
 mod support;
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use support::{Directory, run};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
-/// What a page may have at most.
+/// Maximum size of a page.
 const BYTES_MAX: usize = 2_000_000;
 const REPEATS: u64 = 5;
 
-/// Numbers that look like chance and are the same each time.
+/// Numbers that look random and are the same each time.
 struct Luck(u64);
 
 impl Luck {
@@ -24,12 +24,13 @@ impl Luck {
         self.0 >> 33
     }
 
-    /// From 0.9 to 1.1, with all the digits that a measured figure has.
+    /// Returns a factor from 0.9 to 1.1, with as many digits as a measured figure has.
     fn factor(&mut self) -> f64 {
         0.9 + 0.2 * (self.next() as f64 / (1_u64 << 31) as f64)
     }
 
-    /// A histogram as wide as those of a device: a body around 100 µs and a tail to some milliseconds.
+    /// Returns a histogram as wide as those of a device: a body around 100 µs and a tail to some
+    /// milliseconds.
     fn histogram(&mut self) -> String {
         let mut times = Histogram::<u32>::new_with_bounds(1, 60_000_000_000, 2).expect("a few kilobytes");
         for _ in 0..4000 {
@@ -50,8 +51,8 @@ fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// What a whole report with five repeats and a long load has: every row of the fixture with all of its repeats and the
-/// histogram of its operations, and a series with so many tenths of a second.
+/// Returns a whole report with five repeats and a long load: every row of the fixture with all of its
+/// repeats and the histogram of its operations, and a series over `tenths` tenths of a second.
 fn whole(tenths: u32) -> Value {
     let text = fs::read_to_string(FIXTURE).expect("the fixture");
     let mut report: Value = serde_json::from_str(&text).expect("JSON");
@@ -89,7 +90,7 @@ fn whole(tenths: u32) -> Value {
     report
 }
 
-/// The page of a result, and the numbers in its source.
+/// Returns the page of a result, and the numbers in its source.
 fn page(result: &Value) -> (String, Value) {
     let directory = Directory::new("whole");
     let [file, out] = ["result.json", "page.html"].map(|name| directory.path().join(name));
@@ -117,7 +118,7 @@ fn a_whole_report_has_all_of_its_numbers_in_the_page() {
     );
 }
 
-/// Half an hour of three loads alone has more than the limit.
+/// Half an hour of three loads alone exceeds the limit.
 #[test]
 fn half_an_hour_of_load_is_thinned_in_the_source_and_whole_in_the_chart() {
     let result = whole(18_000);
@@ -133,6 +134,6 @@ fn half_an_hour_of_load_is_thinned_in_the_source_and_whole_in_the_chart() {
     let series = &sustain.expect("it is there")["rows"][0]["series"];
     let lengths = ["at_s", "mb_per_s"].map(|name| series[name].as_array().expect("a list").len());
     assert_eq!(lengths, [600, 600]);
-    // The chart is drawn from all of them: its table tells of how many places it shows some.
+    // The chart is drawn from all of them: its table names the number of places of which it shows some.
     assert!(page.contains("places; there are 18,000."), "the chart has fewer, too");
 }

@@ -1,4 +1,4 @@
-//! `measure patterns` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure patterns`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -58,7 +58,8 @@ fn every_row_writes_in_every_setting() {
                     |name: &str| sample[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {row}"));
                 let written = value("mb_per_s") * value("total_ms") * 1e3;
                 assert!((written / bytes - 1.0).abs() < 0.001, "all of it: {row}");
-                // Everyone's writes count, so only the least is known, where the device counts at all.
+                // The writes of all processes count, so only a lower bound is known, where the device
+                // has counters at all.
                 if let Some(share) = sample["device_bytes_per_byte"].as_f64() {
                     assert!(share >= 0.99, "{row}");
                 }

@@ -1,4 +1,4 @@
-//! What the program refuses, with which sentence and which exit code.
+//! Refusals of the program, with their sentences and exit codes.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn wrong_usage() {
     refused(&["measure", "scna"], 2, &["scna", "scan"]);
 }
 
-/// Whatever was permitted: they have files of their own.
+/// Refused with any permission: these experiments have files of their own.
 #[test]
 fn experiments_that_take_a_directory_only() {
     let directory = Directory::new("file");
@@ -76,7 +76,7 @@ fn help_and_version_succeed() {
     assert!(run(&["--version"]).out.contains(env!("CARGO_PKG_VERSION")));
 }
 
-/// Every experiment's line was the same for a while: that of the options which all of them have.
+/// Regression: every experiment had the same line for a while, that of the options common to all.
 #[test]
 fn the_help_says_what_each_experiment_does() {
     let help = run(&["measure", "--help"]).out;
@@ -129,7 +129,7 @@ fn contents_are_replaced_only_when_told_twice() {
             refused(&["measure", command, name, permission], 2, &["--overwrite", "--destroy-data", name]);
         }
     }
-    // A directory holds more than one file: no permission covers it.
+    // A directory has more than one file: no permission covers it.
     refused(&["measure", "scan", directory.text(), "--overwrite", "--destroy-data"], 2, &["is a directory"]);
     assert!(before == fs::read(&file).expect("readable"));
     assert_eq!(directory.names(), ["data"]);
@@ -148,7 +148,7 @@ fn a_file_that_is_too_small() {
 
 #[test]
 fn a_file_system_without_direct_io() {
-    // kernfs refuses O_DIRECT, and its files claim to hold a page.
+    // kernfs refuses O_DIRECT, and its files report the size of a page.
     for command in ["scan", "random"] {
         refused(
             &["measure", command, "/sys/devices/system/cpu/online"],

@@ -1,4 +1,4 @@
-//! `measure saturate` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure saturate`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -15,7 +15,7 @@ fn metric(row: &Value, name: &str) -> f64 {
     row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))
 }
 
-/// Where the kernel refuses a ring, that row cannot be had, and nothing else may be missing.
+/// Returns whether the kernel refused the ring of this row. Then only that row may be missing.
 fn is_refused(row: &Value) -> bool {
     row["name"] == "io_uring-defer-taskrun" && row["skipped"].is_string()
 }

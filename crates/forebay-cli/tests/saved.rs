@@ -1,4 +1,4 @@
-//! `diff`, `assert` and `convert` on results in files: good ones, and what people really hand in.
+//! `diff`, `assert` and `convert` on results in files: valid ones, and typical invalid ones.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::{Value, json};
 use support::{Directory, run};
 
-/// A result with one table of random reads for each depth.
+/// Returns a result with one table of random reads for each depth.
 fn result(name: &str, figures: &[(u32, [f64; 3], f64)]) -> Value {
     let row = |name: &str, values: &[f64]| {
         let samples: Vec<Value> = values
@@ -50,11 +50,11 @@ impl Files {
     }
 }
 
-/// Runs the program and checks its exit code, and that every one of `words` is in what it says there.
+/// Runs the program and checks its exit code, and that its output has every one of `words`.
 fn told(arguments: &[&str], code: i32, words: &[&str]) {
     let outcome = run(arguments);
     assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
-    // What is refused is told on standard error, with nothing on standard output that a script could take for a result.
+    // Refusals go to standard error, with nothing on standard output that a script could take for a result.
     let text = if code >= 2 { &outcome.err } else { &outcome.out };
     assert!(code < 2 || outcome.out.is_empty(), "{arguments:?}: {}", outcome.out);
     for word in words {
@@ -86,8 +86,8 @@ fn two_runs_are_compared_beyond_their_noise() {
     assert_eq!((&change["metric"], &change["times"]), (&json!("iops"), &json!(2.0)), "{found}");
 }
 
-/// Story: two runs of the same program on a machine that others used at the same time, one repeat each. By the rule
-/// that a figure changed when it lies outside of all that the other's repeats gave, 154 of 219 figures had.
+/// Story: two runs of the same program on a machine that other users shared, one repeat each. By the rule
+/// that a figure changed when it lies outside the range of the other's repeats, 154 of 219 figures had.
 #[test]
 fn two_runs_of_the_same_program_on_a_busy_machine_are_not_called_different() {
     let fixture =
@@ -159,7 +159,7 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         files.write(&format!("{iops}.json"), &outcome.out)
     });
-    // It ran once, so nothing is known of its noise.
+    // It ran once, so its noise is unknown.
     told(
         &["diff", &one, &other],
         0,
@@ -174,7 +174,8 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
     told(&["diff", &files.write("fio.json", &fio(1.0)), &one], 2, &["fio.json", "is not JSON"]);
 }
 
-/// What is no whole result of this version is told with its name and the reason, and nothing is compared.
+/// A file that is not a whole result of this version is reported with its name and the reason, and
+/// nothing is compared.
 #[test]
 fn bad_input() {
     let files = Files(Directory::new("bad"));
@@ -215,13 +216,13 @@ fn bad_input() {
     told(&["diff", "-", "-"], 2, &["standard input"]);
     told(&["convert", files.0.text()], 3, &[files.0.text()]);
     told(&["convert", &good, "--to", "xml"], 2, &["xml"]);
-    // Figures at the edge of what a number holds are compared without a panic.
+    // Figures at the limits of a number's range are compared without a panic.
     let huge = files.json("huge.json", &result("random", &[(1, [1e308; 3], 5e-324)]));
     told(&["diff", &good, &huge], 0, &["1 changed beyond noise"]);
     told(&["assert", &huge, "random.direct.iops > 10 * random.direct.iops"], 1, &["FAILS"]);
 }
 
-/// What `forebay wait --json` writes, as far as it is shown elsewhere.
+/// Returns the output of `forebay wait --json`, as far as other commands show it.
 fn waited() -> Value {
     json!({
         "schema": 1, "forebay": "0.1.0", "kind": "wait", "time_unix_s": 1, "kernel": "Linux 6.18.0",
@@ -237,8 +238,8 @@ fn waited() -> Value {
     })
 }
 
-/// Story: the report's last question looked for an experiment that no command wrote, and a result of `wait` was refused
-/// by every command that reads one.
+/// Regression: the report's last question searched for an experiment that no command wrote, and a
+/// result of `wait` was refused by every command that reads one.
 #[test]
 fn what_a_program_waits_answers_the_reports_last_question() {
     let files = Files(Directory::new("waited"));

@@ -1,4 +1,4 @@
-//! `measure sustain` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure sustain`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn every_load_has_its_levels_and_its_series() {
     assert_eq!(names, ["random-read", "random-write", "sequential-write"]);
     rows.iter().for_each(check_row);
     let verdicts = value["verdicts"].as_array().expect("a list");
-    // The disk of the machine may stand still meanwhile, which is said as well.
+    // The machine's disk may stand still meanwhile, which is reported as well.
     let (stalls, levels): (Vec<String>, Vec<String>) = verdicts
         .iter()
         .map(Value::to_string)
@@ -64,7 +64,7 @@ fn check_row(row: &Value) {
     for name in ["burst_mb_per_s", "sustained_mb_per_s", "variation", "iops", "p50_us", "sync_ms"] {
         assert!(metric(name).is_some_and(|value| value >= 0.0), "{name}: {row}");
     }
-    // Whether the level changes is the device's affair; that a drop has a change is not.
+    // Whether the level changes depends on the device; that a drop has a change does not.
     assert!(metric("bytes_until_drop").is_none() || metric("change_s").is_some(), "{row}");
     let series = row["series"].as_object().expect("an object");
     let [at, rates] = ["at_s", "mb_per_s"].map(|name| series[name].as_array().expect("a list"));

@@ -1,4 +1,4 @@
-//! `top` from end to end: an engine in this process, and the program that looks at it.
+//! End-to-end tests of `top`: an engine in this process, and the program that inspects it.
 
 mod support;
 
@@ -37,7 +37,7 @@ impl Scene {
         for number in 0..10 {
             file.write(number * 100, vec![1; 100]).class(Class::LOG).wait().expect("it has space");
         }
-        // Open while it is looked at.
+        // It stays open during the inspection.
         std::mem::forget(file);
     }
 }
@@ -112,7 +112,7 @@ fn where_nobody_serves_is_told() {
     let stranger_speaks = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("somebody connects");
         let _ = std::io::Write::write_all(&mut stream, b"220 mail ready\n");
-        // Until the program has gone.
+        // Blocks until the program has gone.
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     let text = |path: &PathBuf| path.to_str().expect("readable").to_owned();

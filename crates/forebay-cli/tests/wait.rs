@@ -1,5 +1,5 @@
-//! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and in one
-//! without. What is measured is tested in the crate `forebay-wait`.
+//! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and
+//! in one without. The tests of the measurement are in the crate `forebay-wait`.
 
 mod support;
 
@@ -35,7 +35,7 @@ mod with {
 
     use super::support::{Directory, Outcome, document, run};
 
-    /// Whether it was refused for want of privileges; then the error must say so.
+    /// Returns whether it was refused for lack of privileges; then the error must report that.
     fn refused(outcome: &Outcome) -> bool {
         if outcome.code != Some(5) {
             return false;
@@ -80,7 +80,8 @@ mod with {
         assert!(outcome.err.contains("there is no process 4000000000"), "{}", outcome.err);
     }
 
-    /// A search through a folder used 3,643 files, and its page had 7.7 MB, nearly all of them numbers in its source.
+    /// Regression: a search through a folder used 3,643 files, and its page had 7.7 MB, nearly all of
+    /// them numbers in its source.
     #[test]
     fn the_page_of_a_program_with_many_files_stays_small_and_says_what_is_left_out() {
         const FILES: usize = 2500;
@@ -161,7 +162,7 @@ mod with {
         assert!(page.starts_with("<!DOCTYPE html>") && page.contains("What the numbers say"));
         assert!(!page.contains("data<b>"), "names are escaped");
         assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
-        // The report's last question is answered by it.
+        // It also serves the report's last question.
         let out = directory.path().join("report.html");
         let made = run(&["report", "--from", &json_name, "--out", &words(&out)]);
         assert_eq!(made.code, Some(0), "{}", made.err);
@@ -170,14 +171,14 @@ mod with {
             report.contains("% of its time") && report.contains("stood still for I/O"),
             "the answer is told"
         );
-        // Written by this program, so it may be replaced; somebody else's may not.
+        // This program wrote it, so it may be replaced; a file from elsewhere may not.
         let again = run(&["wait", "--json", &json_name, "--", "true"]);
         assert_eq!(again.code, Some(0), "{}", again.err);
         let foreign = run(&["wait", "--json", &data_name, "--", "true"]);
         assert_eq!(foreign.code, Some(3), "{}", foreign.err);
     }
 
-    /// A result that says what the device below `directory` served at three depths.
+    /// Returns a result with the figures of the device below `directory` at three depths.
     fn measured(directory: &Directory) -> Value {
         let mut result = document(&run(&["doctor", directory.text(), "--json"]));
         let experiments = [(1, 10_000.0), (8, 44_000.0), (32, 45_000.0)].map(|(depth, iops)| {
@@ -191,7 +192,8 @@ mod with {
         result
     }
 
-    /// The advice names a gain only where it was measured; the program reads one block at a time, in no order.
+    /// The advice names a gain only where it was measured. The program reads one block at a time, in
+    /// no order.
     #[test]
     fn a_gain_is_told_from_what_was_measured_and_never_made_up() {
         let directory = Directory::new("gain");

@@ -1,6 +1,6 @@
-//! `forebay wait` and signals, in every phase: before the command is its program, while it runs, while the report is
-//! written, and beside a process that was not started by it. The command gets what it would get without `forebay wait`,
-//! the report comes, and nothing is left.
+//! `forebay wait` and signals, in every phase: before the command is its program, while it runs, while
+//! the report is written, and beside a process that it did not start. The command receives the signals
+//! that it would receive without `forebay wait`, the report is written, and nothing is left.
 
 #![cfg(feature = "wait")]
 
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Directory, Outcome, outcome, run};
 
-/// Whether this user may measure with the tracepoints or with a cgroup; says so where not.
+/// Returns whether this user may measure with the tracepoints or with a cgroup; prints the reason where not.
 fn may_measure() -> bool {
     let probe = run(&["wait", "--", "true"]);
     if probe.code == Some(5) {
@@ -33,7 +33,7 @@ fn signal_number(signal: Signal) -> i32 {
     signal.as_raw()
 }
 
-/// Cgroups that a process of this number has left.
+/// Returns the cgroups that a process of this number has left.
 fn cgroups_of(maker: u32) -> Vec<String> {
     let mut found = Vec::new();
     let mut places = vec![Path::new("/sys/fs/cgroup").to_path_buf()];
@@ -51,8 +51,8 @@ fn cgroups_of(maker: u32) -> Vec<String> {
     found
 }
 
-/// Gives the signals their own actions: a shell starts what is to run in the background with SIGINT and SIGQUIT ignored,
-/// and then so would the command that is sent one.
+/// Gives the signals their default actions. A shell starts background programs with SIGINT and SIGQUIT
+/// ignored, and then the command that receives one would ignore it, too.
 fn with_own_signals(mut command: Command) -> Command {
     let reset = || {
         for signal in [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP] {
@@ -78,7 +78,7 @@ fn ended(child: Child) -> Outcome {
     ended
 }
 
-/// `forebay wait` with this shell script, once the script has written its first line.
+/// Starts `forebay wait` with this shell script. Returns once the script has written its first line.
 fn started(script: &str) -> Child {
     let mut child = program(&["wait", "--", "sh", "-c", script])
         .stdout(Stdio::piped())
@@ -92,7 +92,7 @@ fn started(script: &str) -> Child {
     child
 }
 
-/// Makes `signal` be there before the program's first instruction: the earliest that one can come.
+/// Makes `signal` pending before the program's first instruction: the earliest time that one can arrive.
 fn with_pending(mut command: Command, signal: Signal) -> Command {
     let number = signal_number(signal);
     let pend = move || {
@@ -139,8 +139,9 @@ fn a_command_that_handles_a_signal_ends_in_its_own_way() {
     assert!(outcome.err.contains("which ended with code 7"), "{}", outcome.err);
 }
 
-/// Story: a signal that came while the BPF programs were loaded was taken by a handler in the forked child, or counted as
-/// one that the terminal had sent to a command that did not exist yet, and the command ran on.
+/// Regression: a signal that arrived while the BPF programs were loaded was taken by a handler in the
+/// forked child, or counted as one that the terminal had sent to a command that did not exist yet, and
+/// the command ran on.
 #[test]
 fn a_signal_before_the_command_is_its_program_ends_it_there() {
     if !may_measure() {
@@ -164,7 +165,7 @@ fn a_signal_while_the_report_is_written_does_not_cut_it_off() {
     if !may_measure() {
         return;
     }
-    // More than a pipe holds, so that it is still being written when its first byte is here.
+    // More than a pipe holds, so that the write is still in progress when its first byte arrives here.
     let directory = Directory::new("late");
     for number in 0..400 {
         directory.file(&format!("file-{number}"), 10);
@@ -188,7 +189,7 @@ fn a_signal_while_the_report_is_written_does_not_cut_it_off() {
     assert_eq!(value["kind"], "wait");
 }
 
-/// A key sends the signal to the whole foreground, so that passing it on would send it twice.
+/// A key sends the signal to the whole foreground, so passing it on would send it twice.
 #[test]
 fn ctrl_c_reaches_the_command_once() {
     if !may_measure() {
@@ -202,7 +203,7 @@ fn ctrl_c_reaches_the_command_once() {
     );
     let json = directory.path().join("wait.json");
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
-    // `exec`, because a shell that stays in between is in the foreground, too, and ends by the key.
+    // `exec`, because a shell in between is in the foreground, too, and ends by the key.
     let whole = format!(
         "exec {} wait --json {} -- sh -c {}",
         quoted(env!("CARGO_BIN_EXE_forebay")),
@@ -228,7 +229,7 @@ fn ctrl_c_reaches_the_command_once() {
     assert_eq!(value["exit_code"], 7);
 }
 
-/// A process that waits for its standard input to end.
+/// Starts a process that waits for its standard input to end.
 fn waiting() -> Child {
     Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat starts")
 }
@@ -279,7 +280,7 @@ fn watching_a_process_that_ends_at_once_ends_with_it() {
     assert!(outcome.err.contains(told), "{:?}: {}", outcome.code, outcome.err);
 }
 
-/// What a command leaves behind goes on running, and keeps no cgroup.
+/// Processes that a command leaves behind continue to run, and keep no cgroup.
 #[test]
 fn a_process_that_the_command_left_behind_keeps_nothing() {
     if !may_measure() {

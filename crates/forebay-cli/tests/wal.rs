@@ -1,4 +1,5 @@
-//! `forebay wal` as a program, on real logs: whole ones, damaged ones and what is no log.
+//! Tests of `forebay wal` as a program, on real logs: whole ones, damaged ones, and directories that
+//! are no log.
 
 mod support;
 
@@ -27,7 +28,7 @@ fn record(lsn: u64) -> Vec<u8> {
     (0..200u64).map(|at| (lsn * 31 + at) as u8).collect()
 }
 
-/// A log of `count` records, each in a group of its own, closed.
+/// Writes a log of `count` records, each in a group of its own, and closes it.
 fn write(engine: &Engine, dir: &Path, count: u64) {
     fs::create_dir_all(dir).expect("a directory");
     let (wal, recovery) = Wal::open(engine, dir, options()).wait().expect("a new log");
@@ -38,7 +39,7 @@ fn write(engine: &Engine, dir: &Path, count: u64) {
     wal.close().wait().expect("closing");
 }
 
-/// Everything that a reader of the directory could see of it.
+/// Returns everything in the directory that a reader could see.
 fn everything(dir: &Path) -> (BTreeMap<PathBuf, (Vec<u8>, SystemTime)>, SystemTime) {
     let modified = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).expect("a time");
     let entries = fs::read_dir(dir).expect("the directory").map(|entry| entry.expect("an entry").path());
@@ -46,7 +47,7 @@ fn everything(dir: &Path) -> (BTreeMap<PathBuf, (Vec<u8>, SystemTime)>, SystemTi
     (files.collect(), modified(dir))
 }
 
-/// The records of the log, after opening it.
+/// Returns the records of the log after opening it, and the next number.
 fn content(engine: &Engine, dir: &Path, options: Options) -> (BTreeMap<u64, Vec<u8>>, u64) {
     let (wal, _) = Wal::open(engine, dir, options).wait().expect("it opens");
     let mut records = BTreeMap::new();
@@ -66,7 +67,7 @@ fn content(engine: &Engine, dir: &Path, options: Options) -> (BTreeMap<u64, Vec<
     (records, next)
 }
 
-/// Where the group with this record is.
+/// Returns the location of the group with this record.
 fn group_of(report: &Report, lsn: u64) -> (PathBuf, u64, u64) {
     let groups =
         report.segments.iter().flat_map(|segment| segment.groups.iter().map(move |group| (segment, group)));
@@ -86,7 +87,7 @@ fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
     file.write_all_at(bytes, offset).expect("damage");
 }
 
-/// Runs a command on the log and sees to it that nothing of it has changed.
+/// Runs a command on the log and checks that nothing in it has changed.
 fn reading(dir: &Path, arguments: &[&str]) -> Outcome {
     let before = everything(dir);
     let outcome = run(arguments);
@@ -188,7 +189,7 @@ fn a_damaged_record_is_named_and_all_others_are_saved() {
     assert_eq!(run(&["wal", "verify", text(&out)]).code, Some(0));
 }
 
-/// Salvage is the other way to what a damaged log still holds; both must find the same.
+/// Salvage is the other way to recover records of a damaged log; both must find the same ones.
 #[test]
 fn repair_saves_what_salvage_saves() {
     let (engine, dir) = (engine(), Directory::new("wal-salvage"));
@@ -334,7 +335,7 @@ fn what_cannot_be_read_has_a_code_of_its_own() {
     assert!(outcome.code == Some(0) && outcome.out.contains("refused: "), "{}{}", outcome.out, outcome.err);
     let outcome = run(&["wal", "repair", text(&mixed), "--to", text(&out)]);
     assert!(outcome.code == Some(2) && !out.exists(), "{}", outcome.out);
-    // In use.
+    // The log is in use.
     let (wal, _) = Wal::open(&engine, &other, options()).wait().expect("it opens");
     wal.append(b"further").wait().expect("appended");
     let outcome = run(&["wal", "verify", text(&other)]);
@@ -372,7 +373,7 @@ fn repair_never_touches_what_is_there() {
     assert_eq!(names, [empty.join("0000000000000001.wal"), empty.join("wal.end")]);
 }
 
-/// A copied log has no lock file, and looking at it must not make one.
+/// A copied log has no lock file, and inspecting it must not create one.
 #[test]
 fn a_copy_without_its_lock_file_is_read_as_it_is() {
     let (engine, dir) = (engine(), Directory::new("wal-copy"));

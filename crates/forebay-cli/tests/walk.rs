@@ -1,4 +1,4 @@
-//! `measure walk` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure walk`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -69,7 +69,7 @@ fn every_row_looks_up_in_every_setting() {
 
 fn check_row(row: &Value, depth: f64, tasks: f64) {
     let name = row["name"].as_str().expect("a name");
-    // Where the kernel refuses a ring, the limit cannot be had, and nothing else may be missing.
+    // Where the kernel refuses a ring, the limit is unavailable, and no other row may be missing.
     if name == "io_uring" && row["skipped"].is_string() {
         return;
     }
@@ -84,7 +84,8 @@ fn check_row(row: &Value, depth: f64, tasks: f64) {
         metric("cpu_us_per_lookup").is_some() && metric("context_switches_per_lookup").is_some(),
         "{row}"
     );
-    // A walk wakes once; whoever decides in the task is woken for each read at most, of tokio::fs twice.
+    // A walk wakes once. Ways that decide in the task are woken at most once for each read,
+    // `tokio::fs` twice.
     let wakes = metric("wakes_per_lookup");
     let most = match name {
         "pread" | "io_uring" => return assert_eq!(wakes, None, "{row}"),
@@ -124,7 +125,7 @@ fn a_check_has_gates_for_the_sixth_depth_only_and_its_code_tells() {
     assert_eq!(outcome.code, Some(i32::from(all.contains(&false))), "{}", outcome.err);
 }
 
-/// Metrics of the timer tasks, of a row that was measured beside them.
+/// Checks the metrics of the timer tasks in a row that was measured beside them.
 fn check_timers(row: &Value) {
     let metric = |name: &str| row["metrics"][name].as_f64();
     assert_eq!(row["skipped"], Value::Null, "{row}");
@@ -157,7 +158,7 @@ fn timers_beside_the_lookups_tell_how_late_they_were() {
     assert!(!verdicts.contains("a second as walks"), "beside timers nothing else is claimed: {verdicts}");
 }
 
-/// A figure as it is published has the making and the removal of a file in it; what is told must say so.
+/// Published figures include the creation and the removal of a file; the sentences must mention that.
 #[test]
 fn lookups_can_be_counted_as_published() {
     let directory = Directory::new("published");

@@ -1,4 +1,4 @@
-//! `measure writes` from end to end: what its document holds, what it refuses, what it leaves.
+//! End-to-end tests of `measure writes`: the contents of its document, its refusals, and no leftovers.
 
 mod support;
 
@@ -84,8 +84,8 @@ fn check_row(row: &Value) {
     assert_eq!(metric("sync_left_out_ms").is_some(), !is_durable, "{row}");
     for sample in row["samples"].as_array().expect("a list") {
         let value = |name: &str| sample[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {row}"));
-        // What a client spent in calls is part of the time until the last one was ready; but for the closing that
-        // `sync-at-end` does not wait for.
+        // The time of a client's calls is part of the time until the last client was ready, except for
+        // the close that `sync-at-end` does not wait for.
         let parts = value("open_ms") + value("write_ms") + value("sync_ms");
         assert!(parts <= value("total_ms") * 1.001, "{row}");
         let advertised = value("iops_advertised") * value("write_ms") / 1e3;
@@ -94,7 +94,8 @@ fn check_row(row: &Value) {
             assert!((value("iops_reliable") * value("total_ms") / 1e3 - 40.0).abs() < 0.01, "{row}");
             assert!(value("iops_reliable") <= value("iops_advertised"), "{row}");
         }
-        // Everyone's writes count, so only the least is known, where the device counts at all.
+        // The writes of all processes count, so only a lower bound is known, where the device has
+        // counters at all.
         if let Some(share) = sample["device_bytes_per_byte"].as_f64() {
             assert!(share >= 0.99, "{row}");
         }

@@ -1,4 +1,4 @@
-//! Which engine runs the walks of a [`KernelWalk`](crate::KernelWalk), and why.
+//! Selection of the engine that runs the walks of a [`KernelWalk`](crate::KernelWalk), and the reason for it.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use crate::options::{EngineKind, Options};
 use crate::program::Program;
 use crate::worker::Worker;
 
-/// What helps where walks run in the reactor.
+/// Advice for the case that walks run in the reactor.
 pub(crate) const REMEDY: &str = "`forebay doctor` says what is missing, docs/kernel-walks.md how to get it; Options::only = \
                                  Some(EngineKind::Reactor) asks for the reactor";
 
-/// Starts the best engine inside the kernel, and says why it is that one; none where the reactor is the best.
+/// Starts the best engine inside the kernel, and returns it with the reason for the choice. Returns no engine
+/// where the reactor is the best.
 ///
 /// # Errors
-/// The engine that was asked for does not work here.
+/// The engine that the caller requested does not work here.
 pub(crate) fn start<P: Program>(
     engine: &Engine,
     program: &Arc<P>,
@@ -36,13 +37,13 @@ pub(crate) fn start<P: Program>(
             Err(why) => refused.push((*kind, why)),
         }
     }
-    // The last one is what came closest.
+    // The last refusal is of the engine that came closest.
     let last: Vec<_> = refused.pop().into_iter().collect();
     let why = format!("the reactor{}{}", impossible(&last, ", because"), impossible(&refused, ";"));
     Ok((None, why))
 }
 
-/// Why this engine, and why not a better one.
+/// Returns the reason for this engine, and for each better one that was refused.
 fn chosen(kind: EngineKind, refused: &[(EngineKind, String)]) -> String {
     let why = match kind {
         EngineKind::Module => "it is loaded, and took this file and this program",
@@ -68,10 +69,10 @@ fn try_one<P: Program>(
     Worker::start(program, file, kind, options)
 }
 
-/// Whether the program's pages can be, and the file's reads can get them.
+/// Checks that the program's page size is possible, and that reads of the file can return such pages.
 ///
 /// # Errors
-/// Why not.
+/// The reason why they cannot.
 pub(crate) fn check<P: Program>(program: &P, file: &File) -> Result<()> {
     let bytes = program.page_bytes();
     let known = (layout::PAGE_BYTES_MIN as u32..=layout::PAGE_BYTES_MAX as u32).contains(&bytes);

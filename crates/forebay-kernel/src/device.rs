@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use crate::layout as at;
 
-/// Where the module is found.
+/// Path of the module's device.
 const DEVICE: &str = "/dev/forebay_walk";
 
 /// A session of the module. Dropping it frees the file that it is bound to.
 #[derive(Debug)]
 pub(crate) struct Device(File);
 
-/// What a session is to be bound for.
+/// Sizes that a session is bound with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) page_bytes: usize,
@@ -22,8 +22,10 @@ pub(crate) struct Shape {
 }
 
 impl Device {
+    /// Opens the module's device.
+    ///
     /// # Errors
-    /// Why there is none, as a sentence without its full stop.
+    /// Why it cannot be opened, as a sentence without its full stop.
     pub(crate) fn open() -> Result<Device, String> {
         let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
         opened.map(Device).map_err(|error| match error.kind() {
@@ -34,10 +36,10 @@ impl Device {
         })
     }
 
-    /// Binds the session to `file`, and answers whether its device can be polled.
+    /// Binds the session to `file`, and returns whether the file's device can be polled.
     ///
     /// # Errors
-    /// Why not, as a sentence without its full stop.
+    /// Why the module refuses, as a sentence without its full stop.
     pub(crate) fn bind(&self, file: &impl AsFd, shape: Shape) -> Result<bool, String> {
         let mut words = [0_u32; at::BIND_BYTES / 4];
         words[at::BIND_LAYOUT / 4] = at::MODULE_LAYOUT as u32;
@@ -69,13 +71,13 @@ impl AsRawFd for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Rings and mappings keep the descriptor for a while; the file must not wait for them. Nothing to be done about a
-        // failure, which there is none of.
+        // Rings and mappings keep the descriptor for a while; the file must not wait for them. A failure,
+        // which does not occur, could not be handled here.
         let _ = self.call(at::MODULE_UNBIND, std::ptr::null_mut());
     }
 }
 
-/// What one of the module's numbers says.
+/// Returns the text of one of the module's refusal numbers.
 fn refusal(number: usize) -> Option<&'static str> {
     Some(match number {
         at::REFUSED_LAYOUT => "it is of another version than this program",

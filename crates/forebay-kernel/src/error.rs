@@ -1,9 +1,9 @@
-//! What can go wrong.
+//! Errors of walks and of opening them.
 
 use std::fmt;
 use std::io;
 
-/// Why a walk has no result. Every engine answers the same for the same file.
+/// The reason why a walk has no result. Every engine reports the same for the same file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,12 +12,12 @@ pub enum Error {
     Io {
         /// The page's position in the file, bytes.
         offset: u64,
-        /// Which of the walk's reads; the first is 1.
+        /// Number of the read within the walk; the first is 1.
         hop: u32,
-        /// Why.
+        /// The error of the read.
         source: io::Error,
     },
-    /// The file ends inside of a page, or before it.
+    /// The file ends inside a page, or before it.
     #[non_exhaustive]
     UnexpectedEof {
         /// The page's position in the file, bytes.
@@ -25,46 +25,47 @@ pub enum Error {
         /// Bytes of the page that the file does have.
         got: u64,
     },
-    /// The walk did not end within its hops.
+    /// The walk did not end within its limit of hops.
     #[non_exhaustive]
     TooManyHops {
-        /// The most hops it could have.
+        /// The walk's limit of hops.
         limit: u32,
     },
-    /// The program's step said so.
+    /// The program's step failed the walk.
     #[non_exhaustive]
     Failed {
-        /// The position of the page that it looked at, bytes.
+        /// The position of the page that the step read, bytes.
         offset: u64,
-        /// The program's own reason.
+        /// The program's own number for the reason.
         code: u32,
     },
-    /// The step answered what it may not: no page, more than its fan-out, or more while some were coming.
+    /// The step returned an invalid result: no page, more pages than its fan-out, or more pages while some
+    /// were in flight.
     #[non_exhaustive]
     BadAnswer {
-        /// The position of the page that it looked at, bytes.
+        /// The position of the page that the step read, bytes.
         offset: u64,
     },
-    /// This engine cannot go on with the walk, and another one can. A [`KernelWalk`](crate::KernelWalk) goes on in the reactor;
-    /// only a [`LocalWalk`](crate::LocalWalk) answers it.
+    /// This engine cannot continue the walk, and another one can. A [`KernelWalk`](crate::KernelWalk)
+    /// continues it in the reactor; only a [`LocalWalk`](crate::LocalWalk) returns this error.
     #[non_exhaustive]
     Elsewhere {
         /// The position of the page, bytes.
         offset: u64,
-        /// What the engine said.
+        /// The engine's error.
         source: io::Error,
     },
-    /// The walks were closed before this one was over.
+    /// The walks were closed before this one ended.
     Closed,
     /// `.wait()` was called on a shard's thread, which would wait for itself.
     WaitOnShard,
-    /// An engine that was asked for by name is not possible here.
+    /// An engine that was requested by name is not possible here.
     Unavailable(String),
-    /// What Forebay's reactor answered, where it is none of the above.
+    /// An error of Forebay's reactor that is none of the above.
     Core(forebay::Error),
 }
 
-/// What a call gives.
+/// The result of a call, with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl fmt::Display for Error {

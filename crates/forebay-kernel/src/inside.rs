@@ -1,4 +1,4 @@
-//! Sessions of whichever engine runs walks inside the kernel.
+//! Sessions of the engine, module or loop, that runs walks inside the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,8 @@ macro_rules! each {
 }
 
 impl Inside {
+    /// Opens a session of the given engine.
+    ///
     /// # Errors
     /// Why this engine is not possible here, as a sentence without its full stop.
     pub(crate) fn open<P: Program>(
@@ -42,8 +44,9 @@ impl Inside {
         }
     }
 
-    /// The engines inside the kernel that are to be tried, the one that takes fewer instructions first. Both take fewer than the
-    /// reactor: measured in `docs/kernel-walks.md`, and checked by `scripts/checks/kernel-walks --instructions`.
+    /// Returns the engines inside the kernel to try, the one that takes fewer instructions first. Both take
+    /// fewer than the reactor: measured in `docs/kernel-walks.md`, and checked by
+    /// `scripts/checks/kernel-walks --instructions`.
     pub(crate) fn wanted(options: &Options) -> &'static [EngineKind] {
         match options.only {
             None => &[EngineKind::Module, EngineKind::BpfLoop],
@@ -60,7 +63,8 @@ impl Inside {
         }
     }
 
-    /// A copy of the descriptor that ends a [`run`](Self::run) of a session that watches it, when 1 is written to it.
+    /// Returns a copy of the wake-up descriptor. Writing 1 to it ends a [`run`](Self::run) of a session that
+    /// watches it.
     ///
     /// # Errors
     /// Too many descriptors.
@@ -68,7 +72,7 @@ impl Inside {
         each!(self, session => session.poker())
     }
 
-    /// From the next run on the descriptor is watched.
+    /// Has the descriptor watched from the next run on.
     pub(crate) fn watch(&mut self) {
         each!(self, session => session.watch());
     }
@@ -85,7 +89,7 @@ impl Inside {
         each!(self, session => session.slots())
     }
 
-    /// Calls into the kernel, and runs of the loop's program there.
+    /// Returns the number of calls into the kernel, and of runs of the loop's program there.
     pub(crate) fn counts(&self) -> (u64, u64) {
         match self {
             Inside::Loop(session) => (session.enters, session.steps()),
@@ -93,8 +97,8 @@ impl Inside {
         }
     }
 
-    /// From now on walks are on this file, or on none. `false`: some are under way, the kernel refuses, or the engine keeps
-    /// to one file.
+    /// Directs walks that begin from now on to this file, or to none. Returns `false` if walks are in flight,
+    /// the kernel refuses, or the engine keeps to one file.
     pub(crate) fn turn_to(&mut self, file: Option<&impl AsFd>) -> bool {
         match self {
             Inside::Loop(session) => session.turn_to(file),
@@ -102,25 +106,27 @@ impl Inside {
         }
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). `None`: there is none.
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
+    /// free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         each!(self, session => session.begin(root, scratch, hops_max))
     }
 
-    /// Runs walks until `stop_after` of them are over, or the descriptor was written to.
+    /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is of no use any more.
+    /// Why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         each!(self, session => session.run(stop_after))
     }
 
-    /// Whether the descriptor was written to; it is emptied, and watched again from the next run on.
+    /// Returns whether the descriptor was written to. If so, empties it, and has it watched again from the
+    /// next run on.
     pub(crate) fn take_poke(&mut self) -> bool {
         each!(self, session => session.take_poke())
     }
 
-    /// Gives each walk that is over to `each`, with the page that its step saw last.
+    /// Passes each ended walk to `each`, with the last page that its step read.
     pub(crate) fn drain(&mut self, each: impl FnMut(Ended, &[u8])) {
         each!(self, session => session.drain(each));
     }

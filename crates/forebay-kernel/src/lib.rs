@@ -1,21 +1,24 @@
 //! Dependent reads inside the Linux kernel.
 //!
-//! A lookup in a tree reads a page, looks into it, and only then knows which page is next. [`forebay::Walk`] lets a program
-//! decide that where the read completes. A [`KernelWalk`] goes one step further: the decision is a small BPF program inside
-//! the kernel, so that a walk of six pages is one system call and not six.
+//! A lookup in a tree reads a page, searches it, and only then knows which page is next. With
+//! [`forebay::Walk`] a program makes that decision where the read completes. A [`KernelWalk`] goes one step
+//! further: the decision is a small BPF program inside the kernel. A walk of six pages is then one system
+//! call and not six.
 //!
-//! [`KernelWalk::open`] picks the best engine that works for a file here, and says which and why:
-//! - [`EngineKind::Module`]: the module `forebay_walk` (kernel 6.12 or later), which begins the next read below the file system.
-//!   Takes files on ext4 and XFS that nobody writes to, and pins them; needs root to open it.
-//! - [`EngineKind::BpfLoop`]: io_uring's own loop (kernel 7.1 or later). Needs CAP_BPF and CAP_PERFMON when it is opened; reads
-//!   are ordinary reads of the caller's own file, with its permissions.
+//! [`KernelWalk::open`] picks the best engine that works for a file here, and reports which one and why:
+//! - [`EngineKind::Module`]: the module `forebay_walk` (kernel 6.12 or later), which begins the next read
+//!   below the file system. Takes files on ext4 and XFS that no process writes to, and pins them; needs root
+//!   to open it.
+//! - [`EngineKind::BpfLoop`]: io_uring's own loop (kernel 7.1 or later). Needs CAP_BPF and CAP_PERFMON when
+//!   it is opened; reads are ordinary reads of the caller's own file, with its permissions.
 //! - [`EngineKind::Reactor`]: Forebay's reactor, everywhere.
 //!
-//! A [`Program`] has its step in both forms, and its results are the same on each. `docs/kernel-walks.md` tells what is
-//! possible where, what it needs and what it cannot do.
+//! A [`Program`] has its step in both forms, and its results are the same on each. `docs/kernel-walks.md`
+//! lists the possible engines for each environment, their requirements and their limits.
 //!
-//! The crate links libbpf, which needs libelf and zlib with their headers, `make` and a C compiler. The BPF objects are in
-//! the package as they were built (`scripts/build-kernel-bpf`), so that a build needs no clang.
+//! The crate links libbpf, which needs libelf and zlib with their headers, `make` and a C compiler. The
+//! package contains the BPF objects already built (`scripts/build-kernel-bpf`), so that a build needs no
+//! clang.
 #![cfg(target_os = "linux")]
 
 mod choice;

@@ -8,10 +8,10 @@ use libbpf_rs::{Link, MapCore, MapType, Object, ObjectBuilder, PrintLevel};
 
 use crate::rights;
 
-/// The section that the program's settings lie in (`struct loop_settings` of `kernel/bpf/loop.bpf.h`, `struct module_settings`
-/// of `kernel/bpf/module.bpf.h`).
+/// The section that contains the program's settings (`struct loop_settings` of `kernel/bpf/loop.bpf.h`,
+/// `struct module_settings` of `kernel/bpf/module.bpf.h`).
 const SETTINGS: &str = ".rodata.settings";
-/// Where in what is attached the descriptor stands that it is attached to.
+/// Offset, in the attached structure, of the descriptor that the program is attached to.
 const FD_AT: usize = 8;
 
 /// A program in the kernel, attached. Dropping it detaches it.
@@ -22,17 +22,19 @@ pub(crate) struct Loaded {
     _object: Object,
 }
 
-/// Loads `object` with its settings, and attaches it to what `fd` is: a ring, or a session of the module.
+/// Loads `object` with its settings, and attaches it to the object behind `fd`: a ring, or a session of the
+/// module.
 ///
 /// # Errors
-/// Why not, as a sentence without its full stop, with what the kernel's verifier said last.
+/// Why it failed, as a sentence without its full stop, with the last messages of the kernel's verifier.
 pub(crate) fn load(object: &[u8], settings: &[u8], fd: &impl AsRawFd) -> Result<Loaded, String> {
     listen(|| load_quietly(object, settings, fd.as_raw_fd()))
 }
 
 fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, String> {
     let failed = |what: &str, error: libbpf_rs::Error| format!("{what} ({error:#})");
-    // The reader of ELF files wants eight bytes' alignment, which a copy on the heap has in practice and not by promise.
+    // The reader of ELF files needs eight bytes' alignment. A copy on the heap has it in practice, and not by
+    // promise.
     let mut words = vec![0_u64; object.len().div_ceil(8)];
     for (word, bytes) in words.iter_mut().zip(object.chunks(8)) {
         let mut whole = [0; 8];
@@ -63,7 +65,7 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, Str
     }
     let mut object = open.load().map_err(|error| {
         let said = failed("the kernel refused the program", error);
-        // The number of EPERM, in the loader's words; what the verifier refuses has another one.
+        // The number of EPERM, as the loader prints it; a refusal of the verifier has another one.
         match (said.contains("os error 1)"), rights::missing()) {
             (false, _) => said,
             (true, Some(_)) => rights::with_missing(said),
@@ -86,7 +88,7 @@ fn load_quietly(object: &[u8], settings: &[u8], fd: RawFd) -> Result<Loaded, Str
     }
 }
 
-/// Lines of the loader's that are kept, from the end.
+/// Lines of the loader's messages that are kept, from the end.
 const LINES: usize = 6;
 
 thread_local! {
@@ -94,8 +96,8 @@ thread_local! {
 }
 static LOADING: Mutex<()> = Mutex::new(());
 
-/// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader has one place
-/// for who is told, for the whole process; another thread's messages of this time are lost.
+/// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader
+/// has one message callback for the whole process: messages of another thread during this time are lost.
 fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     HEARD.with_borrow_mut(Vec::clear);
@@ -111,7 +113,7 @@ fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// The end of what the verifier said, without the instructions that it had looked at.
+/// Returns the end of the verifier's log, without the instructions that it checked.
 fn verdict(heard: &[String]) -> String {
     let end = heard.iter().position(|line| line.starts_with("processed ")).unwrap_or(heard.len());
     let begin = heard.iter().position(|line| line.contains("BEGIN PROG LOAD LOG")).map_or(end, |at| at + 1);

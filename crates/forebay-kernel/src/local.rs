@@ -1,4 +1,4 @@
-//! Walks in the kernel for the one thread that holds them.
+//! Walks in the kernel for the one thread that owns them.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -12,44 +12,46 @@ use crate::options::{EngineKind, Options};
 use crate::program::{Program, Scratch};
 use crate::session::Session;
 
-/// Walks that the kernel runs for this thread, without a hand-over to another one: the thread begins some, and
-/// [`run`](Self::run) takes it into the kernel until some are over.
+/// Walks that the kernel runs for this thread, without a hand-over to another one. The thread begins some,
+/// and [`run`](Self::run) enters the kernel until some have ended.
 ///
-/// On [`EngineKind::BpfLoop`] this thread's other rings of io_uring's have one worker thread of each kind for what they may not
-/// wait for, as this one has, until it is dropped.
+/// On [`EngineKind::BpfLoop`] the thread's other io_uring rings are limited as well, until this is dropped:
+/// they have one worker thread of each kind, as this one has, for operations that may not wait.
 ///
-/// For programs that have a thread for their lookups. A [`KernelWalk`](crate::KernelWalk) is for all others, and falls back
-/// where nothing better is possible.
+/// For programs that have a thread for their lookups. A [`KernelWalk`](crate::KernelWalk) is for all others,
+/// and falls back where nothing better is possible.
 pub struct LocalWalk<P: Program> {
     program: Arc<P>,
     session: Inside,
     hops_max: u32,
 }
 
-/// A walk of a [`LocalWalk`] that is over.
+/// An ended walk of a [`LocalWalk`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Finished<T> {
-    /// The number that [`LocalWalk::begin`] gave it.
+    /// The number that [`LocalWalk::begin`] returned for it.
     pub number: u32,
-    /// Its result.
+    /// The walk's result.
     pub result: Result<T>,
 }
 
 impl<P: Program> LocalWalk<P> {
-    /// Walks on `file` by the best engine inside the kernel, up to `depth` of them at once: 1 to 64, rounded up to a power of
-    /// two. The file stays open for as long as this does; the module pins it, so that it cannot be written to.
+    /// Opens walks on `file` with the best engine inside the kernel, up to `depth` of them at once: 1 to 64,
+    /// rounded up to a power of two. The file stays open for as long as this does; the module pins it, so
+    /// that it cannot be written to.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with what is missing.
+    /// [`Error::Unavailable`] with the missing requirement.
     pub fn open(file: &impl AsFd, program: P, depth: u32) -> Result<LocalWalk<P>> {
         LocalWalk::open_with(file, program, Options { depth, ..Options::default() })
     }
 
-    /// The same with choices.
+    /// Opens walks like `open`, with choices.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] with what is missing, also when the reactor is asked for: that is not inside the kernel.
+    /// [`Error::Unavailable`] with the missing requirement, also when the reactor is requested: that is not
+    /// inside the kernel.
     pub fn open_with(file: &impl AsFd, program: P, options: Options) -> Result<LocalWalk<P>> {
         let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
         let mut refused = Vec::new();
@@ -65,16 +67,18 @@ impl<P: Program> LocalWalk<P> {
         }))
     }
 
-    /// Where walks run.
+    /// Returns the engine that runs the walks.
     pub fn engine(&self) -> EngineKind {
         self.session.kind()
     }
 
-    /// Walks that are begun from now on are on this file, which stays open until the next call of this or of
-    /// [`let_go`](Self::let_go). Costs a system call. Not with the module, which keeps to the file that it has pinned.
+    /// Directs walks that begin from now on to this file. It stays open until the next call of this or of
+    /// [`let_go`](Self::let_go). Costs a system call. Not possible with the module, which keeps to the file
+    /// that it has pinned.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while walks are under way, on [`EngineKind::Module`], and when the kernel refuses.
+    /// [`Error::Unavailable`] while walks are in flight, on [`EngineKind::Module`], and when the kernel
+    /// refuses.
     pub fn turn_to(&mut self, file: &impl AsFd) -> Result<()> {
         match self.session.turn_to(Some(file)) {
             true => Ok(()),
@@ -82,11 +86,11 @@ impl<P: Program> LocalWalk<P> {
         }
     }
 
-    /// Gives the file up, so that this keeps it open no longer: walks fail with `EBADF` until the next
+    /// Releases the file, so that this no longer keeps it open: walks fail with `EBADF` until the next
     /// [`turn_to`](Self::turn_to). Costs a system call.
     ///
     /// # Errors
-    /// As [`turn_to`](Self::turn_to).
+    /// Those of [`turn_to`](Self::turn_to).
     pub fn let_go(&mut self) -> Result<()> {
         match self.session.turn_to(None::<&std::fs::File>) {
             true => Ok(()),
@@ -104,24 +108,25 @@ impl<P: Program> LocalWalk<P> {
         })
     }
 
-    /// Puts a walk in line for the next [`run`](Self::run), and answers its number, which is below the depth and is free
-    /// again when the walk is over. `None`: as many as there can be are under way.
+    /// Queues a walk for the next [`run`](Self::run), and returns its number. The number is below the depth,
+    /// and is free again when the walk has ended. Returns `None` if as many walks as the depth allows are in
+    /// flight.
     pub fn begin(&mut self, args: &P::Args) -> Option<u32> {
         let mut scratch = Scratch::new();
         let root = self.program.begin(args, &mut scratch);
         self.session.begin(root, &scratch, self.hops_max)
     }
 
-    /// Walks under way.
+    /// Returns the number of walks in flight.
     pub fn under_way(&self) -> u32 {
         self.session.under_way()
     }
 
-    /// Runs walks until at least `stop_after` are over, or all that there are; each of these goes to `each`. A signal does not
-    /// end it.
+    /// Runs walks until at least `stop_after` have ended, or all there are; passes each ended walk to `each`.
+    /// A signal does not end it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: the engine is broken, and what is under way is lost.
+    /// [`Error::Unavailable`]: the engine is broken, and the walks in flight are lost.
     pub fn run(&mut self, stop_after: u32, mut each: impl FnMut(Finished<P::Output>)) -> Result<()> {
         let program = Arc::clone(&self.program);
         self.run_for_pages(stop_after, |ended, page| {
@@ -130,11 +135,11 @@ impl<P: Program> LocalWalk<P> {
         })
     }
 
-    /// As [`run`](Self::run), for who makes something of its own of a walk's scratch and of the page that its last step saw,
-    /// where it lies.
+    /// Runs walks like [`run`](Self::run), for callers that make a result of their own from a walk's scratch
+    /// and from the last page that its step read. Both are passed in place.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn run_for_pages(
         &mut self,
         stop_after: u32,
@@ -150,7 +155,8 @@ impl<P: Program> LocalWalk<P> {
         Ok(())
     }
 
-    /// Calls into the kernel so far, and runs of the loop's program in there, which the module does not count.
+    /// Returns the number of calls into the kernel so far, and of runs of the loop's program there. The
+    /// module does not count its runs.
     pub fn counts(&self) -> (u64, u64) {
         self.session.counts()
     }
@@ -166,11 +172,11 @@ impl<P: Program> fmt::Debug for LocalWalk<P> {
     }
 }
 
-/// Whether an engine is possible here: tries it, which takes some milliseconds. The module takes some files and not others,
-/// which this does not tell.
+/// Checks whether an engine is possible here, by trying it; this takes some milliseconds. The module takes
+/// some files and not others, which this does not check.
 ///
 /// # Errors
-/// What is missing, as a sentence without its full stop.
+/// The missing requirement, as a sentence without its full stop.
 pub fn probe(kind: EngineKind) -> std::result::Result<(), String> {
     const PROGRAM: crate::TreeLookup = crate::TreeLookup { node_bytes: 4096 };
     match kind {

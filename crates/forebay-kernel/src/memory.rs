@@ -5,25 +5,27 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A mapping of its own, zero at first. The kernel's side changes it while a system call runs, so that everything is read
-/// and written through atomics and copies, and no reference into it lives across a call.
+/// A mapping of its own, zero at first. The kernel's side changes it while a system call runs. Everything is
+/// therefore read and written through atomics and copies, and no reference into it lives across a call.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and what is in it is plain numbers.
+// SAFETY: the mapping belongs to this value alone, and its content is plain numbers.
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Maps private memory of `bytes`.
+    ///
     /// # Errors
     /// mmap failed.
     pub(crate) fn new(bytes: usize) -> io::Result<Memory> {
         Memory::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1)
     }
 
-    /// The memory that the module has for a session.
+    /// Maps the memory that the module has for a session.
     ///
     /// # Errors
     /// mmap failed.
@@ -54,7 +56,7 @@ impl Memory {
         self.bytes
     }
 
-    /// The word at `at`; 0 where there is none.
+    /// Returns the word at `at`; 0 where the mapping has none.
     pub(crate) fn u32(&self, at: usize) -> u32 {
         self.word(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
@@ -75,18 +77,18 @@ impl Memory {
         }
     }
 
-    /// Copies from `at` on; what the mapping does not have stays as it is.
+    /// Copies from `at` on into `bytes`; leaves `bytes` unchanged if the range is not all in the mapping.
     pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         if at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes) {
-            // SAFETY: the range lies in the mapping, and the two do not overlap. Nobody else writes to it now: the
-            // steps run inside of this thread's system calls, and reads of slots that are over have landed.
+            // SAFETY: the range lies in the mapping, and the two do not overlap. Nothing else writes to it
+            // now: the steps run inside this thread's system calls, and reads of ended slots have landed.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), bytes.as_mut_ptr(), bytes.len());
             }
         }
     }
 
-    /// Copies to `at`; what does not fit is left out as a whole.
+    /// Copies to `at`; copies nothing if not all of it fits.
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
         if at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes) {
             // SAFETY: as above, the other way round.
@@ -94,13 +96,13 @@ impl Memory {
         }
     }
 
-    /// Bytes of a page that no read is writing to.
+    /// Returns the bytes of a page that no read is writing to.
     pub(crate) fn page(&mut self, at: usize, bytes: usize) -> &[u8] {
         if at.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return &[];
         }
-        // SAFETY: the range lies in the mapping; the exclusive borrow keeps this thread out of the kernel, where alone
-        // reads begin, and the page's own read is over.
+        // SAFETY: the range lies in the mapping. The exclusive borrow keeps this thread out of the kernel,
+        // the only place where reads begin, and the page's own read has ended.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 
@@ -119,8 +121,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // What the kernel still reads into it after this lands in pages that it holds itself: they are registered, or the
-        // module's.
+        // Data of reads that the kernel still completes into it lands in pages that the kernel holds itself:
+        // they are registered, or the module's.
         // SAFETY: the mapping is this value's own, and nothing borrows from it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }

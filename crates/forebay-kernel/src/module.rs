@@ -14,20 +14,20 @@ use crate::program::{Program, Scratch};
 use crate::session::{empty, event, page};
 use crate::slot::{self, Ended};
 
-/// What the completion of the watched descriptor calls itself; walks have their slots' numbers.
+/// User data of the watched descriptor's completion; walks use their slots' numbers.
 const POKE: u64 = u64::MAX;
 
 /// Walks that the module runs, for one thread.
 pub(crate) struct ModuleSession {
     /// Only the thread that made the ring may enter it.
     _this_thread: PhantomData<*const ()>,
-    // In the order in which they must go: the program, the file, the memory, the ring.
+    // In the order in which they must be dropped: the program, the file, the memory, the ring.
     _loaded: Loaded,
     _device: Device,
     memory: Memory,
     ring: IoUring,
     poke: OwnedFd,
-    /// Completions that were taken off the ring: a slot, and what became of its command.
+    /// Completions taken off the ring: a slot, and the result of its command.
     taken: Vec<(u32, i32)>,
     is_poked: bool,
     is_polled: bool,
@@ -39,6 +39,8 @@ pub(crate) struct ModuleSession {
 }
 
 impl ModuleSession {
+    /// Opens a session of the module on `file`.
+    ///
     /// # Errors
     /// Why this engine is not possible here, as a sentence without its full stop.
     pub(crate) fn open<P: Program>(
@@ -58,7 +60,7 @@ impl ModuleSession {
         let bytes = (at::PAGES_AT + pages + at::PAGES_PAD).next_multiple_of(page());
         let memory = Memory::of_device(&device, bytes)
             .map_err(|error| format!("the module's memory cannot be mapped ({error})"))?;
-        // A command for each slot, and the watch.
+        // One command for each slot, and the watch.
         let ring = ring(shape.slots as u32 + 1, is_polled, &device)
             .map_err(|error| format!("there is no ring for the module ({error})"))?;
         let poke =
@@ -81,7 +83,8 @@ impl ModuleSession {
         })
     }
 
-    /// A copy of the descriptor that ends a [`run`](Self::run) of a session that watches it, when 1 is written to it.
+    /// Returns a copy of the wake-up descriptor. Writing 1 to it ends a [`run`](Self::run) of a session that
+    /// watches it.
     ///
     /// # Errors
     /// Too many descriptors.
@@ -89,13 +92,14 @@ impl ModuleSession {
         self.poke.try_clone()
     }
 
-    /// From the next run on the descriptor is watched. A ring that polls cannot wait for it; it comes back by itself, as soon as
-    /// a walk is over.
+    /// Has the descriptor watched from the next run on. A ring that polls cannot wait for it; such a run
+    /// returns by itself, as soon as a walk has ended.
     pub(crate) fn watch(&mut self) {
         if !self.is_polled {
             let fd = types::Fd(self.poke.as_raw_fd());
             let watch = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(POKE);
-            // SAFETY: the operation touches no memory. There is room: as many entries as slots, and one.
+            // SAFETY: the operation touches no memory. There is room: the queue has one entry more than
+            // slots.
             let _ = unsafe { self.ring.submission().push(&watch) };
         }
     }
@@ -112,7 +116,8 @@ impl ModuleSession {
         self.shape.slots
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). `None`: there is none.
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
+    /// free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         let number = *self.free.last()?;
         slot::fill(&self.memory, number, root, scratch, hops_max);
@@ -129,10 +134,10 @@ impl ModuleSession {
         Some(number)
     }
 
-    /// Runs walks until `stop_after` of them are over, or the descriptor was written to.
+    /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is of no use any more.
+    /// Why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         let wanted = stop_after.clamp(1, self.under_way.max(1)) as usize;
         while self.taken.len() < wanted && !self.is_poked {
@@ -152,7 +157,8 @@ impl ModuleSession {
         Ok(())
     }
 
-    /// Whether the descriptor was written to; it is emptied, and watched again from the next run on.
+    /// Returns whether the descriptor was written to. If so, empties it, and has it watched again from the
+    /// next run on.
     pub(crate) fn take_poke(&mut self) -> bool {
         if !self.is_poked {
             return false;
@@ -163,7 +169,7 @@ impl ModuleSession {
         true
     }
 
-    /// Gives each walk that is over to `each`, with the page that its step saw last.
+    /// Passes each ended walk to `each`, with the last page that its step read.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
         for (number, result) in self.taken.drain(..) {
             let ended = match result {
@@ -201,15 +207,15 @@ fn ring(entries: u32, is_polled: bool, device: &Device) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Whether the module is there and takes programs: tries both, which takes some milliseconds.
+/// Checks whether the module is loaded and accepts programs, by trying both; this takes some milliseconds.
 ///
 /// # Errors
-/// What is missing, as a sentence without its full stop.
+/// The missing requirement, as a sentence without its full stop.
 pub(crate) fn probe(program: &impl Program) -> Result<(), String> {
     load(program, &Device::open()?).map(|_| ())
 }
 
-/// Loads the program, and gives it to the session.
+/// Loads the program, and attaches it to the session.
 fn load(program: &impl Program, device: &Device) -> Result<Loaded, String> {
     let Some(object) = program.module_object() else {
         return Err(format!("the program {} has no form for the module", program.name()));

@@ -1,76 +1,80 @@
-//! What a walk inside the kernel runs.
+//! The program that a walk inside the kernel runs.
 
 use std::fmt;
 
 use crate::layout;
 
-/// A step function in every form in which an engine can run it, and what goes into a walk and comes out of it.
+/// A step function in every form that an engine can run, with the arguments and the result of a walk.
 ///
-/// The kernel runs the [`object`](Program::object), compiled from C; the reactor runs [`step`](Program::step). Both must
-/// give the same answers: the crate's conformance suite is what its own programs are held against.
+/// The kernel runs the [`object`](Program::object), compiled from C; the reactor runs
+/// [`step`](Program::step). Both must give the same results: the crate's conformance suite checks this for
+/// the crate's own programs.
 ///
 /// # Rules
-/// - Pages have one size, a power of two from 512 to 65,536 bytes, and lie at positions that direct reads of the file
-///   allow ([`File::alignment`](forebay::File::alignment)).
-/// - All that a walk knows lies in 256 bytes of [`Scratch`]: its arguments, what it keeps, its result.
-/// - A step believes nothing: the page may be damaged, and the file may have been written to.
+/// - Pages have one size, a power of two from 512 to 65,536 bytes, and lie at positions that direct reads of
+///   the file allow ([`File::alignment`](forebay::File::alignment)).
+/// - All state of a walk lies in 256 bytes of [`Scratch`]: its arguments, its state between steps, its
+///   result.
+/// - A step trusts nothing: the page may be damaged, and the file may have been written to.
 pub trait Program: Send + Sync + 'static {
-    /// What one walk is given.
+    /// The arguments of one walk.
     type Args: Send;
-    /// What it gives.
+    /// The result of one walk.
     type Output: Send + 'static;
 
-    /// The program's name, for messages.
+    /// Returns the program's name, for messages.
     fn name(&self) -> &'static str;
 
-    /// Bytes of a page.
+    /// Returns the bytes of a page.
     fn page_bytes(&self) -> u32;
 
-    /// Pages that one step may ask for at most, 1 to 16.
+    /// Returns the most pages that one step may request, 1 to 16.
     fn fan_out(&self) -> u32 {
         1
     }
 
-    /// The BPF object for io_uring's own loop, if there is one: the ELF file that `kernel/bpf/walk.bpf.h` makes of a step.
+    /// Returns the BPF object for io_uring's own loop, if there is one: the ELF file that
+    /// `kernel/bpf/walk.bpf.h` makes of a step.
     fn object(&self) -> Option<&[u8]>;
 
-    /// The BPF object for the module, if there is one: the same, with `FBW_MODULE` defined.
+    /// Returns the BPF object for the module, if there is one: the same, with `FBW_MODULE` defined.
     fn module_object(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Writes the arguments of a walk into its scratch, which is zero, and answers the position of its first page.
+    /// Writes the arguments of a walk into its scratch, which is zero, and returns the position of its first
+    /// page.
     fn begin(&self, args: &Self::Args, scratch: &mut Scratch) -> u64;
 
-    /// Looks at the page at `at`, and says what is next: what the object's step does, for the reactor.
+    /// Reads the page at `at`, and returns the next action. This is the object's step, for the reactor.
     fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next;
 
-    /// The result of a walk that is over; `page` is the one that its last step saw.
+    /// Returns the result of an ended walk; `page` is the last page that its step read.
     fn end(&self, scratch: &Scratch, page: &[u8]) -> Self::Output;
 }
 
-/// What a step answers.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Read these pages, 1 to [`fan_out`](Program::fan_out) of them; the step comes again with each, in any order.
+    /// Read these pages, 1 to [`fan_out`](Program::fan_out) of them; the step runs again with each, in any
+    /// order.
     Read(Positions),
-    /// The next of the pages that are coming already.
+    /// Wait for the next of the pages in flight.
     Wait,
-    /// The walk is over; its result is in the scratch.
+    /// The walk has ended; its result is in the scratch.
     Over,
     /// The walk has failed; the number is the program's own.
     Fail(u32),
 }
 
 impl Next {
-    /// One page.
+    /// Returns the request to read one page.
     pub fn read(position: u64) -> Next {
         Next::Read([position].into_iter().collect())
     }
 }
 
-/// Up to 16 positions, in bytes from the file's beginning. One that was given more remembers that it was, and fails the
-/// walk.
+/// Up to 16 positions, in bytes from the file's beginning. More than 16 are counted, and fail the walk.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Positions {
     places: [u64; layout::READS_MAX],
@@ -78,12 +82,12 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Those that there are, at most 16.
+    /// Returns the stored positions, at most 16.
     pub fn as_slice(&self) -> &[u64] {
         &self.places[..self.len.min(layout::READS_MAX)]
     }
 
-    /// How many were given; may be above 16.
+    /// Returns how many were passed; may be above 16.
     pub(crate) fn given(&self) -> usize {
         self.len
     }
@@ -108,33 +112,33 @@ impl fmt::Debug for Positions {
     }
 }
 
-/// 256 bytes of a walk, which every step of it sees and may change.
+/// The 256 bytes of a walk that each of its steps can read and change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct Scratch([u8; layout::SCRATCH_BYTES]);
 
 impl Scratch {
-    /// All zero.
+    /// Returns a scratch of zeros.
     pub const fn new() -> Scratch {
         Scratch([0; layout::SCRATCH_BYTES])
     }
 
-    /// All of it.
+    /// Returns all bytes.
     pub fn bytes(&self) -> &[u8; 256] {
         &self.0
     }
 
-    /// All of it, to write to.
+    /// Returns all bytes, to write to.
     pub fn bytes_mut(&mut self) -> &mut [u8; 256] {
         &mut self.0
     }
 
-    /// The number in the eight bytes from `at` on; 0 where the scratch has none.
+    /// Returns the number in the eight bytes from `at` on; 0 where the scratch has none.
     pub fn u64(&self, at: usize) -> u64 {
         self.0.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
     }
 
-    /// Puts a number into the eight bytes from `at` on; nothing happens where the scratch has none.
+    /// Stores a number in the eight bytes from `at` on; does nothing where the scratch has none.
     pub fn set_u64(&mut self, at: usize, word: u64) {
         if let Some(place) = self.0.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
             *place = word.to_le_bytes();

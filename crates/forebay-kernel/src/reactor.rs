@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::program::{Next, Program, Scratch};
 
-/// A walk that has not begun: what an engine needs to know of it.
+/// Arguments of a walk that has not begun, as each engine needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) root: u64,
@@ -22,7 +22,8 @@ pub(crate) struct Start {
 pub(crate) async fn walk<P: Program>(file: File, program: Arc<P>, start: Start) -> Result<P::Output> {
     let step = ProgramWalk {
         page_bytes: u64::from(program.page_bytes()),
-        // What the kernel would refuse for a direct read; the core would read the aligned range around it.
+        // Positions that the kernel would refuse for a direct read are refused here too; the core would read
+        // the aligned range around them.
         grain: u64::from(file.alignment().read_offset),
         program,
         scratch: start.scratch,
@@ -42,7 +43,7 @@ struct ProgramWalk<P> {
     scratch: Scratch,
     page_bytes: u64,
     grain: u64,
-    /// Pages to come.
+    /// Pages in flight.
     coming: usize,
     hops: u32,
 }
@@ -102,7 +103,7 @@ impl<P: Program> Walk for ProgramWalk<P> {
     }
 }
 
-/// What the kernel answers for a position that no file can have.
+/// Returns the kernel's error for a position that no file can have.
 fn past_everything(offset: u64, hop: u32) -> Error {
     Error::Io { offset, hop, source: io::Error::from_raw_os_error(libc::EINVAL) }
 }

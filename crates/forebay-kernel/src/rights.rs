@@ -1,13 +1,15 @@
-//! What the calling thread lacks to load a program, for errors: a refusal often comes before the kernel looks at the rights.
+//! Rights that the calling thread lacks to load a program, for error texts: the kernel often refuses for
+//! another reason before it checks the rights.
 
 use std::io;
 
-/// Bits of capabilities(7).
+/// Bit numbers of capabilities(7).
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// The capabilities that loading a program takes and this thread does not have. `None`: it has them, or they are not known.
+/// Returns the capabilities that loading a program needs and this thread does not have. Returns `None` if the
+/// thread has them, or they are unknown.
 pub(crate) fn missing() -> Option<&'static str> {
     lacking(effective().ok()?)
 }
@@ -22,7 +24,7 @@ fn lacking(effective: u64) -> Option<&'static str> {
     }
 }
 
-/// The sentence, behind the missing capabilities where there are some.
+/// Returns the sentence, preceded by the missing capabilities if there are some.
 pub(crate) fn with_missing(why: String) -> String {
     match missing() {
         Some(capabilities) => {
@@ -34,7 +36,7 @@ pub(crate) fn with_missing(why: String) -> String {
     }
 }
 
-/// What a refusal of registered memory means.
+/// Returns a text that explains why the kernel refused to register memory.
 pub(crate) fn of_locked_memory(error: &io::Error, bytes: usize) -> String {
     if error.raw_os_error() != Some(libc::ENOMEM) {
         return format!("the ring does not take the shared memory ({error})");
@@ -53,7 +55,7 @@ pub(crate) fn of_locked_memory(error: &io::Error, bytes: usize) -> String {
     )
 }
 
-/// The thread's effective capabilities, a bit each.
+/// Returns the thread's effective capabilities, a bit each.
 fn effective() -> io::Result<u64> {
     #[repr(C)]
     struct Header {
@@ -63,7 +65,7 @@ fn effective() -> io::Result<u64> {
     let mut header = Header { version: 0x2008_0522, pid: 0 };
     // Effective, permitted, inheritable; the lower 32 bits, then the upper ones.
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: the kernel reads the header, and fills two sets of three words, which is what there is.
+    // SAFETY: the kernel reads the header, and fills two sets of three words, which is the size of the array.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -32,7 +32,7 @@ const SQE_CQE_SKIP_SUCCESS: u8 = 1 << 6;
 const OFFSET_SQES: libc::off_t = 0x1000_0000;
 
 thread_local! {
-    /// Rings of this thread, and how many workers of each kind it might have before the first.
+    /// Rings of this thread, and the thread's limits of workers of each kind from before the first.
     static LIMITED: Cell<(usize, [u32; 2])> = const { Cell::new((0, [0; 2])) };
 }
 
@@ -109,12 +109,12 @@ struct RingRegistration {
 /// A ring that only the thread that made it may enter.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// Its number among the rings of a thread means nothing elsewhere.
+    /// Marks the ring as not sendable: its number among a thread's rings means nothing in another thread.
     _this_thread: PhantomData<*const ()>,
     fd: OwnedFd,
-    /// Its number among the thread's registered rings, where that worked.
+    /// The ring's number among the thread's registered rings, where registering worked.
     registered: Option<u32>,
-    /// It counts among those that limit the thread's workers.
+    /// This ring counts among those that limit the thread's workers.
     is_limiting: bool,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
@@ -124,8 +124,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// Sets the ring up, with `entries` submissions.
+    ///
     /// # Errors
-    /// This kernel has no such rings, or this program may have none.
+    /// This kernel has no such rings, or this program may not have one.
     pub(crate) fn new(entries: u32) -> io::Result<Ring> {
         let mut params = Params {
             cq_entries: entries * 2,
@@ -144,7 +146,7 @@ impl Ring {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let offsets = params.cq_offsets;
         Ok(Ring {
@@ -160,7 +162,7 @@ impl Ring {
         })
     }
 
-    /// Bytes of the ring's own memory that a program may look at.
+    /// Returns the bytes of the ring's own memory that a program may read.
     pub(crate) fn cq_bytes(&self) -> u32 {
         self.cqes_at + self.cq_entries * CQE_BYTES
     }
@@ -183,7 +185,8 @@ impl Ring {
         self.call(REGISTER_BUFFERS, (&raw const buffer).cast(), 1)?;
         let file = file.as_fd().as_raw_fd();
         self.call(REGISTER_FILES, (&raw const file).cast(), 1)?;
-        // Saves looking the descriptor up with each call; the thread may have too many already.
+        // Saves the lookup of the descriptor in each call; the thread may have too many registered rings
+        // already.
         let mut ring = RingRegistration { offset: u32::MAX, reserved: 0, fd: self.fd.as_raw_fd() as u64 };
         if self.call(REGISTER_RING_FDS, (&raw mut ring).cast(), 1).is_ok() {
             self.registered = Some(ring.offset);
@@ -191,10 +194,12 @@ impl Ring {
         Ok(())
     }
 
-    /// What a read may not wait for in the loop's program goes to a worker thread, and where there is none io_uring makes
-    /// one, there and then. A thread that runs a BPF program must not change processors, and the kernel (seen with 7.2) lets
-    /// a new thread inherit that: its scheduler warns when it moves it all the same. So a thread with such a ring has one
-    /// worker of a kind at most, and the one for files is made here: the last one stays for as long as the thread does.
+    /// Limits the thread's io_uring workers, and makes one. In the loop's program, io_uring passes a read
+    /// that may not wait to a worker thread, and makes a worker there and then if there is none. A thread
+    /// that runs a BPF program must not change processors, and the kernel (seen with 7.2) lets a new thread
+    /// inherit that: its scheduler warns when it moves the new thread all the same. So a thread with such a
+    /// ring has at most one worker of a kind, and the worker for files is made here: the last worker stays
+    /// for as long as the thread does.
     ///
     /// # Errors
     /// The kernel refuses, or there is no room for a mapping or a thread.
@@ -209,7 +214,7 @@ impl Ring {
         self.make_worker()
     }
 
-    /// Has a worker do nothing, before there is a program.
+    /// Has a worker do a no-op, before there is a program.
     fn make_worker(&self) -> io::Result<()> {
         let bytes = self.sq_entries as usize * SQE_BYTES;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
@@ -220,18 +225,18 @@ impl Ring {
         if entries == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the first entry lies in the mapping, which nobody else has; all zeros it is a no-op.
+        // SAFETY: the first entry lies in the mapping, which nothing else uses; an entry of zeros is a no-op.
         unsafe {
             entries.cast::<u8>().write_bytes(0, SQE_BYTES);
             entries.cast::<u8>().add(SQE_FLAGS_AT).write(SQE_ASYNC | SQE_CQE_SKIP_SUCCESS);
         }
         let submitted = self.enter(1);
-        // SAFETY: the mapping made above, of which nothing is used any more.
+        // SAFETY: the mapping made above, which is no longer in use.
         unsafe { libc::munmap(entries, bytes) };
         submitted
     }
 
-    /// Makes another file file 0, or none. What is in flight goes on with the one before.
+    /// Makes another file file 0, or none. Operations in flight continue with the file before.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -241,7 +246,7 @@ impl Ring {
         self.call(REGISTER_FILES_UPDATE, (&raw const update).cast(), 1)
     }
 
-    /// Runs the loop until its program says stop.
+    /// Runs the loop until its program stops it.
     ///
     /// # Errors
     /// A signal ended it ([`Interrupted`](io::ErrorKind::Interrupted): run it again), or the program is gone.
@@ -262,7 +267,7 @@ impl Ring {
 
     fn call(&self, what: u32, argument: *const libc::c_void, count: u32) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
-        // SAFETY: each caller gives the structure that the operation reads, or writes its answer to.
+        // SAFETY: each caller passes the structure that the operation reads, or writes its result to.
         let answer = unsafe { libc::syscall(libc::SYS_io_uring_register, fd, what, argument, count) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -284,7 +289,7 @@ impl Drop for Ring {
             }
         }
         if let Some(number) = self.registered {
-            // Otherwise the thread's table would keep the ring alive.
+            // Without this the thread's table would keep the ring alive.
             let ring = RingRegistration { offset: number, reserved: 0, fd: 0 };
             let _ = self.call(UNREGISTER_RING_FDS, (&raw const ring).cast(), 1);
         }

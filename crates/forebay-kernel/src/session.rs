@@ -14,7 +14,7 @@ use crate::slot::{self, Ended};
 /// Walks that io_uring's own loop runs, for one thread.
 #[derive(Debug)]
 pub(crate) struct Session {
-    // In the order in which they must go: the program, the ring, what the ring looks at.
+    // In the order in which they must be dropped: the program, the ring, the memory that the ring uses.
     _loaded: Loaded,
     ring: Ring,
     memory: Memory,
@@ -28,7 +28,7 @@ pub(crate) struct Session {
     pub(crate) enters: u64,
 }
 
-/// What the program is told when it is loaded.
+/// Settings that the program is loaded with.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     memory_bytes: u32,
@@ -62,6 +62,8 @@ impl Settings {
 }
 
 impl Session {
+    /// Opens a session of the loop engine on `file`.
+    ///
     /// # Errors
     /// Why this engine is not possible here, as a sentence without its full stop.
     pub(crate) fn open<P: Program>(program: &P, file: &impl AsFd, depth: u32) -> Result<Session, String> {
@@ -75,7 +77,7 @@ impl Session {
         let memory =
             Memory::new((at::PAGES_AT + reads * page_bytes + at::PAGES_PAD).next_multiple_of(page()))
                 .map_err(|error| format!("there is no memory for the pages ({error})"))?;
-        // As many submissions as pages, the watch, and room for one walk's reads beside.
+        // One submission for each page, one for the watch, and room for one walk's reads besides.
         let entries = (reads + at::READS_MAX + 1).next_power_of_two();
         let mut ring = Ring::new(entries as u32).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM) => rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())),
@@ -83,7 +85,7 @@ impl Session {
                 "this kernel has no ring that a BPF program could run ({error}): it takes 7.1 or later"
             ),
         })?;
-        // The memory counts twice: as what the program sees, and as what reads land in.
+        // The memory counts twice against the limit: as memory of the program, and as the buffer of reads.
         ring.register(&memory, file)
             .map_err(|error| rights::with_missing(rights::of_locked_memory(&error, 2 * memory.len())))?;
         ring.limit_workers().map_err(|error| {
@@ -123,7 +125,8 @@ impl Session {
         })
     }
 
-    /// A copy of the descriptor that ends a [`run`](Self::run) of a session that watches it, when 1 is written to it.
+    /// Returns a copy of the wake-up descriptor. Writing 1 to it ends a [`run`](Self::run) of a session that
+    /// watches it.
     ///
     /// # Errors
     /// Too many descriptors.
@@ -131,7 +134,7 @@ impl Session {
         self.poke.try_clone()
     }
 
-    /// From the next run on the descriptor is watched.
+    /// Has the descriptor watched from the next run on.
     pub(crate) fn watch(&mut self) {
         self.memory.set_u32(at::CONTROL_ARM_POKE, 1);
     }
@@ -148,18 +151,20 @@ impl Session {
         self.slots
     }
 
-    /// Times that the program ran, and walks begun: for tests and figures.
+    /// Returns the runs of the program so far: for tests and figures.
     pub(crate) fn steps(&self) -> u64 {
         self.memory.u64(at::CONTROL_STEPS)
     }
 
-    /// From now on walks are on this file, or on none. `false`: some are under way, or the kernel refuses.
+    /// Directs walks that begin from now on to this file, or to none. Returns `false` if walks are in flight,
+    /// or the kernel refuses.
     pub(crate) fn turn_to(&mut self, file: Option<&impl AsFd>) -> bool {
         let fd = file.map(|file| file.as_fd().as_raw_fd());
         self.under_way == 0 && self.ring.set_file(fd).is_ok()
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). `None`: there is none.
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
+    /// free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         let number = self.free.pop()?;
         slot::fill(&self.memory, number, root, scratch, hops_max);
@@ -176,10 +181,10 @@ impl Session {
         Some(number)
     }
 
-    /// Runs walks until `stop_after` of them are over, or the descriptor was written to.
+    /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is of no use any more.
+    /// Why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         self.memory.set_u32(at::CONTROL_STOP_AFTER, stop_after.max(1));
         let steps = self.steps();
@@ -192,7 +197,7 @@ impl Session {
             }
         }
         match self.memory.u32(at::CONTROL_BROKEN) as usize {
-            // A ring without its program returns at once, and says nothing against it.
+            // A ring without its program returns at once, and without an error.
             0 if self.steps() == steps => Err("the program was detached from its ring".to_owned()),
             0 => Ok(()),
             at::BROKEN_MEMORY => Err("the ring's memory is smaller than it was said to be".to_owned()),
@@ -201,7 +206,8 @@ impl Session {
         }
     }
 
-    /// Whether the descriptor was written to; it is emptied, and watched again from the next run on.
+    /// Returns whether the descriptor was written to. If so, empties it, and has it watched again from the
+    /// next run on.
     pub(crate) fn take_poke(&mut self) -> bool {
         if self.memory.u32(at::CONTROL_POKED) == 0 {
             return false;
@@ -212,7 +218,7 @@ impl Session {
         true
     }
 
-    /// Gives each walk that is over to `each`, with the page that its step saw last.
+    /// Passes each ended walk to `each`, with the last page that its step read.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
         let over = self.memory.u32(at::CONTROL_DONE_COUNT).min(at::SLOTS_MAX as u32);
         for index in 0..over as usize {
@@ -232,14 +238,15 @@ impl Session {
     }
 }
 
-/// Whether a read of the file answers that it would have to wait. What cannot say so, io_uring reads by a worker thread, and a
-/// thread with a loop has one of them ([`Ring`]).
+/// Checks whether a read of the file can report that it would have to wait. io_uring reads other files by a
+/// worker thread, and a thread with a loop has one such worker ([`Ring`]).
 fn may_say_no(file: &impl AsFd, memory: &Memory, page_bytes: usize) -> bool {
     let page = libc::iovec {
         iov_base: (memory.address() + at::PAGES_AT as u64) as *mut libc::c_void,
         iov_len: page_bytes.min(memory.len() - at::PAGES_AT),
     };
-    // SAFETY: the kernel writes at most a page, to memory of ours that has room for it and that nobody looks at yet.
+    // SAFETY: the kernel writes at most a page, to our memory, which has room for it and which nothing reads
+    // yet.
     let answer = unsafe { libc::preadv2(file.as_fd().as_raw_fd(), &raw const page, 1, 0, libc::RWF_NOWAIT) };
     answer >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
 }
@@ -255,7 +262,7 @@ pub(crate) fn event() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, and nobody else has it.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -266,9 +273,10 @@ pub(crate) fn poke(fd: &impl AsFd) {
     unsafe { libc::write(fd.as_fd().as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Reads what was written to a descriptor that is readable.
+/// Empties a descriptor that is readable.
 pub(crate) fn empty(fd: &OwnedFd) {
     let mut count = [0_u8; 8];
-    // SAFETY: the kernel writes eight bytes to a buffer of eight. It was told to be readable, so this does not wait.
+    // SAFETY: the kernel writes eight bytes to a buffer of eight. The descriptor was reported as readable, so
+    // this does not wait.
     unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
 }

@@ -1,4 +1,4 @@
-//! A walk's slot in the shared memory, which all engines inside the kernel lay out alike.
+//! A walk's slot in the shared memory, with the same layout for all engines inside the kernel.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use crate::layout as at;
 use crate::memory::Memory;
 use crate::program::Scratch;
 
-/// How a walk ended.
+/// The end of a walk: its slot and its outcome.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) slot: u32,
-    /// What its step left, or why there is nothing.
+    /// The scratch that its step left, or the error.
     pub(crate) outcome: Result<Scratch, Error>,
 }
 
-/// Where the slot begins.
+/// Returns the offset of the slot.
 pub(crate) fn place(slot: u32) -> usize {
     at::SLOTS_AT + slot as usize * at::SLOT_BYTES
 }
 
-/// Puts a walk's arguments in.
+/// Writes a walk's arguments into its slot.
 pub(crate) fn fill(memory: &Memory, number: u32, root: u64, scratch: &Scratch, hops_max: u32) {
     let slot = place(number);
     memory.set_u32(slot + at::SLOT_HOPS_MAX, hops_max);
@@ -28,7 +28,7 @@ pub(crate) fn fill(memory: &Memory, number: u32, root: u64, scratch: &Scratch, h
     memory.copy_in(slot + at::SLOT_SCRATCH, scratch.bytes());
 }
 
-/// Takes its result out, or why there is none.
+/// Reads an ended walk's result, or its error, out of its slot.
 pub(crate) fn ended(memory: &Memory, number: u32) -> Ended {
     let slot = place(number);
     let code = memory.u32(slot + at::SLOT_CODE);
@@ -51,7 +51,7 @@ pub(crate) fn ended(memory: &Memory, number: u32) -> Ended {
     Ended { slot: number, outcome }
 }
 
-/// The end of a walk that the module did not begin, or did not go on with.
+/// Returns the end of a walk that the module did not begin or did not continue.
 pub(crate) fn refused(memory: &Memory, number: u32, errno: i32) -> Ended {
     let offset = memory.u64(place(number) + at::SLOT_AT);
     let source = io::Error::from_raw_os_error(errno);

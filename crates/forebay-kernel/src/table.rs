@@ -1,18 +1,21 @@
-//! Programs for the tables of `forebay-kv`: [`TableDescent`] goes from an inner node to the leaf in which a key is, if it is anywhere.
+//! Programs for the tables of `forebay-kv`: [`TableDescent`] descends from an inner node to the only leaf
+//! that can contain a key.
 //!
-//! Nodes of one unit (4,096 bytes) are walked; a larger one ends the walk with [`TABLE_LARGER`], and is read another way. The
-//! kernel checks what a node calls itself (table, place, level, length) and every place in it, and no checksum: an inner
-//! node that rotted may lead to the wrong leaf. Whoever gets the leaf checks its checksum, and that the key lies between its
-//! first and its last; if not, a descent that checks every node decides.
+//! The walk reads nodes of one unit (4,096 bytes). A larger node ends the walk with [`TABLE_LARGER`], and is
+//! read another way. The kernel checks a node's own header (table, place, level, length) and every place in
+//! it, and no checksum: an inner node that rotted may lead to the wrong leaf. The caller that receives the
+//! leaf checks its checksum, and that the key lies between its first and its last; if not, a descent that
+//! checks every node decides.
 
 use std::cmp::Ordering;
 
 use crate::layout as at;
 use crate::program::{Next, Program, Scratch};
 
-/// Why a [`TableDescent`] fails: a node is not the one that belongs there, or a place in it cannot be right.
+/// The code of a [`TableDescent`] that fails: a node is not the one that belongs there, or a place in it
+/// cannot be right.
 pub const TABLE_DAMAGED: u32 = at::TABLE_DAMAGED as u32;
-/// Why a [`TableDescent`] ends: the next node has more than one unit.
+/// The code of a [`TableDescent`] that ends because the next node has more than one unit.
 pub const TABLE_LARGER: u32 = at::TABLE_LARGER as u32;
 /// The longest key that a [`TableDescent`] takes, in bytes; for a longer one it fails with [`TABLE_DAMAGED`].
 pub const TABLE_KEY_BYTES_MAX: usize = at::DESCENT_KEY_MAX;
@@ -21,12 +24,12 @@ pub const TABLE_KEY_BYTES_MAX: usize = at::DESCENT_KEY_MAX;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableDescent;
 
-/// What a [`TableDescent`] is given.
+/// Arguments of a [`TableDescent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descent {
     /// The table's number.
     pub table: u32,
-    /// The place of the node where it begins, in units of 4,096 bytes.
+    /// The place of the node where the descent begins, in units of 4,096 bytes.
     pub position: u32,
     /// The level of that node; 0 for a leaf.
     pub level: u8,
@@ -34,10 +37,10 @@ pub struct Descent {
     pub key: Vec<u8>,
 }
 
-/// What it finds: a leaf as it was read, its checksum not looked at.
+/// The result of a descent: a leaf as read from the file, its checksum not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its bytes, 4,096 of them.
+    /// The leaf's 4,096 bytes.
     pub bytes: Box<[u8]>,
 }
 
@@ -95,7 +98,7 @@ impl Program for TableDescent {
     }
 }
 
-/// Where a search ends.
+/// The position of a search's end relative to the key.
 #[derive(Clone, Copy)]
 pub(crate) enum Limit {
     /// Before the key.
@@ -104,11 +107,13 @@ pub(crate) enum Limit {
     Same,
 }
 
-/// A node of one unit. Places outside of it wrap around, as they do in the kernel, and are found out afterwards.
+/// A node of one unit. Places outside of it wrap around, as they do in the kernel, and are detected
+/// afterwards.
 pub(crate) struct Node<'a>(&'a [u8; at::TABLE_UNIT]);
 
 impl Node<'_> {
-    /// `None`: it is not the node of this table and level that belongs to `position`.
+    /// Returns the node; `None` if the page is not the node of this table and level that belongs to
+    /// `position`.
     pub(crate) fn of(page: &[u8], position: u64, table: u64, level: u64) -> Option<Node<'_>> {
         let node = Node(page.first_chunk()?);
         let belongs = u64::from(node.word(at::TABLE_TABLE_AT)) == table
@@ -130,12 +135,12 @@ impl Node<'_> {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.byte(place + byte)))
     }
 
-    /// Where the records end, and where the first one begins.
+    /// Returns the end of the records, and the beginning of the first one.
     fn ends(&self) -> (usize, usize) {
         (self.short(at::TABLE_END_AT), self.short(at::TABLE_SLOTS_AT))
     }
 
-    /// How many records it has; `None`: a place cannot be right.
+    /// Returns the number of records; `None` if a place cannot be right.
     pub(crate) fn records(&self) -> Option<usize> {
         let count = self.short(at::TABLE_COUNT_AT);
         let (end, first) = self.ends();
@@ -143,7 +148,7 @@ impl Node<'_> {
         (count > 0 && end <= at::TABLE_UNIT && first <= end && first >= prefix_at).then_some(count)
     }
 
-    /// Where a record's child lies, in bytes. The error is why a walk fails.
+    /// Returns the position of a record's child, in bytes. The error is the code that the walk fails with.
     pub(crate) fn child(&self, record: usize, count: usize) -> Result<u64, u32> {
         let (end, first) = self.ends();
         let slot = at::TABLE_SLOTS_AT + record * at::TABLE_SLOT_BYTES;
@@ -161,7 +166,8 @@ impl Node<'_> {
         }
     }
 
-    /// How many keys of a node whose [`records`](Self::records) were looked at are before the limit.
+    /// Returns how many keys of the node are before the limit. The node's [`records`](Self::records) must
+    /// have been checked.
     pub(crate) fn below(&self, key: &[u8], limit: Limit) -> usize {
         let count = self.short(at::TABLE_COUNT_AT);
         let (end, first) = self.ends();
@@ -187,7 +193,7 @@ impl Node<'_> {
         low
     }
 
-    /// The `len` bytes from `place` on against `key`.
+    /// Compares the `len` bytes from `place` on with `key`.
     fn compare(&self, place: usize, len: usize, key: &[u8]) -> Ordering {
         (place..place + len).map(|place| self.byte(place)).cmp(key.iter().copied())
     }

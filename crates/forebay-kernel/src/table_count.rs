@@ -8,38 +8,39 @@ use crate::table::{Limit, Node, TABLE_DAMAGED};
 /// [`TABLE_DAMAGED`](crate::TABLE_DAMAGED).
 pub const TABLE_RANGE_KEY_BYTES_MAX: usize = at::RANGE_KEY_MAX;
 
-/// Counts the records of a table of `forebay-kv` whose keys lie in a range, over up to 16 leaves that are read at once, all under the
-/// node of level 1 where the range begins.
+/// Counts the records of a table of `forebay-kv` whose keys lie in a range, over up to 16 leaves that are
+/// read at once, all under the node of level 1 where the range begins.
 ///
-/// Checks what [`TableDescent`](crate::TableDescent) checks, and fails as it does. Counts what the leaves say: a deletion
-/// is a record, and no checksum is looked at.
+/// Checks the same fields as [`TableDescent`](crate::TableDescent), and fails as it does. Counts the leaves'
+/// records as they are: a deletion is a record, and no checksum is checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableCount;
 
-/// What a [`TableCount`] is given.
+/// Arguments of a [`TableCount`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRange {
     /// The table's number.
     pub table: u32,
-    /// The place of the node where it begins, in units of 4,096 bytes.
+    /// The place of the node where the count begins, in units of 4,096 bytes.
     pub position: u32,
     /// The level of that node; 0 for a leaf.
     pub level: u8,
-    /// The least key that counts, at most [`TABLE_RANGE_KEY_BYTES_MAX`] bytes.
+    /// The inclusive lower bound of the keys, at most [`TABLE_RANGE_KEY_BYTES_MAX`] bytes.
     pub low: Vec<u8>,
-    /// The key that all keys which count are below, at most as long.
+    /// The exclusive upper bound of the keys, at most as long.
     pub high: Vec<u8>,
 }
 
-/// What it finds.
+/// The result of a [`TableCount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableCounted {
-    /// Records whose keys lie in the range, in the leaves that were looked at.
+    /// Records whose keys lie in the range, in the leaves read.
     pub found: u64,
-    /// Leaves that were looked at.
+    /// Leaves read.
     pub leaves: u64,
-    /// The range ends within these leaves. Otherwise there may be more behind them, in leaves that were not looked at.
+    /// The range ends within these leaves. Otherwise there may be more records behind them, in leaves that
+    /// were not read.
     pub is_whole: bool,
 }
 
@@ -94,7 +95,8 @@ impl Program for TableCount {
         let (Some(node), Some(records), Some(low), Some(high)) = (node, records, low, high) else {
             return Next::Fail(TABLE_DAMAGED);
         };
-        // In an inner node from the last separator that is not above the beginning on: what is below the first is in no leaf.
+        // In an inner node, start at the last separator that is not above the beginning: keys below the first
+        // separator are in no leaf.
         let first = node.below(low, if level == 0 { Limit::Before } else { Limit::Same });
         let last = node.below(high, Limit::Before);
         let add = |scratch: &mut Scratch, place, more| scratch.set_u64(place, scratch.u64(place) + more);

@@ -1,10 +1,11 @@
-//! Programs for the tree of `forebay measure walk`: nodes of 512 or 4,096 bytes, each with a header of 24 bytes and sorted
-//! records of two words, a separator and what it leads to. `kernel/include/forebay_walk.h` has the places.
+//! Programs for the tree of `forebay measure walk`: nodes of 512 or 4,096 bytes, each with a header of 24
+//! bytes and sorted records of two words, a separator and a child or value. `kernel/include/forebay_walk.h`
+//! has the places.
 
 use crate::layout as at;
 use crate::program::{Next, Positions, Program, Scratch};
 
-/// Why a tree's program fails: a page is not the node that belongs there.
+/// The code of a tree's program that fails: a page is not the node that belongs there.
 pub const TREE_DAMAGED: u32 = at::TREE_DAMAGED as u32;
 
 /// One lookup, from a node down to a leaf's value.
@@ -14,14 +15,14 @@ pub struct TreeLookup {
     pub node_bytes: u32,
 }
 
-/// What [`TreeLookup`] is given.
+/// Arguments of a [`TreeLookup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// The position of the node where it begins, bytes.
+    /// The position of the node where the lookup begins, bytes.
     pub root: u64,
     /// The level of that node; leaves are of level 0. Each node on the way must be one level below the one before it.
     pub level: u16,
-    /// What is looked up.
+    /// The key to look up.
     pub key: u64,
 }
 
@@ -68,35 +69,36 @@ impl Program for TreeLookup {
     }
 }
 
-/// Counts separators of leaves in a range: down to level 1 as a lookup, from there to up to 16 leaves at once.
+/// Counts separators of leaves in a range: descends to level 1 like a lookup, and reads up to 16 leaves from
+/// there at once.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeCount {
     /// Bytes of a node.
     pub node_bytes: u32,
 }
 
-/// What [`TreeCount`] is given.
+/// Arguments of a [`TreeCount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The position of the node where it begins, bytes: of level 1 or above, or the one leaf to look at.
+    /// The position of the node where the count begins, bytes: of level 1 or above, or the one leaf to read.
     pub root: u64,
     /// The level of that node. Each node on the way must be one level below the one before it.
     pub level: u16,
-    /// Names the way down to level 1.
+    /// The key that determines the way down to level 1.
     pub key: u64,
-    /// The least separator that counts.
+    /// The least separator to count.
     pub low: u64,
-    /// The greatest one.
+    /// The greatest separator to count.
     pub high: u64,
 }
 
-/// What [`TreeCount`] finds.
+/// The result of a [`TreeCount`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counted {
     /// Separators in the range.
     pub found: u64,
-    /// Leaves that were looked at, at most 16.
+    /// Leaves read, at most 16.
     pub leaves: u64,
 }
 
@@ -168,7 +170,7 @@ impl Program for TreeCount {
     }
 }
 
-/// A node whose header was looked at.
+/// A node whose header was checked.
 struct Node<'a> {
     bytes: &'a [u8],
     level: u16,
@@ -176,8 +178,8 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// `None`: it is not the node that belongs to `position`, or not of that level. What an inner node leads to is no value,
-    /// whatever a damaged level says.
+    /// Returns the node; `None` if the page is not the node that belongs to `position`, or not of that level.
+    /// A child of an inner node is never taken for a value, whatever level a damaged node states.
     fn of(bytes: &[u8], position: u64, level: u64) -> Option<Node<'_>> {
         let short = |place: usize| bytes.get(place..)?.first_chunk().map(|word| u16::from_le_bytes(*word));
         let magic = bytes.get(at::TREE_MAGIC_AT..)?.first_chunk().map(|word| u32::from_le_bytes(*word))?;
@@ -206,7 +208,7 @@ impl Node<'_> {
         self.word(at::TREE_RECORDS_AT + record * at::TREE_RECORD_BYTES + 8)
     }
 
-    /// How many records have a separator that is not above `wanted`.
+    /// Returns how many records have a separator that is not above `wanted`.
     fn not_above(&self, wanted: u64) -> usize {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -216,14 +218,14 @@ impl Node<'_> {
         low
     }
 
-    /// The record that leads to where `key` is; the first one is for everything below.
+    /// Returns the record that leads to the place of `key`; the first record covers everything below.
     fn record_for(&self, key: u64) -> usize {
         let wanted = mix(key.wrapping_add(u64::from(self.level) + 1));
         self.not_above(wanted).saturating_sub(1)
     }
 }
 
-/// The first number of SplitMix64 with this seed.
+/// Returns the first number of SplitMix64 with this seed.
 fn mix(seed: u64) -> u64 {
     let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What programs hold: walks on a file, on the best engine that works here.
+//! The handle of a program: walks on a file, on the best engine that works here.
 
 use std::fmt;
 use std::future::Future;
@@ -20,9 +20,9 @@ use crate::worker::{Lost, Outcome, Worker};
 
 /// Walks of one program on one file, inside the kernel where that is possible.
 ///
-/// The engine is chosen once, when this is opened; [`engine`](Self::engine) tells which, [`why`](Self::why) why. Results are the
-/// same on all of them. When an engine breaks, walks go on in the reactor, those under way from their beginning, and
-/// [`stats`](Self::stats) counts them.
+/// The engine is chosen once, when this is opened; [`engine`](Self::engine) returns it, [`why`](Self::why)
+/// the reason. Results are the same on all engines. When an engine breaks, walks continue in the reactor,
+/// those in flight from their beginning, and [`stats`](Self::stats) counts them.
 pub struct KernelWalk<P: Program> {
     program: Arc<P>,
     file: File,
@@ -39,8 +39,9 @@ struct Counts {
 }
 
 impl<P: Program> KernelWalk<P> {
-    /// Chooses the best engine that works for this file and program here. Takes some milliseconds: engines are tried. Where
-    /// that is the reactor, [`Engine::health`] has the reason as well, under `"kernel walks"`.
+    /// Chooses the best engine that works for this file and program here. Takes some milliseconds, because it
+    /// tries engines. Where that is the reactor, [`Engine::health`] has the reason as well, under
+    /// `"kernel walks"`.
     ///
     /// # Errors
     /// The program's pages cannot be right.
@@ -48,10 +49,10 @@ impl<P: Program> KernelWalk<P> {
         KernelWalk::open_with(engine, file, program, Options::default())
     }
 
-    /// The same with choices.
+    /// Opens walks like `open`, with choices.
     ///
     /// # Errors
-    /// The program's pages cannot be right, or the engine that was asked for does not work here
+    /// The program's pages cannot be right, or the engine that the caller requested does not work here
     /// ([`Error::Unavailable`]).
     pub fn open_with(engine: &Engine, file: &File, program: P, options: Options) -> Result<KernelWalk<P>> {
         choice::check(&program, file)?;
@@ -64,7 +65,7 @@ impl<P: Program> KernelWalk<P> {
         Ok(KernelWalk { program, file: file.clone(), worker, why, hops_max, counts: Arc::default() })
     }
 
-    /// Where walks run.
+    /// Returns the engine that runs the walks.
     pub fn engine(&self) -> EngineKind {
         match &self.worker {
             Some(worker) if !worker.is_broken() => worker.kind,
@@ -72,12 +73,12 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Why they run there: a sentence without its full stop, about the time of opening.
+    /// Returns the reason for the engine: a sentence without its full stop, as of the time of opening.
     pub fn why(&self) -> &str {
         &self.why
     }
 
-    /// What became of the walks so far.
+    /// Returns the counters of walks so far.
     pub fn stats(&self) -> KernelStats {
         let (enters, steps) = self.worker.as_ref().map_or((0, 0), Worker::counts);
         KernelStats {
@@ -88,7 +89,8 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// One walk, which begins at once. Dropping the future leaves it to end unseen.
+    /// Begins one walk: inside the kernel at once, in the reactor when the future is first polled. If the
+    /// future is dropped, a walk inside the kernel still runs to its end, and its result is dropped.
     pub fn walk(&self, args: &P::Args) -> Walking<P> {
         let start = self.start(args);
         self.counts.walks.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +100,7 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Many walks with one message; answers their results in order.
+    /// Begins many walks with one message; the future resolves with their results in order.
     pub fn walk_many(&self, args: &[P::Args]) -> WalkingMany<P> {
         let starts: Vec<Start> = args.iter().map(|args| self.start(args)).collect();
         self.counts.walks.fetch_add(starts.len() as u64, Ordering::Relaxed);
@@ -121,8 +123,9 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Ends it, and waits until the kernel has let the file go: the module keeps it as it is until then. Walks that are not
-    /// over answer [`Error::Closed`]. Dropping does the same without waiting.
+    /// Ends the walks, and waits until the kernel has released the file: the module keeps the file unchanged
+    /// until then. Walks that have not ended resolve with [`Error::Closed`]. Dropping does the same without
+    /// waiting.
     pub fn close(mut self) {
         if let Some(worker) = self.worker.take() {
             worker.close();
@@ -156,7 +159,7 @@ impl<P: Program> fmt::Debug for KernelWalk<P> {
     }
 }
 
-/// A walk under way; see [`KernelWalk::walk`].
+/// A walk in flight; see [`KernelWalk::walk`].
 #[must_use = "the result is in the future"]
 pub struct Walking<P: Program> {
     stage: Stage<P::Output>,
@@ -172,7 +175,7 @@ enum Stage<T> {
 }
 
 impl<P: Program> Walking<P> {
-    /// Blocks the calling thread until the walk is over.
+    /// Blocks the calling thread until the walk has ended, and returns its result.
     ///
     /// # Errors
     /// As when awaited; [`Error::WaitOnShard`] on a shard's thread.
@@ -215,23 +218,23 @@ impl<P: Program> fmt::Debug for Walking<P> {
     }
 }
 
-/// Many walks under way; see [`KernelWalk::walk_many`].
+/// Walks in flight; see [`KernelWalk::walk_many`].
 #[must_use = "the results are in the future"]
 pub struct WalkingMany<P: Program> {
     walks: Vec<Walking<P>>,
-    /// Of each walk that was seen to be over.
+    /// The result of each walk that a poll found ended.
     results: Vec<Option<Result<P::Output>>>,
-    /// All walks from here on are over.
+    /// All walks from this index on have ended.
     left: usize,
-    /// Those that run in the reactor have begun.
+    /// The walks that run in the reactor have begun.
     has_begun: bool,
 }
 
 impl<P: Program> WalkingMany<P> {
-    /// Blocks the calling thread until all walks are over.
+    /// Blocks the calling thread until all walks have ended, and returns their results in order.
     ///
     /// # Errors
-    /// [`Error::WaitOnShard`] on a shard's thread; all else is in the single results.
+    /// [`Error::WaitOnShard`] on a shard's thread; all other errors are in the single results.
     pub fn wait(self) -> Result<Vec<Result<P::Output>>> {
         refuse_on_shard()?;
         Ok(block_on(self))
@@ -246,8 +249,9 @@ impl<P: Program> Future for WalkingMany<P> {
         if !std::mem::replace(&mut many.has_begun, true) {
             many.begin_in_reactor(context);
         }
-        // From the last to the first, and no further than to one that is not over: the batch is woken for that one only. Woken
-        // for each, a thread in the kernel would wake this one as often as there are walks.
+        // From the last to the first, and no further than to one that has not ended: the batch is woken for
+        // that one only. If it were woken for each, a thread in the kernel would wake this one as often as
+        // there are walks.
         while let Some(place) = many.left.checked_sub(1) {
             if let Some(walk) = many.walks.get_mut(place)
                 && let Some(result @ None) = many.results.get_mut(place)
@@ -257,7 +261,8 @@ impl<P: Program> Future for WalkingMany<P> {
                     Poll::Ready(output) => *result = Some(output),
                     Poll::Pending => {
                         if was_in_kernel && matches!(walk.stage, Stage::Reactor(_)) {
-                            // The engine broke: the others begin in the reactor as well, and not one after the other.
+                            // The engine broke: the others begin in the reactor as well, and not one after
+                            // the other.
                             many.poll_all(context);
                         }
                         return Poll::Pending;
@@ -272,7 +277,7 @@ impl<P: Program> Future for WalkingMany<P> {
 }
 
 impl<P: Program> WalkingMany<P> {
-    /// A walk in the reactor begins when it is polled first.
+    /// Begins the walks in the reactor: a walk there begins at its first poll.
     fn begin_in_reactor(&mut self, context: &mut Context<'_>) {
         if self.walks.iter().any(|walk| matches!(walk.stage, Stage::Reactor(_))) {
             self.poll_all(context);
@@ -319,7 +324,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     loop {
         match Pin::new(&mut future).poll(&mut context) {
             Poll::Ready(output) => return output,
-            // A wake between the poll and here leaves a token, so this returns at once.
+            // A wake-up between the poll and here leaves a token, so this returns at once.
             Poll::Pending => thread::park(),
         }
     }

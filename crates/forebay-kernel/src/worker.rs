@@ -1,8 +1,9 @@
-//! The thread that owns a session inside the kernel, and how walks get there and back.
+//! The thread that owns a session inside the kernel, and the way of walks to it and back.
 //!
-//! A ring of this kind belongs to one thread. Whoever has a walk puts it into the inbox; the thread takes what is there,
-//! begins as many as there are slots, and enters the kernel, which runs them. While it is in there a new walk wakes it
-//! through a descriptor that the loop watches; while it has nothing to do it is parked.
+//! A ring of this kind belongs to one thread. A caller puts its walk into the inbox; the thread takes walks
+//! from there, begins as many as there are slots, and enters the kernel, which runs them. While the thread is
+//! in the kernel a new walk wakes it through a descriptor that the loop watches. While it has nothing to do
+//! it is parked.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,15 +24,16 @@ use crate::program::Program;
 use crate::reactor::Start;
 use crate::session;
 
-/// What the thread is doing.
+/// States of the thread.
 const AWAKE: u8 = 0;
 const IN_KERNEL: u8 = 1;
 const PARKED: u8 = 2;
 
-/// From so many walks under way on the thread waits for a quarter of them.
+/// From this many walks in flight on, the thread waits for a quarter of them.
 const MANY: u32 = 16;
 
-/// The thread, from outside. Dropping it ends the thread: walks that are not over answer [`Error::Closed`].
+/// The thread's handle. Dropping it ends the thread: walks that have not ended resolve with
+/// [`Error::Closed`].
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) kind: EngineKind,
@@ -44,21 +46,21 @@ struct Shared<T> {
     inbox: Mutex<VecDeque<Ticket<T>>>,
     state: AtomicU8,
     is_closed: AtomicBool,
-    /// The session is of no use any more.
+    /// The session is no longer usable.
     is_broken: AtomicBool,
     poke: OwnedFd,
     enters: AtomicU64,
     steps: AtomicU64,
 }
 
-/// A walk on its way.
+/// A walk on its way to the thread.
 #[derive(Debug)]
 struct Ticket<T> {
     start: Start,
     promise: Arc<Promise<T>>,
 }
 
-/// Where the end of a walk is put, and who is told.
+/// The place for a walk's outcome, and the waker to notify.
 #[derive(Debug)]
 struct Promise<T>(Mutex<State<T>>);
 
@@ -69,12 +71,12 @@ enum State<T> {
     Taken,
 }
 
-/// Why a walk has no result.
+/// The reason why a walk has no result.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// It failed.
+    /// The walk failed.
     Failed(Error),
-    /// The session broke, or cannot go on with this walk: it may be run again elsewhere.
+    /// The session broke, or cannot continue this walk: it may be run again on another engine.
     Broken,
 }
 
@@ -87,7 +89,7 @@ impl From<Error> for Lost {
     }
 }
 
-/// The end of one walk.
+/// The future of one walk's end.
 #[derive(Debug)]
 pub(crate) struct Outcome<T>(Arc<Promise<T>>);
 
@@ -95,7 +97,7 @@ impl<T: Send + 'static> Worker<T> {
     /// Starts the thread, and waits until its session is open.
     ///
     /// # Errors
-    /// Why there is none, as a sentence without its full stop.
+    /// Why the session cannot be opened, as a sentence without its full stop.
     pub(crate) fn start<P: Program<Output = T>>(
         program: &Arc<P>,
         file: &File,
@@ -129,14 +131,14 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Sends a walk there.
+    /// Sends a walk to the thread.
     pub(crate) fn send(&self, start: Start) -> Outcome<T> {
         let promise = Promise::new();
         self.put(std::iter::once((start, Arc::clone(&promise))));
         Outcome(promise)
     }
 
-    /// Sends many walks with one message.
+    /// Sends many walks to the thread with one message.
     pub(crate) fn send_many(&self, starts: &[Start]) -> Vec<Outcome<T>> {
         let promises: Vec<_> = starts.iter().map(|_| Promise::new()).collect();
         self.put(starts.iter().copied().zip(promises.iter().map(Arc::clone)));
@@ -156,7 +158,8 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     fn wake(&self) {
-        // The inbox was filled before: whoever goes to sleep after this load looks at it first.
+        // The inbox was filled before: if the thread goes to sleep after this load, it checks the inbox
+        // first.
         match self.shared.state.load(Ordering::SeqCst) {
             IN_KERNEL => session::poke(&self.shared.poke),
             PARKED => {
@@ -168,13 +171,13 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Ends the thread, and waits until it is gone with its session.
+    /// Ends the thread, and waits until it has exited and its session is closed.
     pub(crate) fn close(mut self) {
         let thread = self.thread.take();
         self.end();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // A panic in there was one of the program's own step: its walks have their end.
+            // A panic in the thread came from the program's own step: its walks have resolved.
             let _ = thread.join();
         }
     }
@@ -183,14 +186,14 @@ impl<T: Send + 'static> Worker<T> {
         self.shared.is_broken.load(Ordering::SeqCst)
     }
 
-    /// Calls into the kernel, and runs of the program in there.
+    /// Returns the number of calls into the kernel, and of runs of the program there.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.shared.enters.load(Ordering::Relaxed), self.shared.steps.load(Ordering::Relaxed))
     }
 }
 
 impl<T> Worker<T> {
-    /// Says so, in both of the thread's sleeps; the second one needs an unpark besides.
+    /// Signals the end to the thread in either of its sleeps; a parked thread needs an unpark besides.
     fn end(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         session::poke(&self.shared.poke);
@@ -201,7 +204,7 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.end();
         if let Some(thread) = self.thread.take() {
-            // Not joined: a destructor waits for nobody. The thread owns all that it touches.
+            // Not joined: a destructor never waits. The thread owns all that it uses.
             thread.thread().unpark();
         }
     }
@@ -224,7 +227,7 @@ impl<T> Shared<T> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the thread sleeps now, unless there is something to do.
+    /// Records that the thread sleeps now, unless there is something to do. Returns whether it may sleep.
     fn may_sleep(&self, state: u8) -> bool {
         self.state.store(state, Ordering::SeqCst);
         let may = self.inbox().is_empty() && !self.is_closed.load(Ordering::SeqCst);
@@ -240,7 +243,7 @@ struct Thread<P: Program> {
     session: Inside,
     shared: Arc<Shared<P::Output>>,
     program: Arc<P>,
-    /// Who waits for the walk in each slot.
+    /// The promise of the walk in each slot.
     slots: Vec<Option<Arc<Promise<P::Output>>>>,
 }
 
@@ -256,7 +259,8 @@ impl<P: Program> Thread<P> {
                 }
                 continue;
             }
-            // With all slots taken the inbox can wait for one; it may hold walks then.
+            // With all slots taken the thread may enter the kernel with walks in the inbox: they can wait for
+            // a slot.
             let may_enter = !self.session.has_room() || self.shared.may_sleep(IN_KERNEL);
             if may_enter && self.enter().is_err() {
                 self.shared.is_broken.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Walks that nobody waits for, sessions that end with walks in them, many threads on one session.
+//! Walks that no caller waits for, sessions that end with walks in flight, many threads on one session.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn a_shard_awaits_walks_and_must_not_wait_for_them() {
     }
 }
 
-/// The threads driver has no ring; walks have their own, and the choice is told.
+/// The threads driver has no ring; walks have their own, and the choice is reported.
 #[test]
 fn the_choice_is_told_whatever_the_driver() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -127,7 +127,7 @@ fn pages_that_cannot_be_are_refused() {
     }
 }
 
-/// How many worker threads io_uring may make for this thread, of those for files and of the others.
+/// Returns how many worker threads io_uring may make for this thread, of those for files and of the others.
 fn workers_max(ring: &OwnedFd) -> [u32; 2] {
     const IOWQ_MAX_WORKERS: u32 = 19;
     let mut limits = [0_u32; 2];
@@ -138,7 +138,8 @@ fn workers_max(ring: &OwnedFd) -> [u32; 2] {
     limits
 }
 
-/// A loop's thread has one worker of a kind; a thread of the program's has its others back when its last loop is gone.
+/// A loop's thread has one worker of a kind; a thread of the program gets its others back when its last loop
+/// is gone.
 #[test]
 fn a_thread_gets_its_workers_back() {
     let dir = tempfile::tempdir().expect("a directory");

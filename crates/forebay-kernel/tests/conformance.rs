@@ -1,4 +1,4 @@
-//! The same trees and the same keys on every engine that there is: identical results, errors included.
+//! The same trees and the same keys on every available engine: identical results, errors included.
 
 mod common;
 
@@ -69,14 +69,14 @@ fn ranges_are_counted_over_up_to_sixteen_leaves_at_once() {
     assert_eq!(most, 16);
 }
 
-/// Whatever goes wrong is told in the same words by every engine.
+/// Every engine reports a failure in the same words.
 #[test]
 fn failures_are_the_same_everywhere() {
     let dir = tempfile::tempdir().expect("a directory");
     let engine = engine();
     let mut tree = Tree::new(4096, 100, 3, 20);
     let far = 1 << 40;
-    // Nodes of level 2 with one record each, to lead where a case wants it.
+    // Nodes of level 2 with one record each, which leads to the place that a case needs.
     let lead = |tree: &mut Tree, node: u64, to: u64| {
         let at = tree.position(2, node) as usize;
         let head = tree.word(at) & 0xffff_ffff_ffff | 1 << 48;
@@ -152,7 +152,7 @@ fn the_hops_are_limited_as_was_asked() {
     }
 }
 
-/// The page cache answers as the device does, and a file that is open twice has walks on both.
+/// The page cache returns the same as the device, and a file that is open twice has walks on both.
 #[test]
 fn a_buffered_file_and_a_second_session_answer_the_same() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -172,7 +172,8 @@ fn a_buffered_file_and_a_second_session_answer_the_same() {
     }
 }
 
-/// A file is cut short, and written to, while walks are on it: they find the new bytes or fail, and go on afterwards.
+/// A file is cut short, and written to, while walks are on it: they find the new bytes or fail, and continue
+/// afterwards.
 #[test]
 fn a_file_that_changes_gives_errors_and_no_nonsense() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -206,7 +207,7 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
             assert_eq!(found.ok(), Some(tree.lookup(lookup.root, lookup.key)), "{kind}");
         }
     }
-    // Its name may go: the descriptor holds the file.
+    // Its name may go: the descriptor keeps the file.
     std::fs::remove_file(&path).expect("the name goes");
     for (kind, walk) in engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()) {
         let lookup = &lookups[3];
@@ -253,8 +254,9 @@ fn a_node_of_another_level_than_its_parent_says_is_damaged_everywhere() {
     }
 }
 
-/// The story: a batch registered its waker with each of its walks, so that the thread in the kernel woke the one that waited up to
-/// 256 times for 256 lookups: 1.31 times the instructions of a bare ring, where a lone session took 1.05.
+/// Regression: a batch registered its waker with each of its walks, so that the thread in the kernel woke the
+/// waiting thread up to 256 times for 256 lookups: 1.31 times the instructions of a bare ring, where a lone
+/// session took 1.05.
 #[test]
 fn a_batch_is_woken_a_few_times_and_not_for_each_walk() {
     struct Counting {

@@ -1,6 +1,6 @@
-//! A program is detached under its walks, as root can do from outside (`bpftool link detach`): they end, with
-//! the right results where the reactor can take them over, and nothing is left in the kernel. Where no engine
-//! inside the kernel is possible these tests try nothing.
+//! A program is detached under its walks, as root can do from outside (`bpftool link detach`). The walks end,
+//! with the right results where the reactor can take them over, and nothing is left in the kernel. Where no
+//! engine inside the kernel is possible these tests try nothing.
 
 mod common;
 
@@ -22,12 +22,12 @@ fn links() -> BTreeSet<u32> {
     LinkInfoIter::default().map(|link| link.id).collect()
 }
 
-/// Everything of BPF that the kernel holds: links, programs, maps.
+/// Counts all BPF objects that the kernel has: links, programs, maps.
 fn held() -> [usize; 3] {
     [LinkInfoIter::default().count(), ProgInfoIter::default().count(), MapInfoIter::default().count()]
 }
 
-/// What was attached since `before`, and nothing else, is detached.
+/// Detaches every link attached since `before`, and no other.
 fn detach_all_but(before: &BTreeSet<u32>) {
     let new: Vec<u32> = links().difference(before).copied().collect();
     assert!(!new.is_empty(), "a program is attached by a link");
@@ -43,7 +43,7 @@ fn detach_all_but(before: &BTreeSet<u32>) {
     }
 }
 
-/// No more than that. The kernel frees what was closed a little later.
+/// Waits until the kernel has no more than `most`: it frees closed objects a little later.
 fn wait_until_held(most: [usize; 3]) {
     let begun = Instant::now();
     while held().iter().zip(most).any(|(held, most)| *held > most) {
@@ -52,7 +52,7 @@ fn wait_until_held(most: [usize; 3]) {
     }
 }
 
-/// Its walks go in a circle until their hops are over: there is time to detach it.
+/// Its walks go in a circle until their hops are used up: there is time to detach it.
 #[derive(Clone, Copy)]
 struct NeverEnds;
 
@@ -87,7 +87,7 @@ impl Program for NeverEnds {
     fn end(&self, _: &Scratch, _: &[u8]) {}
 }
 
-/// The engines of `engines` that are inside the kernel; their own walks are closed again.
+/// Returns the engines of `engines` that are inside the kernel; their own walks are closed again.
 fn inside() -> Vec<EngineKind> {
     let dir = tempfile::tempdir().expect("a directory");
     let engine = engine();
@@ -130,7 +130,7 @@ fn walks_under_way_go_on_in_the_reactor() {
     }
 }
 
-/// Between two calls into the kernel, with reads in flight: no step can run any more.
+/// The detach comes between two calls into the kernel, with reads in flight: no step can run any more.
 #[test]
 fn walks_of_a_thread_of_its_own_end() {
     let kinds = inside();
@@ -150,7 +150,7 @@ fn walks_of_a_thread_of_its_own_end() {
             walk.begin(&Lookup { root: tree.root(6, key), level: 5, key }).expect("there is room");
         }
         walk.run(1, |finished| assert!(finished.result.is_ok(), "{kind}")).expect("the session works");
-        // Some that the kernel has not seen, in the places of those that are over.
+        // Walks that the kernel has not seen, in the places of those that have ended.
         for key in walk.under_way()..32 {
             walk.begin(&Lookup { root: tree.root(6, key.into()), level: 5, key: key.into() })
                 .expect("there is room");

@@ -18,7 +18,7 @@ fn look_up(walk: &mut LocalWalk<TreeLookup>, tree: &Tree, key: u64) -> Result<u6
     result.expect("the walk is over")
 }
 
-/// Takes the lock that an open file holds for as long as anybody has it open, or says that it is taken.
+/// Takes the lock that an open file has until its last descriptor is closed. Returns `false` if it is taken.
 fn lock(file: &File) -> bool {
     // SAFETY: the call touches no memory.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

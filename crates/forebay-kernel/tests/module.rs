@@ -1,6 +1,6 @@
-//! What the module does with the file that it is bound to: it stays as it is, whatever is tried, and is free afterwards. And
-//! which files it does not take, and why. Where the module is not loaded these tests say so and pass; FOREBAY_KERNEL_ENGINES
-//! with `module` in it makes that a failure.
+//! The module and the file that it is bound to: the file stays as it is under every attempt to change it, and
+//! is free afterwards. Also the files that the module refuses, and why. Where the module is not loaded these
+//! tests report it and pass; FOREBAY_KERNEL_ENGINES with `module` in it makes that a failure.
 
 mod common;
 
@@ -52,7 +52,7 @@ impl Bound {
         Some(Bound { engine, dir, path, tree, walk, writer })
     }
 
-    /// All walks find what they should, in the module.
+    /// Checks that all walks find the right values, in the module.
     fn check(&self) {
         let fell_back = self.walk.stats().fell_back;
         let lookups: Vec<Lookup> =
@@ -63,7 +63,8 @@ impl Bound {
         assert_eq!(self.walk.stats().fell_back, fell_back);
     }
 
-    /// `change` is refused with `errno` while the file is bound, walks go on, and it works afterwards.
+    /// Checks that `change` is refused with `errno` while the file is bound, that walks continue, and that it
+    /// works afterwards.
     fn refuses(self, errno: i32, change: impl Fn(&Path, &File) -> io::Result<()>) {
         self.check();
         let refused = change(&self.path, &self.writer).expect_err("the file is bound");
@@ -105,12 +106,12 @@ fn a_bound_file_is_not_mapped_for_writing() {
     let Some(bound) = Bound::new() else { return };
     bound.refuses(libc::ETXTBSY, |_, writer| {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, writer.as_raw_fd());
-        // SAFETY: a new mapping that nobody touches.
+        // SAFETY: a new mapping, whose memory nothing reads or writes.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: what was mapped above.
+        // SAFETY: the mapping made above.
         checked(unsafe { libc::munmap(base, 4096) })
     });
 }
@@ -161,7 +162,7 @@ fn a_bound_file_is_not_reflinked() {
     }
 }
 
-/// Making it longer is allowed: the new bytes are read by the reactor, with the same results as there.
+/// Growth is allowed: the reactor reads the new bytes, with the results that it always has.
 #[test]
 fn a_bound_file_may_grow() {
     let Some(bound) = Bound::new() else { return };
@@ -192,7 +193,7 @@ fn two_sessions_pin_one_file() {
     bound.refuses(libc::ETXTBSY, |_, writer| writer.write_all_at(&[1; 100], 5000));
 }
 
-/// Walks are in the kernel when the session goes; the file is free at once.
+/// Walks are in the kernel when the session is dropped; the file is free at once.
 #[test]
 fn a_session_that_ends_with_walks_in_it_frees_its_file() {
     if !has_module() {
@@ -221,7 +222,7 @@ fn a_session_that_ends_with_walks_in_it_frees_its_file() {
     }
 }
 
-/// Its process was killed: what it had pinned is free a little later.
+/// The process of a session was killed: the file that it had pinned is free a little later.
 #[test]
 fn a_file_whose_process_was_killed_is_free() {
     let Some(bound) = Bound::new() else { return };
@@ -277,7 +278,7 @@ fn refusal(file: &File) -> String {
     }
 }
 
-/// A file that `make` makes of a path is refused with `reason`, and stays as usable as it was.
+/// Checks that a file that `make` makes at a path is refused with `reason`, and stays as usable as it was.
 fn refused(reason: &str, make: impl FnOnce(&Path) -> File) {
     if !has_module() {
         return;
@@ -322,7 +323,7 @@ fn a_file_with_shared_extents_is_refused() {
         file.write_all_at(&[1; 65_536], 0).expect("pages");
         match reflink(path, &path.with_extension("other")) {
             Ok(()) => file,
-            // No reflinks here: a file that is refused for its holes does for one.
+            // No reflinks here: a file that is refused for its holes serves instead.
             Err(_) => {
                 file.set_len(1 << 20).expect("it may grow");
                 file
@@ -336,17 +337,18 @@ fn a_file_that_is_mapped_for_writing_is_refused() {
     let Some(bound) = Bound::new() else { return };
     bound.walk.close();
     let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, bound.writer.as_raw_fd());
-    // SAFETY: a new mapping that nobody touches.
+    // SAFETY: a new mapping, whose memory nothing reads or writes.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0) };
     assert_ne!(base, libc::MAP_FAILED);
     let why = refusal(&bound.writer);
     assert!(why.contains("mapped for shared writing"), "{why}");
-    // SAFETY: what was mapped above.
+    // SAFETY: the mapping made above.
     checked(unsafe { libc::munmap(base, 4096) }).expect("it was mapped");
     LocalWalk::open_with(&bound.writer, PROGRAM, module_only()).expect("nothing stands against it now");
 }
 
-/// The least that `swapon` takes for a swap space: a page with the header's words, and pages behind it.
+/// The least content that `swapon` takes for a swap space: a page with the header's words, and pages behind
+/// it.
 fn swap_space(path: &Path) -> File {
     const PAGES: u32 = 64;
     let mut bytes = vec![0; PAGES as usize * 4096];
@@ -377,7 +379,7 @@ fn a_file_in_use_as_swap_is_refused_and_a_bound_one_does_not_become_swap() {
     swap(&path, true).expect("it is a swap space");
     let why = refusal(&file);
     assert!(why.contains("in use as swap"), "{why}");
-    // It is still one: nothing else lets go of it.
+    // The file is still swap: nothing but swapoff releases it.
     let refused = file.set_len(4096).expect_err("swap is not cut");
     assert_eq!(refused.raw_os_error(), Some(libc::ETXTBSY));
     swap(&path, false).expect("it was one");
@@ -417,7 +419,7 @@ fn a_file_that_was_not_opened_for_reading_is_refused() {
     });
 }
 
-/// Pinning keeps others from writing: a user may do that with files of his own.
+/// Pinning keeps others from writing: a user may do that with files of their own.
 #[test]
 fn another_users_file_is_refused() {
     if !has_module() {
@@ -436,7 +438,7 @@ fn another_users_file_is_refused() {
     assert!(why.contains("another user's"), "{why}");
 }
 
-/// A file in many pieces; pages of two blocks that lie in two of them are read by the reactor.
+/// A file in many pieces; the reactor reads pages of two blocks that lie in two of them.
 #[test]
 fn a_file_in_pieces_is_walked_in_all_of_them() {
     if !has_module() {
@@ -475,7 +477,7 @@ fn a_file_in_pieces_is_walked_in_all_of_them() {
     }
 }
 
-/// Goes where the page says.
+/// A program whose step goes to the position that the page contains.
 struct Follow {
     page_bytes: u32,
 }

@@ -1,6 +1,6 @@
-//! The module's device, used as no library would: commands before their time, numbers that there are not, two rings on one
-//! session, garbage; and the module's removal while it walks. Where the module is not loaded these tests say so and pass;
-//! FOREBAY_KERNEL_ENGINES with `module` in it makes that a failure.
+//! The module's device, used as no library would: commands before their time, numbers that do not exist, two
+//! rings on one session, garbage; and the module's removal while it walks. Where the module is not loaded
+//! these tests report it and pass; FOREBAY_KERNEL_ENGINES with `module` in it makes that a failure.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn device() -> File {
 }
 
 fn call(device: &File, what: libc::c_ulong, words: &mut [u32; 8]) -> io::Result<()> {
-    // SAFETY: the module reads and writes 32 bytes, which is what there is.
+    // SAFETY: the module reads and writes 32 bytes, which is the size of the array.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), what as _, words.as_mut_ptr()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -52,7 +52,7 @@ fn ring() -> IoUring {
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(8).expect("a ring")
 }
 
-/// Runs commands, and answers what became of them, in any order.
+/// Runs commands, and returns their results, in any order.
 fn run(ring: &mut IoUring, commands: &[squeue::Entry]) -> Vec<i32> {
     for command in commands {
         // SAFETY: the commands work on memory of the module.
@@ -96,7 +96,7 @@ fn numbers_that_cannot_be_are_refused() {
     words[1] = u32::MAX;
     let refused = call(&device, BIND, &mut words).expect_err("no such descriptor");
     assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
-    // It may be bound once, after all of that, and not again, also when that is over.
+    // After all of that it may be bound once, and not again, not even when the binding has ended.
     call(&device, BIND, &mut binding(&file, 4096, 1, 1)).expect("this can be");
     let refused = call(&device, BIND, &mut binding(&file, 4096, 1, 1)).expect_err("it is bound");
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
@@ -105,7 +105,7 @@ fn numbers_that_cannot_be_are_refused() {
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
 }
 
-/// Whatever user space writes into the binding, the kernel answers with an error or binds.
+/// Whatever user space writes into the binding, the kernel returns an error or binds.
 #[test]
 fn garbage_is_answered() {
     if !has_module() {
@@ -169,13 +169,13 @@ fn the_memory_is_mapped_whole_and_only_when_there_is_some() {
     let device = device();
     let map = |bytes: usize, offset: libc::off_t| {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, device.as_raw_fd());
-        // SAFETY: a new mapping that nobody touches.
+        // SAFETY: a new mapping, whose memory nothing reads or writes.
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, offset) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error().raw_os_error());
         }
-        // SAFETY: what was mapped above.
+        // SAFETY: the mapping made above.
         assert_eq!(unsafe { libc::munmap(base, bytes) }, 0);
         Ok(())
     };
@@ -190,20 +190,20 @@ fn the_memory_is_mapped_whole_and_only_when_there_is_some() {
 
 fn remove_module() -> io::Result<()> {
     let name = CString::new("forebay_walk").expect("no zero in it");
-    // SAFETY: the call reads a name that ends.
+    // SAFETY: the call reads a name that ends with a zero.
     let answer = unsafe { libc::syscall(libc::SYS_delete_module, name.as_ptr(), libc::O_NONBLOCK) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn insert_module(path: &Path) -> io::Result<()> {
     let (file, none) = (File::open(path)?, CString::default());
-    // SAFETY: the call reads a descriptor and a text that ends.
+    // SAFETY: the call reads a descriptor and a text that ends with a zero.
     let answer = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), none.as_ptr(), 0) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The module stays while there is a session, whatever walks; afterwards it goes, and comes again. FOREBAY_KERNEL_MODULE names its
-/// file.
+/// The module stays while there is a session, whatever it runs. Afterwards it can be removed and loaded
+/// again. FOREBAY_KERNEL_MODULE names its file.
 #[test]
 fn the_module_is_not_removed_under_load() {
     let Ok(module) = std::env::var("FOREBAY_KERNEL_MODULE") else {
@@ -245,8 +245,8 @@ fn the_module_is_not_removed_under_load() {
     }
 }
 
-/// A ring that polls is no use where the device is not polled: a read that must not wait is refused by some targets of the
-/// device mapper, whatever they say about polling, and walks failed there.
+/// A ring that polls is useless where the device is not polled: some targets of the device mapper refuse a
+/// read that must not wait, whatever they report about polling, and walks failed there.
 #[test]
 fn a_ring_that_polls_is_refused_on_a_device_that_is_not_polled() {
     let Ok(devices) = std::env::var("FOREBAY_KERNEL_STACKED") else {

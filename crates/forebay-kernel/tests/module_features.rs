@@ -1,7 +1,9 @@
-//! Files that the module does not take because of what their file system does with them, and devices of all kinds. FOREBAY_KERNEL_FEATURES names a folder of
-//! an ext4 file system with `inline_data`, `verity` and `encrypt`, FOREBAY_KERNEL_DAX one on persistent memory, mounted with `dax`, and
-//! FOREBAY_KERNEL_BLOCKS a block device of 4,096-byte blocks. And devices that it takes: FOREBAY_KERNEL_STACKED names, with
-//! commas between, some on top of others, and FOREBAY_KERNEL_NARROW one that has room for a request at a time. Without them these tests say so and pass.
+//! Files that the module refuses because of features of their file system, and devices of all kinds.
+//! FOREBAY_KERNEL_FEATURES names a folder of an ext4 file system with `inline_data`, `verity` and `encrypt`,
+//! FOREBAY_KERNEL_DAX one on persistent memory, mounted with `dax`, and FOREBAY_KERNEL_BLOCKS a block device
+//! of 4,096-byte blocks. And devices that it takes: FOREBAY_KERNEL_STACKED names, separated by commas, some
+//! on top of others, and FOREBAY_KERNEL_NARROW one that has room for a request at a time. Without them these
+//! tests report it and pass.
 
 mod common;
 
@@ -34,7 +36,7 @@ fn named(variable: &str) -> Option<PathBuf> {
 }
 
 fn call(file: &File, what: u32, argument: &mut [u8]) -> io::Result<()> {
-    // SAFETY: each caller gives as many bytes as the operation reads and writes.
+    // SAFETY: each caller passes as many bytes as the operation reads and writes.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), what as _, argument.as_mut_ptr()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -106,7 +108,7 @@ fn devices_on_top_of_others_are_walked() {
         let file = OpenOptions::new().read(true).write(true).open(device).expect("the device is there");
         file.write_all_at(&tree.bytes, 0).and_then(|()| file.sync_all()).expect("it takes bytes");
         let file = engine.open(device, Open::read()).wait().expect("a block device is a file");
-        // A device that holds reads back cannot say that they would have to wait.
+        // A device that holds reads back cannot report that they would have to wait.
         let refused = device.ends_with("slow").then_some((EngineKind::BpfLoop, "RWF_NOWAIT"));
         let program = || TreeLookup { node_bytes: 4096 };
         let walks = engines_but(&engine, &file, program, Options::default(), refused);
@@ -124,16 +126,17 @@ fn devices_on_top_of_others_are_walked() {
     }
 }
 
-/// Threads of this process that io_uring has for what it may not wait for.
+/// Returns how many threads of this process io_uring has for operations that may not wait.
 fn workers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("there is /proc");
     let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("iou-wrk")).count()
 }
 
-/// Story: reads that would have had to wait for room on a device went to threads of io_uring's, which were made where the
-/// reads were submitted: in the loop's program. While a program runs its thread must not change processors, its new threads
-/// inherited that for ever, and the scheduler of Linux 7.2 warned when it moved one.
+/// Regression: reads that would have had to wait for room on a device went to io_uring's threads, which were
+/// made where the reads were submitted: in the loop's program. While a program runs its thread must not
+/// change processors, its new threads inherited that for ever, and the scheduler of Linux 7.2 warned when it
+/// moved one.
 #[test]
 fn no_thread_is_made_inside_of_the_loop() {
     let Some(device) = named("FOREBAY_KERNEL_NARROW") else { return };
@@ -157,7 +160,7 @@ fn no_thread_is_made_inside_of_the_loop() {
             most = most.max(workers());
         }
         assert_eq!(walk.stats().fell_back, 0);
-        // It is there, so reads that would have had to wait have gone to it; and it is the only one.
+        // The worker exists, so reads that would have had to wait have gone to it; and it is the only one.
         assert!(most == 1, "{most} worker threads");
     }
 }

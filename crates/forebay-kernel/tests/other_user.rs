@@ -1,5 +1,5 @@
-//! Walks of a user who is not root: with the two capabilities that loading takes and a small limit of locked memory, and with
-//! less than that. Each scene is a process of its own.
+//! Walks of a user who is not root: with the two capabilities that loading takes and a small limit of locked
+//! memory, and with less than that. Each scene is a process of its own.
 
 mod common;
 
@@ -15,13 +15,14 @@ use forebay_kernel::{EngineKind, Error, KernelWalk, Lookup, Options, TreeLookup,
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
-/// Holds the name of the scene that a child plays.
+/// The environment variable with the name of the scene that a child plays.
 const SCENE: &str = "FOREBAY_KERNEL_SCENE";
 
-/// Held from the copy of a program to its start.
+/// Locked from the copy of a program to its start.
 static COPY: Mutex<()> = Mutex::new(());
 
-/// Runs the test `name` again in a child, where this call runs `body` with a tree that has been planted for it.
+/// Runs the test `name` again in a child, where this call runs `body` with a tree that has been planted for
+/// it.
 fn scene(name: &str, body: impl FnOnce(&Path)) {
     if let Some(path) = std::env::var_os(SCENE) {
         return body(Path::new(&path));
@@ -35,8 +36,8 @@ fn scene(name: &str, body: impl FnOnce(&Path)) {
     std::fs::write(&path, &Tree::new(4096, 9, 1, 8).bytes).expect("the directory takes files");
     let program = dir.path().join("program");
     let child = {
-        // A child that is born while another test writes its copy holds that copy open until it runs, and a program that is open
-        // for writing cannot be run.
+        // A child that is born while another test writes its copy keeps that copy open until it runs, and a
+        // program that is open for writing cannot be run.
         let _turn = COPY.lock().unwrap_or_else(PoisonError::into_inner);
         std::fs::copy(std::env::current_exe().expect("this test has a file"), &program)
             .expect("there is space");
@@ -76,8 +77,9 @@ fn has_loop() -> bool {
     }
 }
 
-/// The story: with CAP_BPF, CAP_PERFMON and 8 MiB of locked memory a session opened before the engine's first read and never
-/// after it: the engine had registered all that the user may lock, the ring of the walks got ENOMEM, and the reactor took over.
+/// Regression: with CAP_BPF, CAP_PERFMON and 8 MiB of locked memory a session opened before the engine's
+/// first read and never after it. The engine had registered all that the user may lock, the walks' ring got
+/// ENOMEM, and the reactor took over.
 #[test]
 fn a_session_opens_after_the_engines_first_read() {
     scene("a_session_opens_after_the_engines_first_read", |path| {
@@ -98,8 +100,8 @@ fn a_session_opens_after_the_engines_first_read() {
     });
 }
 
-/// The story: without rights and with little locked memory the error named `ulimit -l` alone, and whoever raised that got the
-/// next error.
+/// Regression: without rights and with little locked memory the error named `ulimit -l` alone, and a user who
+/// raised that got the next error.
 #[test]
 fn without_rights_the_error_names_the_capabilities() {
     scene("without_rights_the_error_names_the_capabilities", |path| {
@@ -116,7 +118,7 @@ fn without_rights_the_error_names_the_capabilities() {
         if has_loop {
             assert!(why.contains("lacks CAP_BPF and CAP_PERFMON"), "{why}");
         }
-        // What was not asked for by name is the reactor's, and the engine's health says why.
+        // An engine that was not requested by name is the reactor, and the engine's health has the reason.
         let walk = KernelWalk::open(&engine, &file, PROGRAM).expect("the reactor at least");
         assert_eq!(walk.engine(), EngineKind::Reactor);
         let health = engine.health();

@@ -1,4 +1,5 @@
-//! Programs that do what they must not: the verifier refuses them and walks run in the reactor, or the loop ends them.
+//! Programs that break the rules: the verifier refuses them and walks run in the reactor, or the loop ends
+//! them.
 
 mod common;
 
@@ -13,7 +14,7 @@ use forebay_kernel::{
 /// A program's objects, for the loop and for the module.
 type Objects = [&'static [u8]; 2];
 
-/// A program whose objects are of tests/objects, and what its step does in Rust.
+/// A program whose objects are of tests/objects, and its step in Rust.
 #[derive(Clone, Copy)]
 struct Odd {
     objects: Objects,
@@ -69,7 +70,8 @@ fn planted(engine: &Engine) -> (tempfile::TempDir, File) {
     (dir, file)
 }
 
-/// The engines inside the kernel that are here: without one nothing is loaded, and nothing refused for its own sake.
+/// Returns the available engines inside the kernel: without one nothing is loaded, and nothing refused for
+/// its own sake.
 fn inside(engine: &Engine, file: &File) -> Vec<EngineKind> {
     let all = engines(engine, file, || TreeLookup { node_bytes: 4096 }, Options::default());
     all.into_iter().map(|(kind, _)| kind).filter(|kind| *kind != EngineKind::Reactor).collect()
@@ -105,7 +107,7 @@ fn what_reads_or_writes_outside_or_never_returns_is_refused_and_the_reactor_take
     }
 }
 
-/// The module's pages are for reading, and its places for what is next are sixteen.
+/// The module's pages are read-only, and it has sixteen places for the next reads.
 #[test]
 fn what_writes_where_the_module_lets_nobody_write_is_refused() {
     if !has_module() {
@@ -174,8 +176,8 @@ fn nonsense_is_an_answer_that_fails_the_walk() {
     }
 }
 
-/// To io_uring the place -1 is the descriptor's own position: a page that led there made the loop read the file's beginning,
-/// and go on from it, where the reactor said that there is no such place.
+/// To io_uring the place -1 is the descriptor's own position: a page that led there made the loop read the
+/// file's beginning and continue from it, where the reactor reported that there is no such place.
 #[test]
 fn a_page_that_leads_anywhere_gives_the_same_error_everywhere() {
     let engine = engine();
@@ -202,7 +204,7 @@ fn a_page_that_leads_anywhere_gives_the_same_error_everywhere() {
     }
 }
 
-/// Whoever may not load programs gets the reactor and hears what is missing.
+/// A user who may not load programs gets the reactor, and a report of the missing rights.
 #[test]
 fn a_user_without_rights_walks_in_the_reactor() {
     let engine = engine();
@@ -222,8 +224,9 @@ fn a_user_without_rights_walks_in_the_reactor() {
     .expect("the thread has seen what it should");
 }
 
-/// A process is killed with walks in the kernel. What it leaves behind is the kernel's to clear away: the log is looked at by
-/// whoever runs this in a virtual machine, and the file system can be used and the program loaded as before.
+/// A process is killed with walks in the kernel. Its remains are the kernel's to clear away: the log is
+/// checked by the person who runs this in a virtual machine. The file system can be used and the program
+/// loaded as before.
 #[test]
 fn a_process_that_is_killed_leaves_nothing_behind() {
     let engine = engine();
@@ -264,8 +267,8 @@ fn walks_until_it_is_killed() {
     }
 }
 
-/// A device fails one page: the walk that comes by it fails, the others do not. FOREBAY_KERNEL_BAD_DEVICES names block devices,
-/// with commas between, of which bytes 40,960 to 45,055 cannot be read.
+/// A device fails one page: the walk that reads it fails, the others do not. FOREBAY_KERNEL_BAD_DEVICES names
+/// block devices, separated by commas, of which bytes 40,960 to 45,055 cannot be read.
 #[test]
 fn an_error_of_the_device_in_the_middle_of_a_walk_is_that_walks() {
     let Ok(devices) = std::env::var("FOREBAY_KERNEL_BAD_DEVICES") else {
@@ -279,7 +282,7 @@ fn walks_on_bad_device(device: &str) {
     let engine = engine();
     let mut pages = vec![0_u8; 20 * 4096];
     for (index, page) in pages.chunks_mut(4096).enumerate() {
-        // Pages lead to the tenth, but for the tenth and a few that lead to themselves.
+        // Pages lead to the tenth, except the tenth and a few that lead to themselves.
         let next = if index < 5 { 40_960 } else { index as u64 * 4096 };
         page[..8].copy_from_slice(&next.to_le_bytes());
     }
@@ -295,7 +298,7 @@ fn walks_on_bad_device(device: &str) {
         objects: objects!("follows_the_page"),
         step: |page, _, _| Next::read(page.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))),
     };
-    // Not every target of the device mapper can say that a read would have to wait.
+    // Not every target of the device mapper can report that a read would have to wait.
     let refused = device.starts_with("/dev/mapper/").then_some((EngineKind::BpfLoop, "RWF_NOWAIT"));
     for (kind, walk) in engines_but(&engine, &file, program, Options::default(), refused) {
         let roots: Vec<(u64, u64)> = (0..100).map(|index| (index % 8 * 4096, 0)).collect();

@@ -1,5 +1,5 @@
-//! Descents in tables as `forebay-kv` writes them: every key's leaf is found, and damaged nodes give the same failure on every
-//! engine.
+//! Descents in tables as `forebay-kv` writes them: every key's leaf is found, and damaged nodes give the same
+//! failure on every engine.
 
 mod common;
 
@@ -14,7 +14,7 @@ use forebay_kv::Store;
 
 const UNIT: usize = 4096;
 
-/// What a table's footer says.
+/// Fields of a table's footer.
 struct Table {
     bytes: Vec<u8>,
     table: u32,
@@ -45,7 +45,7 @@ impl Table {
         TableRange { table: self.table, position: self.root, level: self.levels, low, high }
     }
 
-    /// The keys of a leaf, one after the other.
+    /// Returns the keys of a leaf, in order.
     fn keys(leaf: &[u8]) -> Vec<Vec<u8>> {
         let short = |at: usize| usize::from(u16::from_le_bytes([leaf[at], leaf[at + 1]]));
         let (count, first) = (short(14), short(18));
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Loads keys into a store, and answers its largest table.
+/// Loads keys into a store, and returns its largest table.
 fn table(engine: &Engine, dir: &Path, keys: &[Vec<u8>]) -> PathBuf {
     let store =
         Store::open(engine, dir, forebay_kv::Options::new().memory(16 << 20)).wait().expect("a store");
@@ -87,7 +87,7 @@ fn number_keys(count: u64) -> Vec<Vec<u8>> {
     keys
 }
 
-/// Of many lengths, some of which begin with others.
+/// Returns keys of many lengths, some of which are prefixes of others.
 fn mixed_keys() -> Vec<Vec<u8>> {
     let mut mixed: Vec<Vec<u8>> = (0..6000_u64)
         .map(|n| {
@@ -115,7 +115,7 @@ fn every_key_leads_to_its_leaf() {
                 let leaf = leaf.unwrap_or_else(|error| panic!("{kind}, {name}, {:?}: {error}", descent.key));
                 assert!(Table::keys(&leaf.bytes).contains(&descent.key), "{kind}, {name}, {:?}", descent.key);
             }
-            // Keys that are not there lead to where they would be.
+            // Absent keys lead to the leaf where they would be.
             for key in [&b"\0"[..], b"user", b"user8", b"userzzzz", b"zzz", b"user80000000000000001", b""] {
                 let leaf = walk.walk(&of_file.descent(key)).wait().expect("a leaf").bytes;
                 let (first, last) = (keys.first().expect("a key"), keys.last().expect("a key"));
@@ -135,7 +135,7 @@ fn every_key_leads_to_its_leaf() {
     }
 }
 
-/// Bounds for a range: keys that there are, and what stands beside them.
+/// Returns a bound for a range: a key that exists, or one next to it.
 fn bound(key: &[u8], luck: u64) -> Vec<u8> {
     let mut key = key.to_vec();
     match luck % 5 {
@@ -204,7 +204,7 @@ fn damaged_nodes_are_told_alike_and_harm_nobody() {
     let path = table(&engine, &dir.path().join("store"), &keys);
     let whole = Table::of(&path);
     let root = whole.root as usize * UNIT;
-    // Many roots in one file, each damaged in its own way and calling itself by its own place.
+    // Many roots in one file, each damaged in its own way and with its own place in its header.
     let mut bytes = whole.bytes.clone();
     let damaged = bytes.len() / UNIT;
     for round in 0..400_u64 {
@@ -246,7 +246,7 @@ fn damaged_nodes_are_told_alike_and_harm_nobody() {
         let other = Descent { table: whole.table + 1, ..whole.descent(&keys[5]) };
         assert!(matches!(walk.walk(&other).wait(), Err(Error::Failed { code: TABLE_DAMAGED, .. })), "{kind}");
     }
-    // Which of several bad leaves comes first is chance, so of a failure only the reason is compared.
+    // Chance decides which of several bad leaves comes first, so of a failure only the reason is compared.
     let mut counts: Vec<Vec<String>> = Vec::new();
     for (kind, walk) in engines(&engine, &file, || TableCount, Options::default()) {
         let asked: Vec<TableRange> = (0..200)

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Whose allocations are counted: nobody's, those of watched threads, everybody's.
+/// The threads whose allocations are counted: none, the watched ones, or all.
 static COUNTING: AtomicU8 = AtomicU8::new(NOBODY);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -16,28 +16,29 @@ thread_local! {
     static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Counts allocations and reallocations while counting is on. Off by default: a shared counter would slow down peers
-/// that allocate from several threads, and their figures would no longer be theirs.
+/// Counts allocations and reallocations while counting is on. Off by default: a shared counter would slow
+/// down peers that allocate from several threads, and their figures would no longer be theirs.
 #[derive(Debug)]
 pub(crate) struct CountingAllocator;
 
-/// Starts to count those of all threads, for the rest of this process.
+/// Starts to count the allocations of all threads, for the rest of this process.
 pub(crate) fn start_counting() {
     COUNTING.store(EVERYBODY, Ordering::Relaxed);
 }
 
-/// Starts to count those of this thread, for the rest of this process; other threads pay for a look at a flag of theirs.
+/// Starts to count the allocations of this thread, for the rest of this process. Other threads pay for a
+/// check of their own flag.
 pub(crate) fn watch_this_thread() {
     IS_WATCHED.set(true);
     COUNTING.store(WATCHED, Ordering::Relaxed);
 }
 
-/// Allocations counted so far in this process.
+/// Returns the allocations counted so far in this process.
 pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Whether allocations are counted in this process.
+/// Returns whether allocations are counted in this process.
 pub(crate) fn is_counting() -> bool {
     COUNTING.load(Ordering::Relaxed) != NOBODY
 }
@@ -46,7 +47,7 @@ pub(crate) fn is_counting() -> bool {
 fn note() {
     let counts = match COUNTING.load(Ordering::Relaxed) {
         NOBODY => false,
-        // A thread that ends may allocate after its flag is gone; nobody watches it then.
+        // A thread that ends may allocate after its flag is gone; it is no longer watched then.
         WATCHED => IS_WATCHED.try_with(Cell::get).unwrap_or(false),
         _ => true,
     };

@@ -6,7 +6,7 @@ use crate::interrupt;
 use crate::sample::Sample;
 use crate::statistics::a_a_spread;
 
-/// A row that failed this often is not tried again.
+/// Failures of a row after which it is not tried again.
 const FAILURES_MAX: usize = 2;
 
 /// The samples of a cell.
@@ -15,7 +15,7 @@ pub(crate) struct Cell {
     rows: Vec<RowSamples>,
 }
 
-/// The samples of a row by repeat, and what it failed with.
+/// The samples of a row by repeat, and its errors.
 #[derive(Debug)]
 pub(crate) struct RowSamples {
     pub(crate) name: String,
@@ -24,8 +24,8 @@ pub(crate) struct RowSamples {
 }
 
 impl Cell {
-    /// Samples every row once per repeat; the order rotates by one row from repeat to repeat, so that no row always follows the
-    /// same neighbour. A row that fails is noted and the others go on.
+    /// Samples every row once per repeat; the order rotates by one row from repeat to repeat, so that no row
+    /// always follows the same neighbour. A row that fails is noted and the others continue.
     ///
     /// # Errors
     /// Only when interrupted.
@@ -60,27 +60,27 @@ impl Cell {
         Ok(Self { rows: all })
     }
 
-    /// A cell of rows that were sampled in several turns.
+    /// Returns a cell of rows that were sampled in several turns.
     pub(crate) fn of(rows: Vec<RowSamples>) -> Self {
         Self { rows }
     }
 
-    /// The rows with their samples.
+    /// Returns the rows with their samples.
     pub(crate) fn into_rows(self) -> Vec<RowSamples> {
         self.rows
     }
 
-    /// The rows, for the report.
+    /// Returns the rows, for the report.
     pub(crate) fn rows(&self) -> &[RowSamples] {
         &self.rows
     }
 
-    /// Whether all these rows are part of this cell.
+    /// Returns whether all these rows are part of this cell.
     pub(crate) fn has(&self, rows: &[&str]) -> bool {
         rows.iter().all(|row| self.rows.iter().any(|other| other.name == *row))
     }
 
-    /// A metric of a row by repeat.
+    /// Returns a metric of a row by repeat.
     pub(crate) fn values(&self, row: &str, metric: &str) -> Vec<Option<f64>> {
         let row = self.rows.iter().find(|other| other.name == row);
         row.map_or_else(Vec::new, |row| {
@@ -88,22 +88,22 @@ impl Cell {
         })
     }
 
-    /// The ratios of one row's metric to another's, paired by repeat.
+    /// Returns the ratios of one row's metric to another's, paired by repeat.
     pub(crate) fn ratios(&self, row: &str, to: &str, metric: &str) -> Vec<f64> {
         pair(&self.values(row, metric), &self.values(to, metric), |a, b| a / b)
     }
 
-    /// The ratios of a row's metric to given values, paired by repeat.
+    /// Returns the ratios of a row's metric to given values, paired by repeat.
     pub(crate) fn ratios_to(&self, row: &str, metric: &str, to: &[Option<f64>]) -> Vec<f64> {
         pair(&self.values(row, metric), to, |a, b| a / b)
     }
 
-    /// The differences of one row's metric and another's, paired by repeat.
+    /// Returns the differences of one row's metric and another's, paired by repeat.
     pub(crate) fn differences(&self, row: &str, to: &str, metric: &str) -> Vec<f64> {
         pair(&self.values(row, metric), &self.values(to, metric), |a, b| a - b)
     }
 
-    /// The A-A spread of a metric: `again` is the row `first` under another name.
+    /// Returns the A-A spread of a metric: `again` is the row `first` under another name.
     pub(crate) fn spread(&self, first: &str, again: &str, metric: &str) -> f64 {
         a_a_spread(&self.ratios(again, first, metric))
     }

@@ -14,7 +14,7 @@ use crate::scan::ScanJob;
 use crate::wal::WalJob;
 use crate::{interrupt, kv, nop, peers, ranges, scan, wal};
 
-/// What one child measures.
+/// The measurement of one child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Job {
     /// Random reads at one depth.
@@ -31,7 +31,8 @@ pub(crate) enum Job {
     Kv(KvJob),
 }
 
-/// Runs `job` in a new process of this program and gives its sample. With `syscall_event` its system calls are counted.
+/// Runs `job` in a new process of this program and returns its sample. With `syscall_event` its system calls
+/// are counted.
 ///
 /// # Errors
 /// The child's own message when it failed; "interrupted" after Ctrl-C.
@@ -54,12 +55,13 @@ pub(crate) fn measure(job: &Job, syscall_event: Option<u64>) -> Result<Sample> {
     serde_json::from_slice(&output.stdout).context("reading a child's sample")
 }
 
-/// The child's side: measures and prints the sample.
+/// Runs the child's side: measures and prints the sample.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn run(job: &str, syscall_event: Option<u64>) -> Result<()> {
-    // SAFETY: a plain request to the kernel: end with the parent, so that nothing measures on after a kill.
+    // SAFETY: a plain request to the kernel: end with the parent, so that no child continues to measure after
+    // a kill.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if let Some(event) = syscall_event {
         crate::syscalls::start_counting(event)?;

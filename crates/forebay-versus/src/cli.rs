@@ -60,10 +60,10 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// The chosen rows of `all`, in their order.
+    /// Returns the chosen rows of `all`, in their order.
     ///
     /// # Errors
-    /// When a row is asked for that does not exist.
+    /// When the command line names a row that does not exist.
     pub(crate) fn choose(&self, all: &[&'static str]) -> Result<Vec<&'static str>> {
         if let Some(unknown) = self.rows.iter().find(|row| !all.contains(&row.as_str())) {
             bail!("there is no row {unknown}; the rows are {}", all.join(", "));
@@ -75,7 +75,7 @@ impl Common {
             .collect())
     }
 
-    /// The folder for the test file: the given one or the current one.
+    /// Returns the folder for the test file: the given one or the current one.
     ///
     /// # Errors
     /// When the current folder is gone.
@@ -86,7 +86,8 @@ impl Common {
         })
     }
 
-    /// Writes the JSON file when one was asked for; called after every cell, so that an interrupted run keeps what it has.
+    /// Writes the JSON file if the command line names one; called after every cell, so that an interrupted
+    /// run keeps its results so far.
     ///
     /// # Errors
     /// When it cannot be written.

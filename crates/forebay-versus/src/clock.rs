@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// How long the counter is compared with the system's clock before a measurement.
+/// The time of comparing the counter with the system's clock before a measurement.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// Reads in ticks; a read costs about 5 ns on the counter and about 50 ns on the system's clock. Every row uses the same.
+/// A clock that reads in ticks; a read costs about 5 ns on the counter and about 50 ns on the system's clock.
+/// Every row uses the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     counter: bool,
@@ -29,18 +30,18 @@ impl Clock {
         Self { counter: true, origin, ticks_per_ns }
     }
 
-    /// The present, in ticks.
+    /// Returns the present, in ticks.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         if self.counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
     }
 
-    /// `duration` in ticks.
+    /// Returns `duration` in ticks.
     pub(crate) fn ticks(&self, duration: Duration) -> u64 {
         (duration.as_nanos() as f64 * self.ticks_per_ns) as u64
     }
 
-    /// `ticks` in microseconds.
+    /// Returns `ticks` in microseconds.
     pub(crate) fn us(&self, ticks: u64) -> f64 {
         ticks as f64 / self.ticks_per_ns / 1e3
     }

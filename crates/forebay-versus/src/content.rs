@@ -1,11 +1,13 @@
-//! The bytes of every test file: a function of the offset, so that any row can check what it read without a second read.
+//! The bytes of every test file: a function of the offset, so that any row can check the bytes that it read
+//! without a second read.
 
 use anyhow::{Result, ensure};
 
-/// The granularity at which [`Checksum`] looks into what was read, in bytes.
+/// The granularity at which [`Checksum`] checks the bytes read, in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// The eight bytes at word `index` of a test file (little-endian). SplitMix64: passes for random, so nothing compresses it.
+/// Returns the eight bytes at word `index` of a test file (little-endian). SplitMix64: passes for random, so
+/// nothing compresses it.
 #[inline]
 pub(crate) fn word(index: u64) -> u64 {
     let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x5851_F42D_4C95_7F2D);
@@ -21,7 +23,7 @@ pub(crate) fn fill(memory: &mut [u8], offset: u64) {
     }
 }
 
-/// Checks the first bytes of `got` against what belongs at `offset` (any offset); looks at no more than eight bytes.
+/// Checks the first bytes of `got` against the content at `offset` (any offset); checks at most eight bytes.
 pub(crate) fn check_start(got: &[u8], offset: u64) -> Result<()> {
     let shift = (offset % 8) as usize;
     let mut bytes = [0; 16];
@@ -56,13 +58,13 @@ impl Checksum {
         self.bytes += piece.len() as u64;
     }
 
-    /// Adds what another part of the same scan saw.
+    /// Adds the checksum of another part of the same scan.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.sum = self.sum.wrapping_add(other.sum);
         self.bytes += other.bytes;
     }
 
-    /// Fails when not exactly the `file_bytes` bytes of a test file were seen.
+    /// Fails unless exactly the `file_bytes` bytes of a test file were added.
     pub(crate) fn check(&self, file_bytes: u64) -> Result<()> {
         ensure!(self.bytes == file_bytes, "the scan saw {} bytes of a file of {file_bytes}", self.bytes);
         let mut expected = 0_u64;
@@ -98,7 +100,7 @@ mod tests {
             for (i, part) in file.chunks(piece).enumerate() {
                 sum.add((i * piece) as u64, part);
             }
-            // A page's first word that is cut in two is not looked at; these sizes cut none.
+            // A page's first word that is cut in two is not checked; these sizes cut none.
             sum.check(file.len() as u64).unwrap();
         }
         let mut sum = Checksum::default();

@@ -1,5 +1,6 @@
-//! What reaches the block device below a folder, counted by the kernel: the reads and writes that it completed,
-//! whoever asked for them. A flush of the device's cache counts as a write, so a direct write and its flush are two.
+//! I/O at the block device below a folder, counted by the kernel: the reads and writes that the device
+//! completed, from all sources. A flush of the device's cache counts as a write, so a direct write and its
+//! flush are two.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,16 @@ use anyhow::{Context, Result};
 
 static STATISTICS: OnceLock<PathBuf> = OnceLock::new();
 
-/// The fields of a device's `stat` file that are looked at, from 0. (Another one counts flushes again, for devices
+/// The fields of a device's `stat` file that are used, from 0. (Another one counts flushes again, for devices
 /// only.)
 const READS_FIELD: usize = 0;
 const WRITES_FIELD: usize = 4;
 const WRITTEN_SECTORS_FIELD: usize = 6;
-/// What the kernel calls a sector, whatever the device does.
+/// The kernel's unit called a sector, for every device.
 const SECTOR_BYTES: u64 = 512;
 
-/// Starts to count for the device below `path`, for the rest of this process. A partition's flushes are
-/// counted by its device only, so that is taken.
+/// Starts to count for the device below `path`, for the rest of this process. Only the whole device counts a
+/// partition's flushes, so that device is used.
 ///
 /// # Errors
 /// When there is no single block device below `path` (as with overlay, tmpfs or btrfs).
@@ -34,17 +35,17 @@ pub(crate) fn start_counting(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes of the device so far, when they are counted.
+/// Returns the writes of the device so far, when they are counted.
 pub(crate) fn count() -> Option<u64> {
     read(STATISTICS.get()?, WRITES_FIELD)
 }
 
-/// Reads of the device so far, when they are counted.
+/// Returns the reads of the device so far, when they are counted.
 pub(crate) fn reads() -> Option<u64> {
     read(STATISTICS.get()?, READS_FIELD)
 }
 
-/// Bytes that the device wrote so far, when they are counted.
+/// Returns the bytes that the device wrote so far, when they are counted.
 pub(crate) fn written_bytes() -> Option<u64> {
     Some(read(STATISTICS.get()?, WRITTEN_SECTORS_FIELD)? * SECTOR_BYTES)
 }

@@ -1,8 +1,8 @@
-//! Where the figures were made: a figure without it says nothing.
+//! The machine of the figures, without which a figure means nothing.
 
 use serde_json::{Value, json};
 
-/// Machine, kernel and versions of the peers.
+/// Returns machine, kernel and versions of the peers.
 pub(crate) fn describe() -> Value {
     let uname = rustix::system::uname();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -30,12 +30,13 @@ pub(crate) fn describe() -> Value {
     })
 }
 
-/// The cores that this process may use; the multi-threaded Tokio rows have that many workers.
+/// Returns the number of cores that this process may use; the multi-threaded Tokio rows have that many
+/// workers.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The system's load average over one minute: other work on the machine makes every figure worthless.
+/// Returns the system's load average over one minute: other work on the machine makes every figure worthless.
 pub(crate) fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! fio as an external row: the field's yardstick for what a device gives.
+//! fio as an external row: the field's yardstick for a device's rate.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::sample::Sample;
 
-/// Whether fio is here, installed by apt if this is root and apt is there. Says what it does.
+/// Returns whether fio is available. Installs it by apt if this process is root and apt exists. Reports its
+/// actions on stderr.
 pub(crate) fn available() -> bool {
     if is_here() {
         return true;
@@ -41,16 +42,16 @@ fn is_here() -> bool {
     Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// What fio's buffers lie on.
+/// The memory of fio's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffers {
-    /// As fio comes.
+    /// fio's default.
     Ordinary,
-    /// Its allocator asks for transparent hugepages (glibc's own switch, 2.35 or later).
+    /// Its allocator requests transparent hugepages (glibc's own switch, 2.35 or later).
     Hugepages,
 }
 
-/// Runs one fio job that reads `path` and gives the `jobs[0]` part of its JSON answer.
+/// Runs one fio job that reads `path` and returns the `jobs[0]` part of its JSON output.
 ///
 /// # Errors
 /// fio's own message.
@@ -81,14 +82,14 @@ pub(crate) fn run(path: &Path, arguments: &[String], buffers: Buffers) -> Result
     Ok(answer["jobs"][0].clone())
 }
 
-/// CPU time that a job of fio used, in seconds.
+/// Returns the CPU time that a job of fio used, in seconds.
 pub(crate) fn cpu_s(job: &Value) -> f64 {
     let share =
         (job["usr_cpu"].as_f64().unwrap_or(f64::NAN) + job["sys_cpu"].as_f64().unwrap_or(f64::NAN)) / 100.0;
     share * job["job_runtime"].as_f64().unwrap_or(f64::NAN) / 1e3
 }
 
-/// The sample of a random-read job.
+/// Returns the sample of a random-read job.
 pub(crate) fn random_sample(job: &Value) -> Sample {
     let read = &job["read"];
     let ios = read["total_ios"].as_f64().unwrap_or(f64::NAN);

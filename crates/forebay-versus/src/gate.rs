@@ -2,10 +2,11 @@
 
 use serde::{Serialize, Serializer};
 
-/// The most that noise may excuse. A cell whose A-A spread is larger was measured on a machine that was not at rest.
+/// The most that noise may excuse. A cell whose A-A spread is larger was measured on a machine that was not
+/// at rest.
 const TOLERANCE_MAX: f64 = 0.10;
 
-/// On which side of the target the figure must lie.
+/// The side of the target on which the figure must lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// At least the target.
@@ -22,15 +23,15 @@ pub(crate) struct Gate {
     target: f64,
     /// `None` when it could not be measured.
     measured: Option<f64>,
-    /// What the target is relaxed by: the A-A spread of the cell; 0 where the gate is no ratio of the cell.
+    /// The relaxation of the target: the A-A spread of the cell; 0 where the gate is no ratio of the cell.
     tolerance: f64,
     met_strictly: bool,
     met: bool,
 }
 
 impl Gate {
-    /// A gate on a ratio of a cell with this A-A spread: `met` allows for the spread (but for no more than a tenth),
-    /// `met_strictly` does not. A figure that was not measured is not met.
+    /// Returns a gate on a ratio of a cell with this A-A spread. `met` allows for the spread (but for no more
+    /// than a tenth), `met_strictly` does not. A figure that was not measured is not met.
     pub(crate) fn new(
         name: impl Into<String>,
         bound: Bound,
@@ -41,7 +42,7 @@ impl Gate {
         Self::with_tolerance(name, bound, target, measured, a_a_spread.min(TOLERANCE_MAX))
     }
 
-    /// A gate on a figure that is no ratio, with a tolerance in its own unit.
+    /// Returns a gate on a figure that is no ratio, with a tolerance in its own unit.
     pub(crate) fn with_tolerance(
         name: impl Into<String>,
         bound: Bound,
@@ -64,17 +65,17 @@ impl Gate {
         }
     }
 
-    /// Whether it is met within the tolerance.
+    /// Returns whether it is met within the tolerance.
     pub(crate) fn met(&self) -> bool {
         self.met
     }
 
-    /// Whether it is met without any tolerance.
+    /// Returns whether it is met without any tolerance.
     pub(crate) fn met_strictly(&self) -> bool {
         self.met_strictly
     }
 
-    /// One line for people.
+    /// Returns one line for people.
     pub(crate) fn line(&self) -> String {
         let sign = match self.bound {
             Bound::AtLeast => ">=",
@@ -93,7 +94,7 @@ impl Gate {
     }
 }
 
-/// As docs/report-schema.md describes gates, with the tolerance and the verdict without it.
+/// A gate as docs/report-schema.md describes it, with the tolerance and the verdict without it.
 #[derive(Serialize)]
 struct Written<'g> {
     name: &'g str,
@@ -112,7 +113,7 @@ impl Serialize for Gate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let written = Written {
             name: &self.name,
-            // Names read "cell: what is compared".
+            // Names have the form "cell: metric".
             metric: self.name.split_once(": ").map_or(&self.name, |(_, metric)| metric),
             value: self.measured,
             at_least: (self.bound == Bound::AtLeast).then_some(self.target),

@@ -10,7 +10,7 @@ extern "C" fn note(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending the process.
+/// Has SIGINT, SIGTERM and SIGHUP noted from now on, instead of ending the process.
 pub(crate) fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: an all-zero sigaction is a valid value of a plain C struct.

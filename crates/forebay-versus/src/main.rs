@@ -1,5 +1,6 @@
-//! `forebay-versus`: Forebay beside its peers. Every row is the same work through another library, every sample a process of its
-//! own, all rows in turn; docs/benchmarks.md says how to run it and how to read what it prints.
+//! `forebay-versus`: Forebay beside its peers. Every row is the same work through another library, every
+//! sample a process of its own, all rows in turn; docs/benchmarks.md describes how to run it and how to read
+//! its output.
 
 mod allocations;
 mod cell;
@@ -68,7 +69,7 @@ fn run() -> anyhow::Result<ExitCode> {
     Ok(if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs an experiment with signals caught, so that its guards remove what it added.
+/// Runs an experiment with signals caught, so that its guards remove everything it added.
 fn guarded(experiment: impl FnOnce() -> anyhow::Result<usize>) -> anyhow::Result<usize> {
     interrupt::catch();
     if environment::load_average().is_some_and(|load| load > 0.7) {

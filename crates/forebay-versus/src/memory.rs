@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The size of a transparent hugepage, in bytes.
 const HUGEPAGE_BYTES: usize = 2 << 20;
 
-/// Which pages a region asks for.
+/// The kind of pages that a region requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// Transparent hugepages (`MADV_HUGEPAGE`).
@@ -36,7 +36,8 @@ impl Drop for Region {
     }
 }
 
-/// A page-aligned piece of a region. Owned like a `Box<[u8]>`; all of its bytes are initialised (the kernel gave them zeroed).
+/// A page-aligned piece of a region. Owned like a `Box<[u8]>`; all of its bytes are initialised (the kernel
+/// maps them zeroed).
 #[derive(Debug)]
 pub(crate) struct Piece {
     start: NonNull<u8>,
@@ -50,7 +51,8 @@ unsafe impl Send for Piece {}
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// Where it begins, for a kernel that writes to it. The pieces of one region lie one behind the other.
+    /// Returns the beginning of the piece, for a kernel that writes to it. The pieces of one region lie one
+    /// behind the other.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -71,7 +73,8 @@ impl DerefMut for Piece {
     }
 }
 
-/// `count` pieces of `piece_bytes` (a multiple of 4096) from one region of its own, all pages already touched.
+/// Returns `count` pieces of `piece_bytes` (a multiple of 4096) from one region of its own, all pages already
+/// touched.
 ///
 /// # Errors
 /// When the region cannot be mapped.
@@ -107,7 +110,8 @@ pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Re
     // SAFETY: the range lies in the mapping made above. A refused advice leaves ordinary pages, which is allowed.
     unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, advice) };
     for page in (0..bytes).step_by(4096) {
-        // SAFETY: `page` is below `bytes`; nobody else knows the region yet. Volatile, so that the page is really touched.
+        // SAFETY: `page` is below `bytes`; nothing else uses the region yet. Volatile, so that the page is
+        // really touched.
         unsafe { aligned.add(page).write_volatile(0) };
     }
     Ok((0..count)

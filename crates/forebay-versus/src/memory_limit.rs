@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// A cgroup with a limit; removed when dropped. Version 1 and version 2 of the interface are known.
+/// A cgroup with a limit; removed when dropped. Supports version 1 and version 2 of the interface.
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
     path: PathBuf,
@@ -26,15 +26,16 @@ impl MemoryLimit {
         Ok(this)
     }
 
-    /// Its folder, for [`enter`].
+    /// Returns the cgroup's folder, for [`enter`].
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Forgets the peak of earlier samples, where the kernel can.
+    /// Resets the peak of earlier samples, where the kernel can.
     pub(crate) fn reset_peak(&self) {
         for (file, value) in [("memory.max_usage_in_bytes", "0"), ("memory.peak", "reset")] {
-            // Older kernels of version 2 cannot; then the peak is the run's, and only the first samples show less.
+            // Older kernels of version 2 cannot; then the peak is the run's, and only the first samples show
+            // less.
             _ = std::fs::write(self.path.join(file), value);
         }
     }
@@ -64,7 +65,7 @@ pub(crate) fn enter(path: &Path) -> Result<()> {
         .with_context(|| format!("entering the cgroup {}", path.display()))
 }
 
-/// The most memory that the cgroup at `path` held, page cache included, in bytes.
+/// Returns the most memory that the cgroup at `path` held, page cache included, in bytes.
 pub(crate) fn peak_bytes(path: &Path) -> Option<f64> {
     ["memory.max_usage_in_bytes", "memory.peak"].iter().find_map(|file| {
         let text = std::fs::read_to_string(path.join(file)).ok()?;
@@ -72,7 +73,8 @@ pub(crate) fn peak_bytes(path: &Path) -> Option<f64> {
     })
 }
 
-/// The folder under which cgroups with a memory limit can be made, and the name of the file that sets it.
+/// Returns the folder under which cgroups with a memory limit can be made, and the name of the file that sets
+/// it.
 fn find_controller() -> Result<(PathBuf, &'static str)> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     for line in mounts.lines() {
@@ -89,7 +91,8 @@ fn find_controller() -> Result<(PathBuf, &'static str)> {
         if kind == "cgroup2" {
             let has = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
             if has.split_whitespace().any(|controller| controller == "memory") {
-                // Refused when it is on already for a reason of the system's; making the cgroup then tells.
+                // The kernel refuses when it is on already for a reason of the system's; making the cgroup
+                // then shows whether it works.
                 _ = std::fs::write(root.join("cgroup.subtree_control"), "+memory");
                 return Ok((root, "memory.max"));
             }

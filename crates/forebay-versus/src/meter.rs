@@ -1,4 +1,4 @@
-//! What one sample of random reads measures, the same way for every row.
+//! The metrics of one sample of random reads, measured the same way for every row.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::sample::Sample;
 use crate::usage::Usage;
 
-/// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. What the process uses is read
-/// by whoever first finishes an operation beyond either end.
+/// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. The first
+/// thread to finish an operation beyond either end reads the process's usage there.
 #[derive(Debug)]
 pub(crate) struct Window {
     clock: Clock,
@@ -23,7 +23,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window that opens `warm_up` from now and stays open for `measure`.
+    /// Returns a window that opens `warm_up` from now and stays open for `measure`.
     pub(crate) fn start(warm_up: Duration, measure: Duration) -> Arc<Self> {
         let clock = Clock::calibrated();
         let open = clock.now() + clock.ticks(warm_up);
@@ -31,7 +31,7 @@ impl Window {
         Arc::new(Self { clock, open, close, at_open: OnceLock::new(), at_close: OnceLock::new() })
     }
 
-    /// A meter for one thread of this window.
+    /// Returns a meter for one thread of this window.
     pub(crate) fn meter(self: &Arc<Self>) -> Meter {
         Meter {
             window: Arc::clone(self),
@@ -41,7 +41,7 @@ impl Window {
         }
     }
 
-    /// The sample, from the meters of all threads.
+    /// Returns the sample, from the meters of all threads.
     pub(crate) fn sample(&self, meters: impl IntoIterator<Item = Meter>) -> Sample {
         let mut operations = 0;
         let mut latencies: Option<Histogram<u32>> = None;
@@ -68,7 +68,7 @@ impl Window {
     }
 }
 
-/// Counts the operations of one thread. Not shared between threads: that would cost what is to be measured.
+/// Counts the operations of one thread. Not shared between threads: sharing would add to the cost under test.
 #[derive(Debug)]
 pub(crate) struct Meter {
     window: Arc<Window>,
@@ -78,14 +78,14 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// The present, as the start of an operation.
+    /// Returns the present, as the start of an operation.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
         self.window.clock.now()
     }
 
-    /// Notes that an operation which began at `began` is done. Gives the present, as the start of the next one, or `None` when the
-    /// window has closed.
+    /// Notes that an operation which began at `began` has completed. Returns the present, as the start of the
+    /// next one, or `None` when the window has closed.
     #[inline]
     pub(crate) fn finish(&mut self, began: u64) -> Option<u64> {
         let now = self.window.clock.now();
@@ -113,7 +113,7 @@ impl Meter {
 pub(crate) struct LocalMeter(Rc<RefCell<Meter>>);
 
 impl LocalMeter {
-    /// A meter of `window` to be cloned into the tasks of this thread.
+    /// Returns a meter of `window` to be cloned into the tasks of this thread.
     pub(crate) fn new(window: &Arc<Window>) -> Self {
         Self(Rc::new(RefCell::new(window.meter())))
     }
@@ -130,12 +130,12 @@ impl LocalMeter {
         self.0.borrow_mut().finish(began)
     }
 
-    /// The sample, when all tasks are done.
+    /// Returns the sample, when all tasks have ended.
     pub(crate) fn sample(&self, window: &Arc<Window>) -> Sample {
         window.sample([self.take(window)])
     }
 
-    /// What was counted, for a sample of several threads.
+    /// Returns the counts, for a sample of several threads.
     pub(crate) fn take(&self, window: &Arc<Window>) -> Meter {
         self.0.replace(window.meter())
     }

@@ -1,4 +1,5 @@
-//! `nop`: IORING_OP_NOP at depth 32, bare and through the whole path of Forebay: what the path costs, without any device's noise.
+//! `nop`: IORING_OP_NOP at depth 32, bare and through the whole path of Forebay: the cost of the path,
+//! without any device's noise.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -17,7 +18,7 @@ use crate::statistics::{median, quantile};
 /// All rows, in the order of the table.
 const ROWS: &[&str] = &["bare", "bare-again", "forebay-shard"];
 
-/// How much the path may cost, in nanoseconds per operation.
+/// The most that the path may cost, in nanoseconds per operation.
 const ALLOWANCE_NS: f64 = 50.0;
 
 const COLUMNS: &[(&str, &str, usize)] = &[
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     repeats: usize,
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NopJob {
     row: String,
@@ -95,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
 /// Measures one sample in this process. A tenth of the operations go before, to warm up.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn measure(job: &NopJob) -> Result<Sample> {
     let mut sample = match job.row.as_str() {
         "bare" | "bare-again" => {

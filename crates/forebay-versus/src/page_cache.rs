@@ -1,4 +1,4 @@
-//! The page cache of the test file: emptied, filled, looked at.
+//! The page cache of the test file: eviction, filling, inspection.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Takes the file out of the page cache and checks that it is out. With `drop_caches` (root) the kernel's caches of metadata go too.
+/// Evicts the file from the page cache and checks that it is out. With `drop_caches` (root) the kernel's
+/// caches of metadata go too.
 ///
 /// # Errors
 /// When more than 1 % of the file stays cached.
@@ -49,9 +50,10 @@ pub(crate) fn load(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The share of a file's pages that are in the page cache.
+/// Returns the share of a file's pages that are in the page cache.
 fn resident_share(file: &File) -> Result<f64> {
-    // SAFETY: the map is only asked about residency and never dereferenced, so a change of the file cannot matter.
+    // SAFETY: the map is used only to query residency and never dereferenced, so a change of the file cannot
+    // matter.
     let map = unsafe { memmap2::Mmap::map(file)? };
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];
     // SAFETY: `map` is a mapping of `map.len()` bytes, and `pages` has a byte for each of its pages.

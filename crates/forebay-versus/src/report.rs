@@ -1,4 +1,4 @@
-//! What a run found: rows with their samples and gates, as tables for people and as JSON.
+//! The results of a run: rows with their samples and gates, as tables for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,13 +31,14 @@ pub(crate) struct Row {
 pub(crate) struct Experiment {
     name: String,
     parameters: Map<String, Value>,
-    /// How the numbers were made.
+    /// The method of the numbers.
     method: String,
     rows: Vec<Row>,
 }
 
 impl Experiment {
-    /// An experiment from the samples of its rows (by repeat; `None` where a row failed), without gates.
+    /// Returns an experiment from the samples of its rows (by repeat; `None` where a row failed), without
+    /// gates.
     pub(crate) fn new(name: &str, parameters: Map<String, Value>, rows: &[RowSamples]) -> Self {
         let rows = rows
             .iter()
@@ -86,20 +87,21 @@ impl Experiment {
         }
     }
 
-    /// A metric of a row, `NaN` when it was not measured.
+    /// Returns a metric of a row, `NaN` when it was not measured.
     pub(crate) fn get(&self, row: &str, metric: &str) -> f64 {
         let row = self.rows.iter().find(|other| other.name == row);
         row.and_then(|row| row.metrics.get(metric)).copied().unwrap_or(f64::NAN)
     }
 
-    /// Adds a gate to a row that was asked for.
+    /// Adds a gate to a row, if the run has that row.
     pub(crate) fn add_gate(&mut self, row: &str, gate: Gate) {
         if let Some(row) = self.rows.iter_mut().find(|other| other.name == row) {
             row.gates.push(gate);
         }
     }
 
-    /// Prints the table and the gates, and keeps the title as the method. What is in bytes is shown in MiB. `columns` are a metric, its heading and its digits after the point.
+    /// Prints the table and the gates, and keeps the title as the method. Metrics in bytes are shown in MiB.
+    /// `columns` are a metric, its heading and its digits after the point.
     pub(crate) fn print(&mut self, title: &str, columns: &[(&str, &str, usize)]) {
         title.clone_into(&mut self.method);
         println!("\n{title}");
@@ -154,7 +156,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// An empty run on this machine.
+    /// Returns an empty run on this machine.
     pub(crate) fn new() -> Self {
         Self {
             schema: 1,
@@ -179,10 +181,10 @@ impl Document {
         std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Prints how many gates were met and gives the number that were missed, rows that failed included.
+    /// Prints how many gates were met and returns the number that were missed, rows that failed included.
     ///
     /// # Errors
-    /// When no row gave a figure.
+    /// When no row has a figure.
     pub(crate) fn summarise(&self) -> Result<usize> {
         let rows = || self.experiments.iter().flat_map(|experiment| &experiment.rows);
         let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();

@@ -1,4 +1,4 @@
-//! One sample: what one child process measured once.
+//! One sample: the metrics that one child process measured once.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Sets a metric; a value that is not finite is left out, because JSON has no word for it.
+    /// Sets a metric; a value that is not finite is left out, because JSON cannot express it.
     pub(crate) fn set(&mut self, name: &str, value: f64) {
         if value.is_finite() {
             self.metrics.insert(name.to_owned(), value);
         }
     }
 
-    /// A metric, when it was measured.
+    /// Returns a metric, when it was measured.
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.metrics.get(name).copied()
     }
 
-    /// All metrics, by name.
+    /// Returns all metrics, by name.
     pub(crate) fn metrics(&self) -> &BTreeMap<String, f64> {
         &self.metrics
     }
 
-    /// Sets what `operations` operations used, each metric per operation.
+    /// Sets the usage of `operations` operations, each metric per operation.
     pub(crate) fn set_usage(&mut self, used: &Usage, operations: u64) {
         let operations = operations as f64;
         self.set("cpu_us_per_io", used.cpu_ns as f64 / 1e3 / operations);

@@ -21,7 +21,7 @@ impl Folder {
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -46,14 +46,14 @@ impl Tree {
     /// Makes the folder `NAME-PID` in `dir`.
     ///
     /// # Errors
-    /// When it cannot be made or is there already: what is in it then is not this run's.
+    /// When it cannot be made or is there already: its content then is not this run's.
     pub(crate) fn in_dir(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("making the folder {}", path.display()))?;
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

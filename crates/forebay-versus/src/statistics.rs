@@ -1,6 +1,6 @@
 //! Medians, quartiles and the A-A spread.
 
-/// The value at `share` (0 to 1) of the sorted values, interpolated; `NaN` without values.
+/// Returns the value at `share` (0 to 1) of the sorted values, interpolated; `NaN` without values.
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -12,19 +12,19 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     below + (above - below) * at.fract()
 }
 
-/// The middle value; `NaN` without values.
+/// Returns the middle value; `NaN` without values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The smallest and the largest value.
+/// Returns the smallest and the largest value.
 pub(crate) fn range(values: &[f64]) -> (f64, f64) {
     (quantile(values, 0.0), quantile(values, 1.0))
 }
 
-/// The spread of an A-A comparison: how far the quartiles of the paired ratios of two identical rows lie from 1, whichever is
-/// farther. Not the extremes: one disturbed repeat of eleven must not excuse a row; and not the median alone, which says nothing
-/// about how much a median of so few repeats moves.
+/// Returns the spread of an A-A comparison: how far the quartiles of the paired ratios of two identical rows
+/// lie from 1, whichever is farther. Not the extremes: one disturbed repeat of eleven must not excuse a row.
+/// And not the median alone, which does not show how much a median of so few repeats moves.
 pub(crate) fn a_a_spread(ratios: &[f64]) -> f64 {
     if ratios.is_empty() {
         return 0.0;

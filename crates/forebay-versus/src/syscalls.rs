@@ -50,16 +50,17 @@ pub(crate) fn start_counting(event: u64) -> Result<()> {
     Ok(())
 }
 
-/// System calls so far, when they are counted.
+/// Returns the system calls so far, when they are counted.
 pub(crate) fn count() -> Option<u64> {
     let counter = *COUNTER.get()?;
     let mut value = 0_u64;
-    // SAFETY: `value` has room for the eight bytes that this counter gives.
+    // SAFETY: `value` has room for the eight bytes that this counter returns.
     let got = unsafe { libc::read(counter, (&raw mut value).cast(), 8) };
     (got == 8).then_some(value)
 }
 
-/// The number of the tracepoint, from a tracefs that is already mounted or is mounted for the look only.
+/// Returns the number of the tracepoint, from a tracefs that is already mounted or is mounted for this
+/// look-up only.
 ///
 /// # Errors
 /// When tracefs cannot be mounted (needs root) or has no such tracepoint.

@@ -1,4 +1,4 @@
-//! The file that is read: written before, from bytes that do not compress, and removed at the end.
+//! The file to read: written before, from bytes that do not compress, and removed at the end.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -20,7 +20,8 @@ pub(crate) struct TestFile {
 }
 
 impl TestFile {
-    /// Writes a new file of `bytes` bytes (rounded down to 4 MiB) in `dir` and syncs it. Says so on stderr.
+    /// Writes a new file of `bytes` bytes (rounded down to 4 MiB) in `dir` and syncs it. Reports this on
+    /// stderr.
     ///
     /// # Errors
     /// When the folder has no room or refuses direct I/O, or on Ctrl-C.
@@ -58,12 +59,12 @@ impl TestFile {
         Ok(this)
     }
 
-    /// Where it is.
+    /// Returns the file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its length in bytes.
+    /// Returns the file's length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,5 +1,4 @@
-//! What this process has used so far: CPU time, context switches, allocations, system calls, device
-//! writes, memory.
+//! The process's usage so far: CPU time, context switches, allocations, system calls, device writes, memory.
 
 use crate::{allocations, device_writes, syscalls};
 
@@ -38,7 +37,7 @@ impl Usage {
         }
     }
 
-    /// The sum of two stretches.
+    /// Returns the sum of two stretches.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns + other.cpu_ns,
@@ -50,7 +49,7 @@ impl Usage {
         }
     }
 
-    /// What was used since `earlier`.
+    /// Returns the usage since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns - earlier.cpu_ns,
@@ -63,7 +62,8 @@ impl Usage {
     }
 }
 
-/// The most memory this process had resident at once, in bytes (`VmHWM`; counts mapped file pages, but no other page cache).
+/// Returns the most memory this process had resident at once, in bytes (`VmHWM`; counts mapped file pages,
+/// but no other page cache).
 pub(crate) fn peak_resident_bytes() -> f64 {
     std::fs::read_to_string("/proc/self/status")
         .ok()

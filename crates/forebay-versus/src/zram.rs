@@ -27,7 +27,7 @@ impl Zram {
     pub(crate) fn add(bytes: u64) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "adding a zram device needs root");
         if !Path::new(CONTROL).exists() {
-            // Where zram is a module; where it is built in or missing, the look afterwards tells.
+            // Where zram is a module; where it is built in or missing, the check afterwards shows it.
             _ = Command::new("modprobe").arg("zram").status();
         }
         ensure!(Path::new(CONTROL).exists(), "this kernel has no zram");
@@ -44,7 +44,7 @@ impl Zram {
         Ok(Self { _mount: mount, _device: device, folder })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -70,7 +70,8 @@ impl Drop for Mount {
     }
 }
 
-/// A device that `hot_add` gave to this process: its number is known to be ours, because the kernel made it for this call.
+/// A device that `hot_add` returned to this process: its number is known to be ours, because the kernel made
+/// it for this call.
 #[derive(Debug)]
 struct Device {
     number: u32,
@@ -92,7 +93,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The kernel refuses both while somebody (a probe of udev) has the device open for a moment.
+        // The kernel refuses both while another process (a probe of udev) has the device open for a moment.
         let result = retry(|| self.set("reset", "1")).and_then(|()| {
             retry(|| Ok(std::fs::write(format!("{CONTROL}/hot_remove"), self.number.to_string())?))
         });

@@ -1,4 +1,4 @@
-//! Sentences computed from the numbers.
+//! The report's advice: sentences computed from its numbers.
 
 mod gain;
 
@@ -6,20 +6,21 @@ use gain::gain;
 
 use crate::report::{Call, File, Method, NOT_TOLD, Report, Served, share};
 
-/// A wait below this share of the time is not what to work on.
+/// A wait below this share of the time is not worth working on.
 const LITTLE: f64 = 0.05;
-/// A part of the waiting that is worth a sentence of its own.
+/// A share of the waiting that is worth a sentence of its own.
 const MUCH: f64 = 0.15;
-/// At most so many files and calls have a sentence.
+/// Most files and calls that get a sentence.
 const SENTENCES: usize = 3;
-/// From here on places count as sequential, and below the other as random.
+/// Sequential shares from which access counts as sequential, and below which as random.
 const SEQUENTIAL: f64 = 0.8;
 const RANDOM: f64 = 0.3;
 /// Fewer calls than this have no pattern.
 const PATTERN_CALLS: u64 = 16;
 const KIB: u64 = 1024;
 
-/// What the report says in words, the most important first; `served` is what was measured of devices before.
+/// Returns the report's advice in words, the most important sentence first; `served` is the measured rates of
+/// devices.
 pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
     if report.wall_ns == 0 {
         return vec!["nothing was measured: it ended at once".to_owned()];
@@ -75,7 +76,7 @@ fn verdict(report: &Report) -> String {
         time(report.full_wait_ns),
         time(report.wall_ns)
     );
-    // A device can only shorten what waits for it.
+    // A device can only shorten the waits at the device.
     let at_device = report.device.map_or(report.full_wait_ns, |device| device.full_wait_at_device_ns);
     if share(at_device, report.wall_ns) < LITTLE {
         return format!(
@@ -91,7 +92,7 @@ fn verdict(report: &Report) -> String {
     )
 }
 
-/// What `iostat` and `top` do not show.
+/// Returns a sentence on the wait that `iostat` and `top` do not show.
 fn hidden(report: &Report) -> Option<String> {
     let unseen = report.full_wait_ns.saturating_sub(report.iowait.full_ns);
     (share(unseen, report.wall_ns) >= LITTLE).then(|| {
@@ -158,7 +159,7 @@ fn row(file: Option<&File>, call: &Call, served: &[Served]) -> String {
     }
 }
 
-/// The last name of its path; of `/`, which has none, the path.
+/// Returns the last name of a file's path; of `/`, which has none, the path.
 fn name(file: &File) -> &str {
     file.path.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&file.path)
 }
@@ -191,7 +192,7 @@ fn reads(file: &File, call: &Call, name: &str, served: &[Served]) -> String {
     }
 }
 
-/// " 4 KiB ", where one size dominates.
+/// Returns the usual size as " 4 KiB ", where one size dominates.
 fn sized(call: &Call) -> String {
     call.usual_bytes().map_or_else(String::new, |bytes| format!(" {} ", bytes_text(bytes)))
 }
@@ -218,7 +219,7 @@ fn above(report: &Report) -> Option<String> {
 }
 
 fn amplified(file: &File) -> Option<String> {
-    // What the device read was read for all of these.
+    // The device's reads were for all of these.
     const READS: [&str; 3] = ["read", "io_uring read", "page fault"];
     let reads = || file.calls.iter().filter(|call| READS.contains(&call.call.as_str()));
     let wanted: u64 = reads().map(|call| call.bytes).sum();
@@ -247,7 +248,7 @@ fn factor(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// A time with a unit that fits.
+/// Returns a time with a unit that fits.
 fn time(ns: u64) -> String {
     let value = ns as f64;
     match ns {
@@ -324,7 +325,8 @@ mod tests {
         assert!(!with(few, 1.0).contains("random "));
     }
 
-    /// Whether writes had to be durable was left to the reader, though the way the file was opened says it.
+    /// Regression: the advice left it to the reader whether writes had to be durable, though the mode of the
+    /// file's opening shows it.
     #[test]
     fn writes_that_had_to_be_durable_are_told_from_others() {
         let write = |durable: f64, direct: f64| {
@@ -351,8 +353,8 @@ mod tests {
         assert!(of(&report(0.5), &[])[0].contains("2.0 times as fast"));
     }
 
-    /// Story: "with a device that answers at once it would be 93 times as fast" stood above "a faster device does not
-    /// shorten that".
+    /// Regression: "with a device that answers at once it would be 93 times as fast" stood above "a faster
+    /// device does not shorten that".
     #[test]
     fn only_what_waits_for_the_device_is_its_to_shorten() {
         let of = |at: u64, full: u64| {
@@ -382,7 +384,8 @@ mod tests {
         assert!(of(0, 40)[0].ends_with("faster storage would save no more than 0 ns"));
     }
 
-    /// Story: "the device read 12 times what was wanted": it had read for page faults, which were not wanted, it seemed.
+    /// Regression: "the device read 12 times what was wanted": the device had read for page faults, which
+    /// were not counted as wanted.
     #[test]
     fn page_faults_are_wanted_as_much_as_they_are_read() {
         let told = |faults: u64| {
@@ -401,7 +404,7 @@ mod tests {
         );
     }
 
-    /// Story: "72 % of the wait is list on , 10 calls": the last name of `/` is none.
+    /// Regression: "72 % of the wait is list on , 10 calls": the last name of `/` is empty.
     #[test]
     fn the_root_has_a_name() {
         let of = |path: &str| {

@@ -1,8 +1,8 @@
-//! Which system calls are about files, and the rows they are counted in.
+//! The system calls that concern files, and the rows they are counted in.
 
 use libc::c_long;
 
-/// How a call names its file, size and place: the `SHAPE_` constants of `bpf/state.h`.
+/// The ways a call names its file, size and place: the `SHAPE_` constants of `bpf/state.h`.
 mod shape {
     pub(super) const FD: u16 = 1;
     pub(super) const READ_WRITE: u16 = 2;
@@ -15,7 +15,7 @@ mod shape {
     pub(super) const RING: u16 = 9;
 }
 
-/// The rows. Those below 8, and `CLOSE`, are known to `bpf/state.h` by number.
+/// The rows. `bpf/state.h` uses those below 8, and `CLOSE`, by number.
 pub(crate) mod row {
     pub(crate) const FAULT: u32 = 1;
     pub(crate) const RING_READ: u32 = 2;
@@ -38,7 +38,7 @@ pub(crate) mod row {
     pub(crate) const RING_ENTER: u32 = 19;
 }
 
-/// What a row is called in a report.
+/// Returns the name of a row in a report.
 pub(crate) fn name(number: u32, has_file: bool) -> &'static str {
     match number {
         row::FAULT if has_file => "page fault",
@@ -64,12 +64,12 @@ pub(crate) fn name(number: u32, has_file: bool) -> &'static str {
     }
 }
 
-/// How many call numbers the programs know (`CALLS` in `bpf/state.h`).
+/// Call numbers that the programs have places for (`CALLS` in `bpf/state.h`).
 pub(crate) const CALLS: usize = 512;
-/// How many operations of io_uring (`RING_CALLS`).
+/// Operations of io_uring that the programs have places for (`RING_CALLS`).
 pub(crate) const RING_CALLS: usize = 128;
 
-/// For each call number shape and row, or 0.
+/// Returns, for each call number, shape and row, or 0.
 pub(crate) fn table() -> [u16; CALLS] {
     let mut table = [0; CALLS];
     for (numbers, shape, row) in LIST {
@@ -90,7 +90,7 @@ fn set(table: &mut [u16; CALLS], numbers: &[c_long], shape: u16, row: u32) {
     }
 }
 
-/// `libc` does not name it.
+/// `libc` has no constant for it.
 const IO_PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
 type Entry = (&'static [c_long], u16, u32);
@@ -161,7 +161,7 @@ const OLD: &[Entry] = &[
     ),
 ];
 
-/// For each operation of io_uring its row, or 0 for those that are not about files.
+/// Returns, for each operation of io_uring, its row, or 0 for an operation that does not concern files.
 pub(crate) fn ring_table() -> [u8; RING_CALLS] {
     // The numbers are those of `enum io_uring_op`, which is part of the kernel's interface.
     let mut table = [0; RING_CALLS];

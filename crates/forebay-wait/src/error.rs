@@ -1,26 +1,26 @@
-//! What can go wrong.
+//! Errors of measuring.
 
 use std::fmt;
 use std::io;
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// This machine or this user cannot measure it.
     #[non_exhaustive]
     Unavailable {
-        /// What is missing, as a sentence without its full stop.
+        /// The missing requirement, as a sentence without its full stop.
         what: String,
-        /// What to do about it.
+        /// A remedy.
         remedy: String,
     },
     /// The command could not be started.
     #[non_exhaustive]
     NotStarted {
-        /// Its name, as it was given.
+        /// The command's name, as the caller passed it.
         program: String,
-        /// Why.
+        /// The error of the start.
         source: io::Error,
     },
     /// There is no process of this number, or it is a thread of another one.
@@ -28,9 +28,9 @@ pub enum Error {
     /// A call failed that usually does not.
     #[non_exhaustive]
     Failed {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the call.
         source: io::Error,
     },
 }
@@ -44,7 +44,7 @@ impl Error {
         move |source| Self::Failed { what, source }
     }
 
-    /// The same for an error of the loader.
+    /// Returns a function that makes `Failed` of an error of the loader.
     pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
         move |error| Self::Failed { what, source: io::Error::other(format!("{error:#}")) }
     }

@@ -1,4 +1,4 @@
-//! A command that is held just before it becomes its program, until the measuring is ready.
+//! A command that is held just before it executes its program, until the measuring is ready.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use crate::error::Error;
 use crate::pressure::Group;
 
-/// A child process that waits.
+/// A child process that waits before it executes the command.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Its number, which stays the command's.
+    /// The child's process number, which stays the command's.
     pub(crate) pid: u32,
     program: String,
     go: PipeWriter,
@@ -40,7 +40,7 @@ impl Held {
         let hold = move || {
             take_signals();
             if let Some(mut door) = door.as_ref() {
-                // 0 is whoever writes.
+                // 0 stands for the process that writes.
                 door.write_all(b"0")?;
             }
             hold(&tell, &wait, writer)
@@ -55,7 +55,8 @@ impl Held {
             .map_err(Error::failed(failed))?;
         let name = program.to_string_lossy().into_owned();
         let mut number = [0; 4];
-        // The child tells, or it failed and the pipe's last writer is gone with the thread's `Command`.
+        // The child sends its number; otherwise it failed, and the pipe's last writer is gone with the
+        // thread's `Command`.
         if told.read_exact(&mut number).is_err() {
             let source = match spawning.join() {
                 Ok(Err(error)) => error,
@@ -66,10 +67,11 @@ impl Held {
         Ok(Self { pid: u32::from_ne_bytes(number), program: name, go, spawning })
     }
 
-    /// Lets it become the program.
+    /// Lets the child execute the program.
     pub(crate) fn release(mut self) -> Result<Child, Error> {
         let not_started = |source| Error::NotStarted { program: self.program, source };
-        // A signal may have ended it meanwhile: then nobody reads this, and its status tells.
+        // A signal may have ended it meanwhile: then no process reads this, and the exit status shows the
+        // signal.
         let _ = self.go.write_all(&[1]);
         match self.spawning.join() {
             Ok(Ok(child)) => Ok(child),
@@ -79,8 +81,8 @@ impl Held {
     }
 }
 
-/// In the child: signals that this program may have blocked to pass them on are the command's own from here on, with
-/// whatever it was started with as their action.
+/// In the child: unblocks signals that this program may have blocked to pass them on. From here on they are
+/// the command's own, with the actions that it was started with.
 fn take_signals() {
     // SAFETY: a set of signals is plain bits, of which all 0 is a valid one.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -88,15 +90,16 @@ fn take_signals() {
         // SAFETY: the set lives on this stack, and the numbers are signals.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
-    // SAFETY: the set lives through the call, and nobody asks for the old one; the call may be made between fork and exec.
+    // SAFETY: the set lives through the call, and the old set is not requested; the call may be made between
+    // fork and exec.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
-/// In the child: tells its number, then waits for a byte. The end of the pipe instead of one means that the
-/// measuring failed, and the child ends.
+/// In the child: sends its number, then waits for a byte. The end of the pipe instead of a byte means that
+/// the measuring failed, and the child ends.
 fn hold(mut tell: &PipeWriter, mut wait: &PipeReader, writer: i32) -> io::Result<()> {
     // SAFETY: the child's copy of the parent's descriptor, closed once and used nowhere in the child; without
-    // this the child would hold its own pipe open.
+    // this the child would keep its own pipe open.
     unsafe { libc::close(writer) };
     // SAFETY: getpid cannot fail.
     let pid = unsafe { libc::getpid() };

@@ -1,6 +1,6 @@
 //! The maps' contents as the BPF programs lay them out (`bpf/state.h`), read without unsafe code.
 
-/// Reads native-endian numbers one after the other; what is beyond the end reads as 0.
+/// Reads native-endian numbers one after the other; beyond the end reads as 0.
 pub(crate) struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
@@ -45,7 +45,7 @@ impl FileKey {
     }
 }
 
-/// How many classes of sizes (`SIZES`).
+/// Classes of sizes (`SIZES`).
 pub(crate) const SIZES: usize = 18;
 
 /// `struct call_stats`.
@@ -92,7 +92,7 @@ impl CallStats {
     }
 }
 
-/// `struct file_state`, without what only the programs use.
+/// `struct file_state`, without the fields that only the programs use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileState {
     pub(crate) busy_ns: u64,
@@ -166,7 +166,7 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) const BYTES: usize = 6 * 4 + 15 * 8;
 
-    /// One that has not begun and ends with process `root`.
+    /// Returns the bytes of a clock that has not begun and ends with process `root`.
     pub(crate) fn fresh(root: u32) -> Vec<u8> {
         let mut bytes = vec![0; Self::BYTES];
         if let Some(place) = bytes.get_mut(20..24) {

@@ -1,15 +1,15 @@
-//! How long a program stands still for I/O, and for which files.
+//! Measures how long a program is stalled on I/O, and for which files.
 //!
 //! A BPF object follows a tree of threads through the scheduler's tracepoints, the system calls, the faults
-//! on files, io_uring and the block layer, and adds up in the kernel; nothing is sent for each event. [`run`]
-//! starts a command under it, [`watch`] looks at a process that runs already; both answer a [`Report`]. What
-//! is counted and what is not is told in `docs/wait.md`. The object is in the package as it was built
-//! (`scripts/build-bpf`), so that a build needs no clang; it needs libelf and zlib with their headers, `make`
-//! and a C compiler for the loader, libbpf.
+//! on files, io_uring and the block layer. It adds up in the kernel; nothing is sent for each event. [`run`]
+//! starts a command under it, [`watch`] measures a process that runs already; both return a [`Report`].
+//! `docs/wait.md` lists the waits that are counted and those that are not. The package contains the object
+//! already built (`scripts/build-bpf`), so that a build needs no clang. A build needs libelf and zlib with
+//! their headers, `make` and a C compiler for the loader, libbpf.
 //!
 //! Loading needs root, or CAP_BPF and CAP_PERFMON, and a kernel of 5.18 or later with BTF. Where that is
-//! refused, [`run`] falls back to the pressure figures of a cgroup of its own (`io.pressure`), which say how
-//! long, but not for what.
+//! refused, [`run`] falls back to the pressure figures of a cgroup of its own (`io.pressure`), which show how
+//! long, but not for which files.
 #![cfg(target_os = "linux")]
 
 mod advice;
@@ -27,8 +27,8 @@ pub use error::Error;
 pub use report::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
 pub use session::{Ending, run, watch};
 
-/// Whether the BPF programs load here, and if not, why and what to do. Costs as much as a real start: some
-/// tens of milliseconds.
+/// Checks whether the BPF programs load here; if not, the error has the reason and a remedy. Costs as much as
+/// a real start: some tens of milliseconds.
 ///
 /// # Errors
 /// [`Error::Unavailable`] with the reason.

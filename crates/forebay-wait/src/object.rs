@@ -1,4 +1,4 @@
-//! The BPF object: what it needs, loading it, and reading what it added up.
+//! The BPF object: its requirements, its loading, and the reading of its totals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,13 +14,13 @@ use crate::error::Error;
 use crate::layout::{self, CallStats, Clock, FileKey, FileState};
 use crate::refusal;
 
-/// The reader of ELF files wants eight bytes' alignment.
+/// The reader of ELF files needs eight bytes' alignment.
 #[repr(C, align(8))]
 struct Aligned<Bytes: ?Sized>(Bytes);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../bpf/wait.bpf.o"));
 
-/// Programs whose tracepoint some kernels do not have; the rest measures without them.
+/// Programs whose tracepoint some kernels do not have; the others measure without them.
 const OPTIONAL: [&str; 9] = [
     "page_fault_user",
     "mm_filemap_fault",
@@ -35,7 +35,7 @@ const OPTIONAL: [&str; 9] = [
 const ITERATORS: [&str; 2] = ["take_in", "take_out"];
 const SETTINGS: &str = ".rodata.settings";
 
-/// The loaded programs. Dropping it takes them out of the kernel.
+/// The loaded programs. Dropping it removes them from the kernel.
 pub(crate) struct Tracer {
     object: Object,
     // Attached for as long as they live.
@@ -45,7 +45,7 @@ pub(crate) struct Tracer {
     pub(crate) missing: Vec<String>,
 }
 
-/// All that was added up.
+/// The totals of a measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) clock: Clock,
@@ -55,7 +55,7 @@ pub(crate) struct Totals {
 }
 
 impl Tracer {
-    /// Loads and attaches everything. `begin_at_exec`: the measurement begins when the process given to
+    /// Loads and attaches everything. With `begin_at_exec` the measurement begins when the process given to
     /// [`follow`](Self::follow) executes its program, otherwise there and then.
     pub(crate) fn load(begin_at_exec: bool) -> Result<Self, Error> {
         may_load()?;
@@ -107,7 +107,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Takes in the threads of `processes`; the measurement ends with `root`, unless it is ended before.
+    /// Includes the threads of `processes`; the measurement ends with `root`, unless it is ended before.
     pub(crate) fn follow(&mut self, root: u32, processes: &[u32]) -> Result<(), Error> {
         let failed = "the process cannot be entered into a BPF map";
         let clock = self.map("clocks")?;
@@ -119,10 +119,10 @@ impl Tracer {
         self.iterate("take_in")
     }
 
-    /// Ends the measurement and reads what was added up.
+    /// Ends the measurement and returns its totals.
     pub(crate) fn finish(mut self) -> Result<Totals, Error> {
         self.iterate("take_out")?;
-        // From here on nothing is counted any more, so that what is read belongs together.
+        // Nothing is counted from here on, so that the totals read belong together.
         self.links.clear();
         let mut totals = Totals::default();
         let clock = self.map("clocks")?;
@@ -192,7 +192,7 @@ fn settings(begin_at_exec: bool) -> Vec<u8> {
     bytes
 }
 
-/// The tracepoints that the kernel names in its type information.
+/// Returns the tracepoints that the kernel lists in its type information.
 fn tracepoints() -> Result<BTreeSet<String>, Error> {
     let btf = Btf::from_vmlinux().map_err(Error::bpf("the kernel's type information cannot be read"))?;
     let mut names = BTreeSet::new();
@@ -208,7 +208,7 @@ fn tracepoints() -> Result<BTreeSet<String>, Error> {
     Ok(names)
 }
 
-/// What can be said before trying.
+/// Checks the requirements that can be checked before trying.
 fn may_load() -> Result<(), Error> {
     const SYS_ADMIN: u32 = 21;
     const PERFMON: u32 = 38;
@@ -260,8 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// The structures are written twice, in C and here: a field that is added in one place only must not
-    /// pass.
+    /// The structures are written twice, in C and here: a field that is added in only one of them must fail.
     #[test]
     fn the_maps_have_the_sizes_that_are_read() {
         let mut open = ObjectBuilder::default().open_memory(&OBJECT.0).expect("the object is whole");

@@ -19,7 +19,7 @@ pub(crate) struct Stalled {
 }
 
 impl Group {
-    /// Makes one below the cgroup of this process.
+    /// Creates a cgroup below the cgroup of this process.
     pub(crate) fn create() -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
@@ -32,19 +32,19 @@ impl Group {
         let directory = parent.join(format!("{NAME}{}-{number}", std::process::id()));
         fs::create_dir(&directory)?;
         let group = Self { directory };
-        // Without pressure figures, or without leave to enter, it is of no use.
+        // A cgroup without pressure figures, or that processes may not enter, is useless.
         group.stalled()?;
         group.door()?;
         OpenOptions::new().write(true).open(parent.join("cgroup.procs"))?;
         Ok(group)
     }
 
-    /// The file into which a process writes 0 to enter.
+    /// Opens the file into which a process writes 0 to enter.
     pub(crate) fn door(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
     }
 
-    /// The totals so far.
+    /// Returns the totals so far.
     pub(crate) fn stalled(&self) -> io::Result<Stalled> {
         let text = fs::read_to_string(self.directory.join("io.pressure"))?;
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "io.pressure has no totals"))
@@ -53,7 +53,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Processes that the command left behind go back to where it was started from; one may fork meanwhile.
+        // Processes that the command left behind return to the cgroup that it was started from; one may fork
+        // meanwhile.
         for _ in 0..10 {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
@@ -61,17 +62,18 @@ impl Drop for Group {
             let left = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
             let Some(parent) = self.directory.parent() else { return };
             for process in left.lines() {
-                // It may have ended.
+                // The process may have ended.
                 let _ = fs::write(parent.join("cgroup.procs"), process);
             }
         }
     }
 }
 
-/// What the cgroups are called, before the number of the process that made them.
+/// Names of the cgroups, before the number of the process that made them.
 const NAME: &str = "forebay-wait-";
 
-/// Removes empty ones whose maker was killed before it could. The kernel refuses to remove one that holds a process.
+/// Removes empty cgroups whose maker was killed before it could. The kernel refuses to remove one that has a
+/// process.
 fn remove_left_ones(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -84,7 +86,7 @@ fn remove_left_ones(parent: &Path) {
     }
 }
 
-/// Where this process's cgroup of version 2 is in the file system.
+/// Returns the directory of this process's cgroup of version 2.
 fn own_directory(mounts: &str, own: &str) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {

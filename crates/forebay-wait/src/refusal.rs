@@ -1,19 +1,19 @@
-//! Why the kernel refused a program: the loader only prints it.
+//! The reason why the kernel refused a program: the loader only prints it.
 
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::PrintLevel;
 
-/// The most telling line so far.
+/// The most informative line so far.
 static REASON: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps the loader from printing; what it would say of a failure can be taken with [`reason`].
+/// Keeps the loader from printing; [`reason`] returns its message on a failure.
 pub(crate) fn listen() {
     libbpf_rs::set_print(Some((PrintLevel::Warn, heard)));
     drop(reason());
 }
 
-/// The line that says most about the last failure, if any.
+/// Returns the most informative line on the last failure, if any.
 pub(crate) fn reason() -> Option<String> {
     REASON.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
@@ -21,11 +21,11 @@ pub(crate) fn reason() -> Option<String> {
 fn heard(_: PrintLevel, text: String) {
     let Some(line) = telling(&text) else { return };
     let mut reason = REASON.lock().unwrap_or_else(PoisonError::into_inner);
-    // The name of the program comes after what is wrong with it.
+    // The name of the program comes after the fault.
     *reason = Some(reason.take().map_or_else(|| line.clone(), |known| format!("{known}; {line}")));
 }
 
-/// A type that this kernel does not have, or the name of the program: never the verifier's whole log.
+/// Returns a type that this kernel does not have, or the name of the program: never the verifier's whole log.
 fn telling(text: &str) -> Option<String> {
     let line = text.lines().find(|line| {
         line.contains("failed to resolve") || (line.contains("prog '") && line.contains("failed to load"))
@@ -37,7 +37,7 @@ fn telling(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A kernel that had moved a field was only "Invalid argument".
+    /// Regression: a kernel that had moved a field was only "Invalid argument".
     #[test]
     fn a_type_that_is_not_there_is_told_and_the_log_is_not() {
         let log = "libbpf: prog 'mm_filemap_fault': -- BEGIN PROG LOAD LOG --\n0: R1=ctx() R10=fp0\n\

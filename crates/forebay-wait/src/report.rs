@@ -1,4 +1,4 @@
-//! What was measured, as it stands in JSON.
+//! The results of a measurement, in the form of their JSON.
 
 mod build;
 
@@ -6,30 +6,30 @@ use serde::Serialize;
 
 pub(crate) use build::{NOT_TOLD, Parts, share};
 
-/// How long a program stood still for I/O, and for what. All times are nanoseconds, all shares are between 0
-/// and 1.
+/// How long a program was stalled on I/O, and on which files and calls. All times are nanoseconds, all shares
+/// are between 0 and 1.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The command with its arguments; empty when a process was watched.
     pub command: Vec<String>,
-    /// The first process.
+    /// The number of the first process.
     pub pid: u32,
-    /// Its exit code, when it ended by itself.
+    /// The command's exit code, when it ended by itself.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// What the figures come from.
+    /// The source of the figures.
     pub method: Method,
-    /// How long the measurement took.
+    /// The length of the measurement.
     pub wall_ns: u64,
-    /// At least one thread waited and none ran or could have run.
+    /// Time in which at least one thread waited and none ran or could have run.
     pub full_wait_ns: u64,
-    /// The same as a share of `wall_ns`.
+    /// `full_wait_ns` as a share of `wall_ns`.
     pub full_wait_share: f64,
-    /// At least one thread waited.
+    /// Time in which at least one thread waited.
     pub some_wait_ns: u64,
-    /// The same as a share of `wall_ns`.
+    /// `some_wait_ns` as a share of `wall_ns`.
     pub some_wait_share: f64,
     /// The waits of all threads together; more than `wall_ns` when several wait at once.
     pub wait_sum_ns: u64,
@@ -37,7 +37,7 @@ pub struct Report {
     pub iowait: Pressure,
     /// The kernel's own figures of the command's cgroup, where it could have one.
     pub pressure: Option<Pressure>,
-    /// What was at the block devices meanwhile; absent without BPF.
+    /// Activity at the block devices meanwhile; absent without BPF.
     pub device: Option<DeviceTime>,
     /// Threads that were followed.
     pub threads: u64,
@@ -47,32 +47,33 @@ pub struct Report {
     pub files: Vec<File>,
     /// Calls that name no open file, and waits outside of file calls.
     pub without_file: Vec<Call>,
-    /// What the numbers mean, and what to change first.
+    /// The meaning of the numbers, and the first change to make.
     pub advice: Vec<String>,
-    /// What a reader must know about these figures.
+    /// Limits of these figures that the reader should know.
     pub notes: Vec<String>,
-    /// What did not fit into the maps.
+    /// Events that did not fit into the maps.
     pub lost: Lost,
 }
 
-/// What a device was measured to serve of reads at random, of one size: the advice tells a gain only where it is known.
+/// A device's measured rates of reads at random, of one size: the advice states a gain only where it was
+/// measured.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Which device, as in [`File::device_number`].
+    /// The device, as in [`File::device_number`].
     pub device_number: String,
-    /// Of a read.
+    /// Bytes of a read.
     pub block_bytes: u64,
     /// Reads a second, one at a time.
     pub alone_per_s: f64,
-    /// At a number in flight that gets about all there is.
+    /// A number in flight that reaches about the device's maximum.
     pub in_flight: u64,
-    /// Reads a second then.
+    /// Reads a second with that many in flight.
     pub per_s: f64,
-    /// Where that is from, for the sentence.
+    /// The source of these rates, for the sentence.
     pub source: String,
 }
 
-/// What the figures come from.
+/// The source of the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -87,35 +88,36 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Pressure {
-    /// At least one thread stood still.
+    /// At least one thread was stalled.
     pub some_ns: u64,
-    /// At least one stood still and none ran.
+    /// At least one thread was stalled and none ran.
     pub full_ns: u64,
-    /// As a share of the measurement.
+    /// `some_ns` as a share of the measurement.
     pub some_share: f64,
-    /// As a share of the measurement.
+    /// `full_ns` as a share of the measurement.
     pub full_share: f64,
 }
 
-/// How long requests were at the block devices: those of the tree, of its files, and of the kernel itself.
+/// The time that requests were at the block devices: those of the tree, of its files, and of the kernel
+/// itself.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct DeviceTime {
-    /// At least one request was at a device.
+    /// Time in which at least one request was at a device.
     pub busy_ns: u64,
-    /// Of `full_wait_ns`: a request was at a device.
+    /// Part of `full_wait_ns` with a request at a device.
     pub full_wait_at_device_ns: u64,
-    /// Of `full_wait_ns`: none was, so the wait was above the device.
+    /// Part of `full_wait_ns` without one, so the wait was above the device.
     pub full_wait_above_ns: u64,
-    /// Of `some_wait_ns`: a request was at a device.
+    /// Part of `some_wait_ns` with a request at a device.
     pub some_wait_at_device_ns: u64,
 }
 
-/// What did not fit into the maps.
+/// Events that did not fit into the maps.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Lost {
-    /// Calls on files beyond the 16,384 (65,536 pairs of file and call) there is room for; they are in
+    /// Calls on files beyond the 16,384 files (65,536 pairs of file and call) there is room for; they are in
     /// `without_file`.
     pub calls: u64,
     /// Operations of io_uring or requests at devices beyond the 32,768 in flight there is room for.
@@ -126,25 +128,25 @@ pub struct Lost {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct File {
-    /// Its path as the program saw it; `...` for outer names that were left out.
+    /// The path as the program saw it; `...` for outer names that were left out.
     pub path: String,
-    /// Its device as major:minor, and its inode.
+    /// The file's device as major:minor.
     pub device_number: String,
-    /// Its inode.
+    /// The file's inode.
     pub inode: u64,
-    /// How long threads stood still for it, added up.
+    /// Time that threads were stalled on it, added up.
     pub wait_ns: u64,
-    /// As a share of `wait_sum_ns`.
+    /// `wait_ns` as a share of `wait_sum_ns`.
     pub wait_share: f64,
-    /// What its calls moved.
+    /// Bytes that its calls moved.
     pub bytes: u64,
-    /// Calls and operations under way at once, at most.
+    /// The most calls and operations in flight at once.
     pub concurrency_max: u64,
-    /// The mean, while at least one was under way.
+    /// The mean number in flight, while at least one was.
     pub concurrency_mean: f64,
-    /// What the device read for it; bytes that came with readahead are in it.
+    /// Bytes that the device read for it, with read-ahead.
     pub device_read_bytes: u64,
-    /// What the device wrote for it.
+    /// Bytes that the device wrote for it.
     pub device_written_bytes: u64,
     /// Requests at the device.
     pub device_requests: u64,
@@ -152,7 +154,7 @@ pub struct File {
     pub device_ns: u64,
     /// Their time in the queues above it, added up.
     pub queue_ns: u64,
-    /// By call, the longest wait first.
+    /// The file's calls, the longest wait first.
     pub calls: Vec<Call>,
 }
 
@@ -160,45 +162,46 @@ pub struct File {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Call {
-    /// Its kind: `read` stands for read, pread, readv, preadv and preadv2, and so on.
+    /// The call's kind: `read` stands for read, pread, readv, preadv and preadv2, and so on.
     pub call: String,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
-    /// What they moved; a page for each page fault.
+    /// Bytes that they moved; a page for each page fault.
     pub bytes: u64,
-    /// How long threads stood still in them.
+    /// Time that threads were stalled in them.
     pub wait_ns: u64,
-    /// As a share of the report's `wait_sum_ns`.
+    /// `wait_ns` as a share of the report's `wait_sum_ns`.
     pub wait_share: f64,
-    /// From entry to return; of ring operations from submission to completion; of page faults the wait.
+    /// Time from entry to return; of ring operations from submission to completion; of page faults the wait.
     pub time_ns: u64,
-    /// How many stood still at all; of ring operations how many waits they ended.
+    /// Calls that waited at all; of ring operations, the waits that they ended.
     pub waits: u64,
-    /// The longest one.
+    /// The longest wait of one call.
     pub longest_ns: u64,
-    /// Those that failed.
+    /// Calls that failed.
     pub errors: u64,
-    /// The mean of what was moved by those that moved anything.
+    /// The mean number of bytes moved by the calls that moved anything.
     pub mean_bytes: Option<f64>,
-    /// By size that was asked for.
+    /// Calls by requested size.
     pub sizes: Vec<SizeClass>,
-    /// Share that began where an earlier one on the file had ended.
+    /// Share of calls that began where an earlier one on the file had ended.
     pub sequential_share: Option<f64>,
     /// Of buffered reads: share that neither waited nor brought pages in.
     pub cache_hit_share: Option<f64>,
-    /// Share on descriptors opened with O_DIRECT.
+    /// Share of calls on descriptors opened with O_DIRECT.
     pub direct_share: Option<f64>,
-    /// Of writes: share that returned only when it was durable, because of how the file was opened (O_SYNC, O_DSYNC), of the
-    /// call's own flags (RWF_SYNC, RWF_DSYNC), of the file's attribute `S` or of the mount option `sync`.
+    /// Of writes: share that returned only when the write was durable, because of how the file was opened
+    /// (O_SYNC, O_DSYNC), of the call's own flags (RWF_SYNC, RWF_DSYNC), of the file's attribute `S` or of
+    /// the mount option `sync`.
     pub durable_share: Option<f64>,
 }
 
-/// How many calls asked for up to so many bytes (and for more than half of it).
+/// The number of calls that requested up to so many bytes (and more than half of it).
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct SizeClass {
     /// The upper end; the last class, 64 MiB, has none.
     pub up_to_bytes: u64,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
 }

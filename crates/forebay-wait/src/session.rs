@@ -1,4 +1,4 @@
-//! From start to end: a command, or a process that runs already.
+//! A measurement from start to end: of a command, or of a process that runs already.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,19 +12,19 @@ use crate::object::Tracer;
 use crate::pressure::Group;
 use crate::report::{Parts, Report};
 
-/// How a wait for the end went.
+/// The outcome of a wait for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// The time is not up and nothing happened: look again.
+    /// The time is not up and nothing happened: check again.
     Going,
-    /// Somebody asked for the end.
+    /// The user requested the end.
     Asked,
 }
 
-/// Runs `command` (its program and arguments) to its end and measures it. `started` is told the process's
-/// number as soon as there is one, for signals that are to be passed on. Without the privileges for BPF the
-/// figures are those of a cgroup of the command's own.
+/// Runs `command` (its program and arguments) to its end, measures it, and returns the report. `started`
+/// receives the process's number as soon as there is one, for signals that are to be passed on. Without the
+/// privileges for BPF the figures are those of a cgroup of the command's own.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when neither way works, [`Error::NotStarted`], [`Error::Failed`].
@@ -74,8 +74,8 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
     Ok(report)
 }
 
-/// Looks at process `pid` and what it starts, for `duration` at most; `pause` waits for as long as it is
-/// told, and may end the measurement.
+/// Measures process `pid` and the processes that it starts, for `duration` at most, and returns the report.
+/// `pause` waits for the time that it receives, and may end the measurement.
 ///
 /// # Errors
 /// [`Error::NoProcess`], [`Error::Unavailable`], [`Error::Failed`].
@@ -107,7 +107,7 @@ pub fn watch(
         }
     }
     let report = finished(Some(tracer), parts)?;
-    // It ended while the programs were loaded: nothing was seen of it.
+    // The process ended while the programs were loaded: nothing of it was measured.
     if report.threads == 0 { Err(Error::NoProcess(pid)) } else { Ok(report) }
 }
 
@@ -123,8 +123,8 @@ fn finished(tracer: Option<Tracer>, mut parts: Parts) -> Result<Report, Error> {
     Ok(Report::new(parts, totals))
 }
 
-/// Whether the process runs: one that has ended and was not asked for its code yet does not, nor is a thread
-/// one.
+/// Returns whether the process runs. One that has ended, and whose exit code was not collected yet, does not;
+/// a thread is not a process.
 fn exists(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -141,7 +141,7 @@ fn command_of(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// The process and all that descend from it now.
+/// Returns the process and all its present descendants.
 fn with_descendants(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;

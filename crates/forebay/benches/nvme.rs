@@ -31,7 +31,7 @@ struct Sample {
     seed: u64,
 }
 
-/// What a sample gave.
+/// The figures of a sample.
 #[cfg(target_os = "linux")]
 struct Rate {
     reads_a_second: f64,
@@ -58,11 +58,11 @@ impl Began {
     }
 }
 
-/// The processor time of this process so far.
+/// Returns the processor time of this process so far.
 #[cfg(target_os = "linux")]
 fn cpu_us() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure that it is given.
+    // SAFETY: the call writes to the structure that is passed to it.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
@@ -78,7 +78,7 @@ mod bare {
 
     use super::{BLOCK, Began, Dice, Instant, Rate, Sample};
 
-    /// Makes an entry for a read of one block at an offset into memory, for ring place `.1`.
+    /// A function that makes an entry for a read of one block at an offset into memory, for ring place `.1`.
     type Make<S> = fn(u64, *mut u8, u64) -> S;
 
     fn read_entry(offset: u64, memory: *mut u8, data: u64) -> squeue::Entry {
@@ -88,7 +88,7 @@ mod bare {
             .user_data(data)
     }
 
-    /// `struct nvme_uring_cmd` with a read of blocks of 512 bytes from namespace 1.
+    /// Returns a `struct nvme_uring_cmd` with a read of blocks of 512 bytes from namespace 1.
     fn command_entry(offset: u64, memory: *mut u8, data: u64) -> squeue::Entry128 {
         let mut command = [0u8; 80];
         let block = offset / 512;
@@ -110,7 +110,7 @@ mod bare {
         reads::<squeue::Entry128, cqueue::Entry32>(path, 0, polled, sample, command_entry)
     }
 
-    /// Reads a second, of one thread that submits and waits for at least one completion each turn.
+    /// Returns the reads a second of one thread that submits and waits for at least one completion each turn.
     fn reads<S: squeue::EntryMarker, C: cqueue::EntryMarker + Into<cqueue::Entry>>(
         path: &str,
         flags: i32,
@@ -161,7 +161,7 @@ mod bare {
                     return Err(io::Error::from_raw_os_error(-completion.result()));
                 }
                 let place = completion.user_data() as usize;
-                // SAFETY: the read into this place is over.
+                // SAFETY: the read into this place has ended.
                 folded ^= unsafe { start.add(place * BLOCK as usize).cast::<u64>().read() };
                 free.push(place);
                 flying -= 1;
@@ -202,7 +202,7 @@ mod rows {
         reads(&engine, file, sample)
     }
 
-    /// Reads a second, of one task for each read in flight, all on the shard.
+    /// Returns the reads a second of one task for each read in flight, all on the shard.
     fn reads(engine: &Engine, file: File, sample: Sample) -> Result<Rate> {
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             let (done, folded) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
@@ -219,7 +219,7 @@ mod rows {
                         let block = file.read(offset..offset + BLOCK).await?;
                         folded.set(folded.get() ^ u64::from_le_bytes(std::array::from_fn(|at| block[at])));
                         done.set(done.get() + 1);
-                        // As often as the bare loop looks: once a turn, more or less.
+                        // As often as the bare loop checks: once a turn, more or less.
                         if done.get() % 8 == 0 && began.at.elapsed().as_secs_f64() >= sample.seconds {
                             return Result::Ok(());
                         }
@@ -232,7 +232,7 @@ mod rows {
                 first.await??;
             }
             let rate = began.rate(done.get(), began.at.elapsed().as_secs_f64());
-            // Aborted rather than waited for: a lane looks at the clock at every eighth read of all only.
+            // Aborted rather than waited for: a lane checks the clock at every eighth read of all only.
             lanes.for_each(|lane| lane.abort());
             std::hint::black_box(folded.get());
             Result::Ok(rate)

@@ -1,8 +1,9 @@
-//! Giving up is safe at any moment: dropped futures, timeouts, an engine closed with reads in flight. An operation keeps
-//! its memory and its file until the kernel is done with them, whoever has stopped waiting.
+//! Cancellation is safe at any moment: dropped futures, timeouts, an engine closed with reads in flight. An
+//! operation keeps its memory and its file until the kernel has completed it, whether or not a caller still
+//! waits.
 //!
-//! Run with `cargo run --release -p forebay --example cancel`; it writes 64 MiB into the current folder and removes them
-//! again.
+//! Run with `cargo run --release -p forebay --example cancel`; it writes 64 MiB into the current folder and
+//! removes them again.
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     file.sync(Durability::Data).await?;
 
-    // The first of many wins, the others are dropped with the device at work on them.
+    // The first of many wins; the others are dropped with their reads in flight at the device.
     let (handle, counts) = (file.clone(), engine.clone());
     let race = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
         let reads = (0..BYTES / MIB).map(|number| handle.read(number * MIB..(number + 1) * MIB));
@@ -38,12 +39,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Result::<()>::Ok(())
     });
     race.await??;
-    // A read into memory of our own, polled once and dropped: that memory stays with the engine, too.
+    // A read into memory of our own, polled once and dropped: that memory, too, stays with the engine.
     let block = engine.block(MIB as usize)?;
     let _ = file.read_into(0, block).now_or_never();
 
-    // A time limit is a dropped future, too; the next read of the same bytes is not disturbed.
-    // (Tokio's clock ticks in milliseconds.)
+    // A time limit drops the future, too; the next read of the same bytes is not disturbed. (Tokio's clock
+    // ticks in milliseconds.)
     let limit = Duration::from_micros(10);
     let batch = file.read_many((0..BYTES / MIB).map(|number| number * MIB..(number + 1) * MIB));
     match tokio::time::timeout(limit, batch).await {
@@ -65,7 +66,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Err(error) => return Err(error.into()),
     }
 
-    // Closing a file answers when its last operation is over, dropped ones included: now nothing is held.
+    // Closing a file completes when its last operation has ended, dropped ones included: after it the engine
+    // holds no memory.
     let handle = file.clone();
     file.close().await?;
     println!("file closed: the engine holds {} bytes", engine.memory().held_bytes);
@@ -97,7 +99,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One whole MiB has the bytes that were written there.
+/// Checks that one whole MiB has the bytes that were written there.
 async fn check(file: &File, number: u64) -> Result<()> {
     let block = file.read(number * MIB..(number + 1) * MIB).await?;
     assert!(block.iter().all(|&byte| byte == number as u8));

@@ -1,7 +1,8 @@
-//! A small log that is written while the power goes, in a simulated world: what one seed decides, down to the last bit.
+//! A small log that is written during a power cut, in a simulated world that one seed determines, down to the
+//! last bit.
 //!
-//! Run with `cargo run --release -p forebay --features sim --example power_cut -- SEED`. The same seed prints the same digest
-//! in every process and on every machine; another seed is another disaster.
+//! Run with `cargo run --release -p forebay --features sim --example power_cut -- SEED`. The same seed prints
+//! the same digest in every process and on every machine; another seed is another disaster.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -25,7 +26,7 @@ async fn append(engine: &Engine, acknowledged: &Cell<u64>) -> Result<()> {
     Ok(())
 }
 
-/// How many records the log holds without a gap.
+/// Returns how many records the log holds without a gap.
 async fn recover(engine: &Engine) -> Result<u64> {
     let log = engine.open("/log", Open::read()).await?;
     let len = log.metadata().await?.len();
@@ -51,7 +52,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         Profile::nand().fault(Rule::new(Fault::TornWrite)).fault(Rule::new(Fault::Slow).chance_ppm(1_000));
     let mut world = World::new(seed).disk(profile);
 
-    // The power goes within the first 20 milliseconds of the world's time, as the seed says.
+    // The power goes within the first 20 milliseconds of the world's time; the seed determines when.
     let acknowledged = Cell::new(0);
     world.power_cut_after(Duration::from_micros(500 + seed.wrapping_mul(7919) % 20_000));
     let failure = world.run(async |engine| append(&engine, &acknowledged).await).unwrap_err();

@@ -1,7 +1,8 @@
 //! One file from front to back, with `std::fs` and with `File::scan`: throughput and memory, roughly.
 //!
-//! Run with `cargo run --release -p forebay --example scan`; it writes 128 MiB into the current folder and removes them
-//! again. For figures to rely on use `forebay measure scan`: this is one pass each, and a virtual machine's host may cache.
+//! Run with `cargo run --release -p forebay --example scan`; it writes 128 MiB into the current folder and
+//! removes them again. For figures to rely on use `forebay measure scan`: this is one pass each, and a
+//! virtual machine's host may cache.
 
 use std::error::Error;
 use std::io::Read;
@@ -19,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(Config::default())?;
     let sum_written = write_noise(&engine, &path)?;
 
-    // Cold for std::fs, too: what is cached of the file is dropped first.
+    // Cold for std::fs, too: the file's pages in the page cache are dropped first.
     engine.open(&path, Open::read().buffered()).wait()?.advise(0..BYTES, Advice::DontNeed).wait()?;
     let begun = Instant::now();
     let mut file = std::fs::File::open(&path)?;
@@ -54,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes bytes that no device or file system can compress; answers their sum.
+/// Writes bytes that no device or file system can compress; returns their sum.
 fn write_noise(engine: &Engine, path: &Path) -> Result<u64> {
     let file = engine.open(path, Open::create_new()).wait()?;
     let (mut state, mut sum) = (0x9E37_79B9_7F4A_7C15_u64, 0);
@@ -74,7 +75,8 @@ fn write_noise(engine: &Engine, path: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// Adds up one word a page: enough to see that all have arrived, cheap enough to time the reading only.
+/// Adds one word of each page to the sum: enough to see that all have arrived, cheap enough to time the
+/// reading only.
 fn added(sum: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(4096).fold(sum, |sum, page| {
         let word = page.first_chunk().copied().map_or(0, u64::from_le_bytes);
@@ -82,12 +84,13 @@ fn added(sum: u64, bytes: &[u8]) -> u64 {
     })
 }
 
-/// How much of the file is in the page cache, by mincore(2) over a mapping of it.
+/// Returns how much of the file is in the page cache, by mincore(2) over a mapping of it.
 fn cached_bytes(path: &Path) -> std::io::Result<u64> {
     let file = std::fs::File::open(path)?;
     let len = BYTES as usize;
     let mut resident = vec![0u8; len / 4096];
-    // SAFETY: a new read-only mapping of the file that nobody dereferences; the address is checked before its use.
+    // SAFETY: a new read-only mapping of the file that nothing dereferences; the address is checked before
+    // its use.
     let map = unsafe {
         libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };

@@ -1,9 +1,10 @@
-//! A lookup service that runs next to the device: Tokio tasks send keys through a channel, tasks on the storage thread
-//! search the file and answer. A search is a chain of dependent reads, so what a hop costs is paid ten times over where
-//! the chain runs far from the device; the last line shows the same search from Tokio.
+//! A lookup service that runs next to the device: Tokio tasks send keys through a channel, and tasks on the
+//! storage thread search the file and reply. A search is a chain of dependent reads, so the cost of a hop is
+//! paid ten times over where the chain runs far from the device. The last line shows the same search from
+//! Tokio.
 //!
-//! Run with `cargo run --release -p forebay --example shard_service`; it writes 4 MiB into the current folder and removes
-//! them again.
+//! Run with `cargo run --release -p forebay --example shard_service`; it writes 4 MiB into the current folder
+//! and removes them again.
 
 use std::error::Error;
 use std::time::Instant;
@@ -31,8 +32,8 @@ async fn main() -> Result<(), AnyError> {
     let file = engine.temp_file(".", Open::create()).await?;
     write_records(&engine, &file).await?;
 
-    // The service: as many workers as searches may run at once, all on the file's own shard. The channel is bounded,
-    // so callers wait when the service is busy.
+    // The service: as many workers as searches may run at once, all on the file's own shard. The channel is
+    // bounded, so callers wait when the service is busy.
     let (requests, inbox) = async_channel::bounded::<Request>(256);
     let table = file.clone();
     let service = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
@@ -68,7 +69,7 @@ async fn main() -> Result<(), AnyError> {
     .await?;
     report("searched on the shard", begun);
 
-    // The last sender went with the closure: the workers see the channel closed and end.
+    // The last sender was dropped with the closure: the workers find the channel closed and end.
     println!("the service answered {} requests", service.await??);
 
     let begun = Instant::now();
@@ -84,7 +85,8 @@ async fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// The same function on a shard and in a Tokio task: binary search over the pages, then within one.
+/// Looks a key up, with the same function on a shard and in a Tokio task: binary search over the pages, then
+/// within one.
 async fn lookup(table: &File, key: u64) -> Result<Option<u64>> {
     let (mut low, mut high) = (0, PAGES);
     while low < high {
@@ -106,7 +108,7 @@ fn word(page: &[u8], index: usize) -> u64 {
     page[index * 8..index * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Looks keys up from as many Tokio tasks as there are workers, and checks every answer. Even keys exist.
+/// Looks keys up from as many Tokio tasks as there are workers, and checks every reply. Even keys exist.
 async fn in_tasks<F, Fut>(ask: F) -> Result<(), AnyError>
 where
     F: Fn(u64) -> Fut + Clone + Send + 'static,

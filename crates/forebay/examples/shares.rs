@@ -1,7 +1,8 @@
-//! Three classes compete for a device with 100, 300 and 600 shares: what each received in a second, beside what was due.
+//! Three classes compete for a device with 100, 300 and 600 shares: the rate that each received in a second,
+//! beside its due.
 //!
-//! Run with `cargo run --release -p forebay --example shares`; it writes 256 MiB into the current folder, reads them at random for
-//! a second, and removes them again.
+//! Run with `cargo run --release -p forebay --example shares`; it writes 256 MiB into the current folder,
+//! reads them at random for a second, and removes them again.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use forebay::{Class, Config, Durability, Engine, File, Open, Result};
 const MIB: u64 = 1 << 20;
 const FILE_BYTES: u64 = 256 * MIB;
 const READ_BYTES: u64 = 32 << 10;
-/// Reads of each class in flight together: more than the device needs, so that somebody always waits.
+/// Reads of each class in flight together: more than the device needs, so that some reads always wait.
 const READS: u64 = 64;
 const SHARES: [u32; 3] = [100, 300, 600];
 
@@ -26,7 +27,8 @@ async fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     }
     file.sync(Durability::All).await?;
 
-    // What competes first lets the scheduler find how much the device wants in flight; only the second that follows counts.
+    // The first competition lets the scheduler find the number in flight that the device needs; only the
+    // second that follows counts.
     let (counting, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut readers = Vec::new();
     for shares in SHARES {
@@ -73,7 +75,7 @@ async fn main() -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Reads at random places, one after the other, until it is over.
+/// Reads at random places, one after the other, until the time has ended.
 async fn read_on(
     file: File,
     class: Class,

@@ -1,10 +1,11 @@
-//! An engine that can be looked at while it runs: two classes read beside each other, and a socket tells what they do.
+//! An engine that can be inspected while it runs: two classes read beside each other, and a socket serves
+//! their statistics.
 //!
 //! ```text
 //! cargo run --release -p forebay --example stats_socket -- 30
 //! forebay top forebay-example.sock
 //! ```
-//! It runs for so many seconds (5 unless told), and makes and removes its own file in the current folder.
+//! It runs for so many seconds (default 5), and makes and removes its own file in the current folder.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use forebay::{Class, Config, Engine, File, Open, Result, shard};
 
 const FILE_BYTES: u64 = 64 << 20;
 
-/// Eight readers of that size, one request each, until the time is over.
+/// Runs eight readers of that size, one request each, until the time has ended.
 async fn readers(file: File, bytes: u64, until: Instant) -> Result<u64> {
     let mut tasks = Vec::new();
     for reader in 0..8u64 {

@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         (THREADS * READS) as f64 / seconds
     );
 
-    // A pipeline without a runtime: the scan has its reads in flight while this thread works on a block.
+    // A pipeline without a runtime: the scan has its reads in flight while this thread processes a block.
     let mut scan = file.scan().buffer(256 << 10).depth(4).start();
     let mut bytes = 0;
     while let Some(block) = scan.next().wait() {
@@ -68,7 +68,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("a scan gave {} MiB", bytes >> 20);
 
-    // Waiting on a storage thread would stop the thread that has to finish the operation: an error, not a hang.
+    // Waiting on a storage thread would block the thread that has to complete the operation: an error, not a
+    // hang.
     let handle = file.clone();
     let refused =
         engine.spawn_on_shard(0, Class::DEFAULT, move || async move { handle.read(0..8).wait() }).wait()?;

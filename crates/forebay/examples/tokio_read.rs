@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let file = engine.temp_file(".", Open::create()).await?;
     write_numbered_pages(&engine, &file).await?;
 
-    // Eight tasks, each with a handle of its own, ask for one small range after the other.
+    // Eight tasks, each with a handle of its own, request one small range after the other.
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for worker in 0..8 {
@@ -36,16 +36,16 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
     report("8 tasks, one read at a time each", 2048, begun);
 
-    // As many ranges in one request: one message to the storage thread, one wake of this task.
+    // As many ranges in one request: one message to the storage thread, one wake-up of this task.
     let pages: Vec<u64> = (0..2048).map(|turn| turn * 2_654_435_761 % PAGES).collect();
     let begun = Instant::now();
     let blocks = file.read_many(pages.iter().map(|page| page * PAGE..page * PAGE + 8)).await?;
     for (page, block) in pages.iter().zip(blocks) {
-        assert_eq!(number_of(&block?), *page); // each range has a result of its own, in the order asked
+        assert_eq!(number_of(&block?), *page); // each range has its own result, in request order
     }
     report("1 task, all ranges in one read_many", 2048, begun);
 
-    // The same as a stream: in the order in which they arrive, with bounded memory.
+    // The same as a stream: in order of arrival, with bounded memory.
     let begun = Instant::now();
     let mut arrived = 0;
     let mut stream = file.read_many(pages.iter().map(|page| page * PAGE..(page + 1) * PAGE)).stream();

@@ -1,8 +1,9 @@
-//! A B+-tree in a file, and its lookups as walks: each page names the next one to read, and the program is woken once, at
-//! the end, however deep the tree is. The last lines show the same lookups with one read at a time.
+//! A B+-tree in a file, and its lookups as walks: each page names the next one to read, and the program is
+//! woken once, at the end, however deep the tree is. The last lines show the same lookups with one read at a
+//! time.
 //!
-//! Run with `cargo run --release -p forebay --example walk`; it writes about 4 MiB into the current folder and removes them
-//! again.
+//! Run with `cargo run --release -p forebay --example walk`; it writes about 4 MiB into the current folder
+//! and removes them again.
 
 use std::error::Error as StdError;
 use std::ops::Range;
@@ -31,7 +32,7 @@ async fn main() -> Result<(), AnyError> {
     let key = |n: u64| n * 104_729 % (2 * keys);
     let expected = |key: u64| key.is_multiple_of(2).then_some(key * 3);
 
-    // One after the other: a message and a wake for each, and not for each of its pages.
+    // One after the other: a message and a wake-up for each, and not for each of its pages.
     let begun = Instant::now();
     for n in 0..LOOKUPS {
         let found = file.walk(root.clone(), Lookup { key: key(n) }).await?;
@@ -39,7 +40,7 @@ async fn main() -> Result<(), AnyError> {
     }
     report("walks, one after the other", begun);
 
-    // All in one message, 128 under way at once.
+    // All in one message, 128 in flight at once.
     let begun = Instant::now();
     let walks = (0..LOOKUPS).map(|n| (root.clone(), Lookup { key: key(n) }));
     for (n, found) in (0..).zip(file.walk_many(walks).await?) {
@@ -64,7 +65,7 @@ struct Lookup {
     key: u64,
 }
 
-/// Why a lookup fails.
+/// The reason why a lookup fails.
 #[derive(Debug)]
 enum LookupError {
     Io(Error),
@@ -106,8 +107,8 @@ enum Next {
     Found(Option<u64>),
 }
 
-/// Where a page leads; `None` when it is not the page that belongs to `position`. Nothing in it is believed before it was
-/// looked at: a walk runs in the midst of the engine's I/O, and what it reads may be damaged.
+/// Returns where a page leads; `None` when it is not the page that belongs to `position`. Checks everything
+/// in it before use: a walk runs in the midst of the engine's I/O, and the page that it reads may be damaged.
 fn next(page: &[u8], position: u64, key: u64) -> Option<Next> {
     let word = |at: usize| Some(u64::from_le_bytes(page.get(at..at + 8)?.try_into().ok()?));
     let head = word(0)?;
@@ -115,7 +116,7 @@ fn next(page: &[u8], position: u64, key: u64) -> Option<Next> {
     if magic != MAGIC || word(8)? != position || count == 0 || HEADER + count * 16 > page.len() {
         return None;
     }
-    // Sorted records of one size: the last one whose key is not larger.
+    // Sorted records of one size: find the last one whose key is not larger.
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = (low + high) / 2;
@@ -128,7 +129,7 @@ fn next(page: &[u8], position: u64, key: u64) -> Option<Next> {
     }
 }
 
-/// The same search, decided in the task: two thread hops for each page.
+/// Makes the same search, decided in the task: two thread hops for each page.
 async fn page_by_page(file: &File, root: Range<u64>, key: u64) -> Result<Option<u64>, LookupError> {
     let mut at = root;
     loop {
@@ -141,7 +142,7 @@ async fn page_by_page(file: &File, root: Range<u64>, key: u64) -> Result<Option<
     }
 }
 
-/// Writes a tree with every even key; answers its root and how many keys it has.
+/// Writes a tree with every even key; returns its root and how many keys it has.
 async fn plant(engine: &Engine, file: &File) -> Result<(Range<u64>, u64), Error> {
     let keys = FAN_OUT.pow(DEPTH);
     let mut bytes = Vec::new();
@@ -161,7 +162,7 @@ async fn plant(engine: &Engine, file: &File) -> Result<(Range<u64>, u64), Error>
         });
         below = pages.collect();
     }
-    // Whole units of what a direct write needs.
+    // Whole units of a direct write.
     bytes.resize(bytes.len().next_multiple_of(file.alignment().offset as usize), 0);
     file.write(0, engine.block_from(&bytes)?).durable(Durability::Data).await?;
     Ok((below[0].1..below[0].1 + PAGE, keys))

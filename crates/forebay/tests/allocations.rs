@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread until `future` is over.
+/// Returns the output of `future`, and the allocations of this thread until it completed.
 async fn allocations_of<F: Future>(future: F) -> (F::Output, u64) {
     COUNT.set(Some(0));
     let output = future.await;
@@ -64,8 +64,9 @@ async fn allocations_of<F: Future>(future: F) -> (F::Output, u64) {
 
 const FILE_BYTES: u64 = 16 << 20;
 
-/// What may be counted however many operations run: a ring needs nothing; the driver of threads starts a thread when
-/// all others are busy for a moment, at most 64 times, and that takes some allocations each time.
+/// Returns the allocations that are allowed however many operations run. A ring needs none. The driver of
+/// threads starts a thread when all others are busy for a moment, at most 64 times, and each start takes some
+/// allocations.
 fn allowance(engine: &Engine) -> u64 {
     if engine.driver() == "threads" { 64 * 8 } else { 0 }
 }
@@ -79,7 +80,7 @@ fn scene() -> (Engine, tempfile::TempDir, File) {
     (engine, dir, file)
 }
 
-/// Eight reads in flight at any time, without memory of its own for any of them.
+/// Keeps eight reads in flight at any time, without memory of its own for any of them.
 async fn read_many_times(file: &File, times: u64) {
     let mut reads: [Option<Read<'_>>; 8] = Default::default();
     let (mut begun, mut over) = (0u64, 0u64);
@@ -193,7 +194,7 @@ fn batches_allocate_nothing_per_range() {
     // Lists that grow by doubling reallocate a few times more; a thousand ranges must not show.
     assert!(many <= few + 12 + allowance(&engine), "{few} allocations for 300 ranges, {many} for 1,300");
 
-    // From elsewhere: on the shard's thread, and on the caller's.
+    // From outside the shard: on the shard's thread, and on the caller's.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let watch = |on: bool| {
         engine
@@ -224,7 +225,7 @@ fn batches_allocate_nothing_per_range() {
     );
 }
 
-/// Informational: what one read at a time costs from Tokio.
+/// Informational: the cost of one read at a time from Tokio.
 #[test]
 fn one_read_from_tokio_allocates_one_cell() {
     let (engine, _dir, file) = scene();
@@ -254,7 +255,7 @@ impl Walk for Chain {
         let next = (at.start + 7919 * 4096) % (FILE_BYTES - 65_536);
         match self.0[0] {
             40 => Step::Done(self.0[1]),
-            // Sixteen at once, of which the first is followed and the others are given up.
+            // Sixteen at once, of which the first is followed and the others are dropped.
             n if n % 8 == 0 => Step::read_each((0..16).map(|n| next + n * 4096..next + n * 4096 + 4096)),
             _ => Step::Read(next..next + 4096),
         }
@@ -279,7 +280,8 @@ fn walks_allocate_nothing_on_a_shard() {
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 100 walks of 40 hops");
 }
 
-/// Pages that are held are written over without memory of the heap; a new one costs its part of a node of the index.
+/// Pages in the combine are overwritten without memory of the heap; a new one costs its part of a node of the
+/// index.
 #[test]
 fn writes_into_a_combine_allocate_nothing_on_pages_that_are_held() {
     let (engine, _dir, file) = scene();

@@ -1,4 +1,4 @@
-//! Appends: any sizes and places, exact lengths, errors, and calls that are given up half-way.
+//! Appends: any sizes and places, exact lengths, errors, and calls that are dropped half-way.
 
 mod common;
 
@@ -285,7 +285,7 @@ fn dropped_with_writes_in_flight_leaves_file_and_engine_in_order() {
             append.write(&bytes_of(0..100_000)).wait().unwrap();
             drop(append);
         }
-        // All handles gone: what was in flight is over when the close has answered.
+        // All handles are dropped: the operations in flight have ended when the close returns.
         file.close().wait().unwrap();
         let found = std::fs::read(&path).unwrap();
         let is_data = |(index, byte): (usize, &u8)| *byte == common::byte_at(index as u64) || *byte == 0;
@@ -294,12 +294,12 @@ fn dropped_with_writes_in_flight_leaves_file_and_engine_in_order() {
         append.write(b"after").wait().unwrap();
         assert_eq!(append.close().wait().unwrap(), 5);
     }
-    // Asks every shard, so the turns that ended the writes are over.
+    // Queries every shard, so the turns that ended the writes have passed.
     assert_eq!(engine.stats().wait().unwrap().memory.held_bytes, 0);
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// Polls a future some times, then gives it up. The answer, if it came.
+/// Polls a future some times, then drops it. Returns its output, if it completed.
 fn poll_some<F: Future>(future: F, times: u64) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..times {
@@ -348,7 +348,7 @@ fn calls_given_up_half_way_lose_nothing() {
         }
         assert!(given_up > 0, "round {round} never gave a call up");
         assert_eq!(append.close().wait().unwrap(), end as u64);
-        // With nothing taken the gap before an append beyond the end is not made.
+        // With nothing accepted the gap before an append beyond the end is not made.
         if end == at as usize {
             model.truncate(before as usize);
         }
@@ -356,12 +356,12 @@ fn calls_given_up_half_way_lose_nothing() {
     }
 }
 
-/// Polls a future until it was woken that often, then gives it up. The answer, if it came.
+/// Polls a future until it was woken that often, then drops it. Returns its output, if it completed.
 fn poll_until_woken<F: Future>(future: F, wakes: u32) -> Option<F::Output> {
     struct Woken(std::sync::mpsc::SyncSender<()>);
     impl std::task::Wake for Woken {
         fn wake(self: std::sync::Arc<Self>) {
-            // Full: a wake is there already, and one is enough.
+            // Full: a wake-up is there already, and one is enough.
             let _ = self.0.try_send(());
         }
     }
@@ -411,7 +411,8 @@ fn a_sync_given_up_at_any_of_its_steps_harms_nothing() {
     }
 }
 
-/// A file in memory that refuses to grow past 20 KiB: what a full file system is, without having to fill one.
+/// Returns a file in memory that refuses to grow past 20 KiB: it acts like a full file system, without the
+/// need to fill one.
 fn full_after_20_kib() -> (std::fs::File, std::path::PathBuf) {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
@@ -506,7 +507,8 @@ fn lack_of_memory_is_waited_for_or_told_and_ends_nothing() {
     assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
     assert_eq!(append.position(), 5);
     drop(held);
-    // More than all memory, at a depth that would need more than all: what the writes hold is waited for.
+    // More than all memory, at a depth that would need more than all: the append waits for the memory that
+    // its writes use.
     let data = bytes_of(5..20_000_005);
     append.write(&data).wait().unwrap();
     append.close().wait().unwrap();

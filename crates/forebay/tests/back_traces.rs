@@ -1,7 +1,7 @@
-//! Where tasks stood that held their shard: the feature `backtrace` through the public API.
+//! Back-traces of tasks that held their shard: the feature `backtrace` through the public API.
 //!
-//! A held shard answers nobody, so tasks here hold theirs until the watcher has looked often enough, which the system
-//! counts: each look ends with a voluntary context switch of the thread `forebay-watch`.
+//! A held shard serves no request, so tasks here hold theirs until the watcher has looked often enough, which
+//! the system counts: each look ends with a voluntary context switch of the thread `forebay-watch`.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod common;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use common::config;
 use forebay::{Class, Engine, Stall, shard};
 
-/// The watcher's threads of this process, by name, and how often each gave up its processor by itself.
+/// Returns the watcher's threads of this process, by thread number, and how often each gave up its processor
+/// by itself.
 fn watchers() -> Vec<(String, u64)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let mut watchers = Vec::new();
@@ -31,12 +32,13 @@ fn watchers() -> Vec<(String, u64)> {
     watchers
 }
 
-/// Looks of all watchers.
+/// Returns the looks of all watchers together.
 fn looks() -> u64 {
     watchers().iter().map(|(_, looks)| looks).sum()
 }
 
-/// One test at a time, and none before the engines of the last one are gone: there is one watcher then.
+/// Locks the tests: one at a time, and none before the engines of the last one are gone; there is one watcher
+/// then.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +61,7 @@ fn engine() -> Engine {
     Engine::start(config().shards(1).stall_after(BOUND)).unwrap()
 }
 
-/// An engine whose watcher has begun.
+/// Starts an engine whose watcher has begun.
 fn watched() -> Engine {
     let engine = engine();
     until("there is a watcher", || !watchers().is_empty());
@@ -69,7 +71,7 @@ fn watched() -> Engine {
 /// More looks than a poll needs to be sampled. The looks are at least half of the bound apart: five are longer than it.
 const ENOUGH: u64 = 12;
 
-/// The stalled task whose name contains `name`, once it has a back-trace.
+/// Returns the stalled task whose name contains `name`, once it has a back-trace.
 #[track_caller]
 fn traced(engine: &Engine, name: &str) -> Stall {
     let begun = Instant::now();
@@ -103,7 +105,7 @@ async fn a_long_task() {
     calls_what_holds();
 }
 
-/// The place in the text where a line begins with this function of the tests.
+/// Returns the place in the text where a line begins with this function of the tests.
 #[track_caller]
 fn line_of(text: &str, function: &str) -> usize {
     let named = |line: &str| line.split(" (").next().unwrap_or_default().ends_with(function);
@@ -195,7 +197,8 @@ fn the_longest_poll_is_the_one_that_is_shown() {
     assert!(third.longest_ns > second.longest_ns || third.back_trace == second.back_trace);
 }
 
-/// A child of this process without its threads, for what concerns a whole process. Its answer: nothing went wrong.
+/// Runs `body` in a child of this process without its threads, for tests that concern a whole process. Fails
+/// if anything in it went wrong.
 fn in_child(body: impl FnOnce()) {
     // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the
     // test harness's locks, and leaves by `_exit`.
@@ -266,7 +269,7 @@ fn a_program_that_takes_the_signal_later_is_not_sent_it() {
         engine.spawn_on_shard(0, Class::DEFAULT, hold).wait().unwrap();
         until("it is told", || complaint(&engine).is_some());
         assert_eq!(URGENT.load(Ordering::Relaxed), 0);
-        // Seen without a watcher: it has its name.
+        // Detected without a watcher: it has its name.
         let stalls = engine.stats().wait().unwrap().stalls;
         assert!(stalls.iter().all(|stall| stall.back_trace.is_none()), "{stalls:?}");
     });
@@ -321,8 +324,9 @@ fn an_engine_of_a_forked_child_has_a_watcher_of_its_own() {
     parents.spawn_on_shard(0, Class::DEFAULT, a_long_task).wait().unwrap();
 }
 
-/// What it looks for: a buffer that a late handler writes to after its engine's end, an end that waits for a watcher, a
-/// sample under the wrong poll. Tasks hold their shards for about the bound, so that polls end while they are asked for.
+/// Looks for these faults: a buffer that a late handler writes to after its engine's end, an end that waits
+/// for a watcher, a sample under the wrong poll. Tasks hold their shards for about the bound, so that polls
+/// end while they are being sampled.
 #[test]
 fn stalls_while_engines_start_and_stop() {
     let _alone = alone();
@@ -361,12 +365,12 @@ fn stalls_while_engines_start_and_stop() {
     println!("{found} of 40 rounds had back-traces when they were asked");
 }
 
-/// An idle engine's watcher looks about once a second; the first poll after it wakes it.
+/// An idle engine's watcher looks about once a second; the first poll after that wakes it.
 #[test]
 fn a_watcher_of_an_idle_engine_sleeps_and_is_woken() {
     let _alone = alone();
     let engine = watched();
-    // Windows of wall time, whatever else the machine does: looks come by the clock.
+    // Windows of wall time, whatever the machine's load: looks come by the clock.
     until("it looks rarely", || {
         let (begun, before) = (Instant::now(), looks());
         while begun.elapsed() < Duration::from_secs(2) {

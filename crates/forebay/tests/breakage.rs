@@ -1,5 +1,5 @@
-//! The tests are tested: a core that is broken on purpose must be caught by the sequences that CI follows, and the core
-//! as it is must survive the same ones.
+//! The tests are tested: the sequences that CI follows must catch a core that is broken on purpose, and the
+//! unbroken core must survive the same ones.
 
 mod tree;
 
@@ -13,11 +13,11 @@ use forebay::testing::{Env, sequence, suite};
 use forebay::{Block, Error, Open, Step, Walk};
 use tree::{Sum, Tree};
 
-/// Fewer seeds than CI looks at, which are 1,000.
+/// Fewer seeds than CI runs, which are 1,000.
 const SEEDS: u64 = 300;
 const STEPS: usize = 40;
 
-/// Fails unless one of the first seeds tells a core that is broken like this from the core as it is.
+/// Fails unless one of the first seeds distinguishes a core that is broken like this from the unbroken core.
 fn is_caught(breakage: Breakage) {
     for seed in 0..SEEDS {
         let steps = sequence::seeded(seed, STEPS);
@@ -59,8 +59,8 @@ fn an_ignored_flush_is_caught() {
     is_caught(Breakage::IgnoredFlush);
 }
 
-/// Walks that ask for sixteen pages and follow the first, beside walks that keep what they read: memory that was given
-/// away too early is seen as another page's bytes.
+/// Walks that request sixteen pages and follow the first, beside walks that keep the pages they read: memory
+/// that was reused too early shows as another page's bytes.
 fn walk_in_a_crowd(seed: u64) -> Result<(), String> {
     let disk = Profile::nand().fault(Rule::new(Fault::CancelRace).chance_ppm(500_000));
     let run = World::new(seed).disk(disk).run(async |engine| {
@@ -126,7 +126,7 @@ fn an_abandoned_read_whose_memory_is_freed_is_caught() {
     }
 }
 
-/// The case of the conformance suite whose futures wait for room and are not polled again, in a world.
+/// Runs a case of the conformance suite in a world: its futures wait for room and are not polled again.
 fn frozen_in_a_world(seed: u64) -> Result<(), String> {
     let cases = suite::cases();
     let case =
@@ -139,7 +139,8 @@ fn frozen_in_a_world(seed: u64) -> Result<(), String> {
     run.unwrap_or_else(|failure| Err(failure.to_string()))
 }
 
-/// Where the first sender that waits for room is a future that is not polled any more, its wake-up is lost to all others.
+/// Where the first sender that waits for room is a future that is not polled any more, its wake-up is lost to
+/// all others.
 #[test]
 fn a_wake_up_that_a_frozen_future_swallows_is_caught() {
     for seed in 0..5 {
@@ -150,7 +151,7 @@ fn a_wake_up_that_a_frozen_future_swallows_is_caught() {
     }
 }
 
-/// The switch is off when its closure is over, also after a panic, and never on for another thread.
+/// The switch is off when its closure has returned, also after a panic, and never on for another thread.
 #[test]
 fn a_breakage_ends_with_its_closure() {
     let steps = ["open h0 a create direct", "write h0 0+4096 p3 data", "sync h0 all", "read h0 0..4096"];

@@ -1,5 +1,6 @@
-//! Shows: what a device can do is found out while it is used, and begins where a calibration says: what a write costs
-//! beside a read, and how much must be in flight. How: simulated disks, whose time is exact.
+//! Shows: the engine finds out a device's rates while it uses it, and begins with a calibration's values: the
+//! cost of a write beside a read, and the number that must be in flight. How: simulated disks, whose time is
+//! exact.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use forebay::{Calibration, Class, Config, DeviceStats, Engine, ErrorKind, File, 
 const FILE_BYTES: u64 = 64 << 20;
 const REQUEST_BYTES: u64 = 16 << 10;
 
-/// A disk that works on four requests at a time, and on a write four times as long as on a read.
+/// A disk that serves four requests at a time, and a write in four times the time of a read.
 fn dear_writes() -> Profile {
     Profile::ideal()
         .latency(Duration::from_micros(100), Duration::from_micros(400), Duration::from_micros(100))
@@ -30,7 +31,8 @@ async fn planted(engine: &Engine) -> File {
     file
 }
 
-/// 32 tasks of the class that read, or write, until the time is over; answers the bytes of what ended from `counted` on.
+/// Runs 32 tasks of the class that read, or write, until the time has ended. Returns the bytes of the
+/// operations that completed from `counted` on.
 async fn load(file: File, writes: bool, counted: Duration, until: Duration) -> u64 {
     let moved = Rc::new(Cell::new(0));
     let mut tasks = Vec::new();
@@ -60,8 +62,8 @@ async fn device(engine: &Engine) -> DeviceStats {
     engine.stats().await.unwrap().devices[0].clone()
 }
 
-/// Both classes do `first`, and then, for a second, one reads and the other writes. Answers the bytes that each moved in the
-/// last 800 ms, and what a write cost as seen every 10 ms.
+/// Runs `first` in both classes, and then, for a second, reads in one and writes in the other. Returns the
+/// bytes that each moved in the last 800 ms, and the observed cost of a write every 10 ms.
 fn mixed(profile: Profile, first: &'static [bool]) -> (u64, u64, Vec<f64>) {
     world(profile, Config::default())
         .run(async move |engine| {
@@ -99,7 +101,7 @@ fn mixed(profile: Profile, first: &'static [bool]) -> (u64, u64, Vec<f64>) {
         .unwrap()
 }
 
-/// How often a series goes the other way.
+/// Returns how often a series changes direction.
 fn turns(seen: &[f64]) -> usize {
     let steps: Vec<f64> = seen.windows(2).map(|pair| pair[1] - pair[0]).filter(|step| *step != 0.0).collect();
     steps.windows(2).filter(|pair| pair[0] * pair[1] < 0.0).count()
@@ -107,7 +109,8 @@ fn turns(seen: &[f64]) -> usize {
 
 #[test]
 fn equal_shares_are_equal_times_of_a_device_whose_writes_are_dear() {
-    // What was seen alone before: both, only one of them, or neither, which leaves writes as dear as reads.
+    // Operations observed alone before: both, only one of them, or neither, which leaves writes as dear as
+    // reads.
     let ways = [(&[false, true][..], 4.0), (&[false], 4.0), (&[true], 4.0), (&[], 1.0)];
     for (first, ratio) in ways {
         let (reads, writes, seen) = mixed(dear_writes(), first);
@@ -147,7 +150,8 @@ fn calibration(device: &str, knee_depth: u32, write_cost: f64) -> Calibration {
     calibration
 }
 
-/// Two classes that read pieces of 64 KiB for a while: the budgets from the file's opening on, and the bytes read.
+/// Runs two classes that read pieces of 64 KiB for a while. Returns the budgets from the file's opening on,
+/// and the bytes read.
 fn budgets(config: Config, length: Duration) -> (Vec<u64>, u64) {
     const PIECE: u64 = 64 << 10;
     world(deep(), config.queue_depth(256))

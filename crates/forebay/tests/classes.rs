@@ -1,5 +1,5 @@
-//! Shows: a scope gives its class to what a future asks for, wherever it is polled; tasks that hold their shard are named;
-//! classes change while they are in use. How: exact counts in the statistics.
+//! Shows: a scope gives its class to the requests of a future, wherever it is polled; tasks that hold their
+//! shard are named; classes change while they are in use. How: exact counts in the statistics.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn a_scope_is_its_futures_class_on_any_executor() {
             for n in 0..8 {
                 assert_eq!(shard::class(), reports);
                 file.read(n * 4096..(n + 1) * 4096).await?;
-                // The task may go on on another thread from here.
+                // The task may continue on another thread from here.
                 tokio::task::yield_now().await;
             }
             let inner = Class::LOG.scope(async { file.read(0..4096).await.map(|_| shard::class()) });
@@ -73,7 +73,7 @@ fn a_class_may_be_changed_and_what_is_wrong_is_refused() {
     assert!(other.set_class(ClassSpec::new("d").tenant(tenant)).is_err(), "another engine's tenant");
 }
 
-/// Its polls take as long as they take: with a bound of nothing each of them is too long.
+/// Its polls take any time: with a bound of zero each of them is too long.
 async fn holds_its_shard() {
     shard::yield_now().await;
 }

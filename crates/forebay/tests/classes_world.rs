@@ -1,6 +1,6 @@
-//! Shows: nobody starves on a device. Beside a hog a small reader keeps its tail and the hog its bandwidth; classes that
-//! compete get their shares; caps are kept; the weakest class goes on. How: simulated disks, whose time is exact, so these
-//! figures are the same on every machine.
+//! Shows: no class starves on a device. Beside a hog a small reader keeps its tail and the hog its bandwidth;
+//! classes that compete get their shares; caps are kept; the weakest class makes progress. How: simulated
+//! disks, whose time is exact, so these figures are the same on every machine.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,17 +11,17 @@ use forebay::{Block, Class, ClassSpec, Config, Engine, File, Open, shard};
 
 const MIB: u64 = 1 << 20;
 const FILE_BYTES: u64 = 64 * MIB;
-/// The largest request that is let into a contended device of these kinds, as split.
+/// The largest request, after splitting, that is dispatched to a contended device of these kinds.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// What one phase saw.
+/// Figures of one phase.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     p99_ns: u64,
     hog_bytes_per_second: u64,
 }
 
-/// A disk, and what its largest piece takes at most when nothing is in the way.
+/// A disk, and the most time that its largest piece takes without contention.
 struct Disk {
     profile: Profile,
     piece_ns: u64,
@@ -45,7 +45,7 @@ enum Hog {
     Writes,
 }
 
-/// A world without stalls: what is measured is the disk and the scheduler.
+/// A world without stalls: the figures are of the disk and the scheduler only.
 fn world(profile: Profile, shards: usize) -> World {
     World::new(7)
         .disk(profile)
@@ -59,7 +59,7 @@ async fn planted(engine: &Engine, path: &str) -> File {
     file
 }
 
-/// `hogs` programs with 64 requests of 1 MiB in flight together, until the time is over.
+/// Runs `hogs` programs with 64 requests of 1 MiB in flight together, until the time has ended.
 async fn hog(file: File, class: Class, kind: Hog, until: Duration, moved: Rc<Cell<u64>>) {
     let mut tasks = Vec::new();
     for number in 0..64u64 {
@@ -94,7 +94,7 @@ async fn small_reads(file: File, class: Class, until: Duration) -> Vec<u64> {
     times
 }
 
-/// One phase on one shard, or with the hogs on one and the reader on the other.
+/// Runs one phase on one shard, or with the hogs on one and the reader on the other.
 fn phase(disk: &Disk, kind: Hog, reader: bool, hogs: usize, shards: usize) -> Seen {
     let length = disk.phase;
     world(disk.profile.clone(), shards)
@@ -108,7 +108,7 @@ fn phase(disk: &Disk, kind: Hog, reader: bool, hogs: usize, shards: usize) -> Se
                     let hog = hog(large.clone(), Class::BACKGROUND, kind, until, moved.clone());
                     all.push(shard::spawn(hog).unwrap());
                 }
-                // What is still in flight at the end counts for nobody.
+                // Requests still in flight at the end count for no class.
                 shard::sleep(until - sim::now()).await.unwrap();
                 let bytes = moved.get();
                 for hog in all {
@@ -172,7 +172,7 @@ fn a_reader_on_another_shard_is_protected_as_well() {
     reader_beside_hogs(&cloud(), Hog::Reads, 1, 2);
 }
 
-/// Reads of `bytes` by `depth` tasks of each class for a while; answers the bytes that each got.
+/// Runs reads of `bytes` by `depth` tasks of each class for a while; returns the bytes that each got.
 fn compete(
     engine_of: impl Fn(&Engine) -> Vec<(Class, usize)>,
     profile: Profile,
@@ -279,7 +279,7 @@ fn a_tenants_classes_divide_what_the_tenant_gets() {
 
 #[test]
 fn what_one_does_not_use_is_the_others_at_once() {
-    // A class with most of the shares that asks for little leaves the rest to the other.
+    // A class with most of the shares and few requests leaves the rest to the other.
     let disk = optane();
     let alone = phase(&disk, Hog::Reads, false, 1, 1).hog_bytes_per_second;
     let beside = phase(&disk, Hog::Reads, true, 1, 1).hog_bytes_per_second;
@@ -309,8 +309,9 @@ fn caps_are_kept_across_shards() {
 
 #[test]
 fn the_weakest_class_goes_on() {
-    // One share beside 10,000: its part is a ten-thousandth, and it gets that; with depth 1 it never waits longer than
-    // its bound: what the other may have meanwhile (10,000 times what it last had, and a piece), and a piece.
+    // One share beside 10,000: its part is a ten-thousandth, and it gets that. With depth 1 it never waits
+    // longer than its bound: the bytes that the other may have meanwhile (10,000 times its own last bytes,
+    // and a piece), and a piece.
     let classes = |engine: &Engine| {
         vec![(engine.class("weak", 1).unwrap(), 0), (engine.class("strong", 10_000).unwrap(), 0)]
     };
@@ -328,8 +329,9 @@ fn the_weakest_class_goes_on() {
 
 #[test]
 fn no_wait_is_longer_than_the_bound() {
-    // docs/classes.md states it: before an operation that is its class's first goes, others get L (S - s) / s for what the
-    // class had last and a piece each; then what is in flight must move. Here s is 100 of 1,000.
+    // docs/classes.md states it: before the first operation in a class's queue is dispatched, others get
+    // L (S - s) / s for the bytes that the class had last, and a piece each; then the requests in flight must
+    // complete. Here s is 100 of 1,000.
     let (rate, size) = (400u64 << 20, 16u64 << 10);
     let profile = Profile::cloud().bandwidth(rate).iops(0, 0).tail(0, 1);
     let (longest_ns, budget) = world(profile, 1)
@@ -342,7 +344,7 @@ fn no_wait_is_longer_than_the_bound() {
                 hog(local, strong, Hog::Reads, until, Rc::default()).await;
             });
             let reading = engine.spawn_on_shard(0, weak, move || async move {
-                // The first one waits for what was let in while the device was still quiet.
+                // The first one waits for the requests that were dispatched while the device was still quiet.
                 shard::sleep(Duration::from_millis(100)).await.unwrap();
                 file.read(0..size).await.unwrap();
                 let mut longest = 0;
@@ -363,7 +365,7 @@ fn no_wait_is_longer_than_the_bound() {
         })
         .unwrap();
     let (own, piece) = (size + (8 << 10), PIECE_BYTES + (8 << 10));
-    // The budget may have been twice as much while it was looked for.
+    // The budget may have been twice as much during the search for it.
     let bytes = own * 9 + piece + 2 * budget;
     let bound_ns = bytes * 1_000_000_000 / rate + 600_000 * 15 / 10 + 50_000;
     println!("longest {longest_ns} ns, bound {bound_ns} ns, budget {budget}");

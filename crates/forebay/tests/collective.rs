@@ -1,5 +1,5 @@
-//! Collective writes on real files: strided, uneven and overlapping pieces from threads, tasks and shards; few requests,
-//! bounded memory, errors that all are told.
+//! Collective writes on real files: strided, uneven and overlapping pieces from threads, tasks and shards;
+//! few requests, bounded memory, errors that every participant receives.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn open(engine: &Engine, path: &Path, open: Open) -> File {
     engine.open(path, open).wait().unwrap()
 }
 
-/// Every so many-th record from `rank` on, of a file that is made of records from `base` on.
+/// Returns every so many-th record from `rank` on, of a file that is made of records from `base` on.
 fn strided(rank: u64, participants: u64, records: u64, record: u64, base: u64) -> Vec<(u64, Bytes)> {
     let mine = (0..records).filter(|number| number % participants == rank);
     let piece = |number| {
@@ -60,7 +60,7 @@ fn strided_records_become_large_writes() {
     }
 }
 
-/// Inside of a longer file and not aligned: the two ends are read, each once, and neighbours stay.
+/// Inside a longer file and not aligned: the two ends are read, each once, and neighbours stay.
 #[test]
 fn edges_are_read_once_and_holes_stay() {
     let (engine, dir) = (engine(), dir());
@@ -72,7 +72,7 @@ fn edges_are_read_once_and_holes_stay() {
     expected[5_000..5_000 + 90 * 10_001].copy_from_slice(&bytes_of(5_000..5_000 + 90 * 10_001));
     assert_file(&path, &expected, "filled");
     assert_eq!(handles[0].stats().read_requests, 2);
-    // One participant has nothing this time, so every third record is a hole.
+    // One participant has no pieces this time, so every third record is a hole.
     let handles = on_threads(handles, |rank| match rank {
         1 => Vec::new(),
         _ => strided(rank, 3, 30, 20_003, 1_500_001),
@@ -93,7 +93,7 @@ fn the_highest_rank_and_its_last_piece_are_seen() {
     let file = open(&engine, &path, Open::write());
     let piece = |offset: u64, byte: u8, len: usize| (offset, Bytes::from(vec![byte; len]));
     let mut handles = file.collective(3).start();
-    // Whoever comes first.
+    // The participants arrive in each order.
     for first in 0..3 {
         handles.rotate_left(first);
         handles = on_threads(handles, |rank| match rank {

@@ -1,5 +1,5 @@
-//! Collective writes in simulated worlds against bytes in memory: uneven, overlapping and missing pieces, participants that
-//! come when they like or are gone, power cuts and faults.
+//! Collective writes in simulated worlds against bytes in memory: uneven, overlapping and missing pieces,
+//! participants that come at any time or are gone, power cuts and faults.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,14 +15,15 @@ const PATH: &str = "/collective";
 
 type Pieces = Vec<(u64, Bytes)>;
 
-/// The file after each write that was complete, and the one that may be under way.
+/// The file after each write that was complete, and the one that may be in progress.
 #[derive(Default)]
 struct Model {
     durable: Vec<u8>,
     under_way: Option<Vec<Pieces>>,
 }
 
-/// The bytes with the pieces of one write laid over them: the highest rank, and of it the last piece, is seen.
+/// Returns the bytes with the pieces of one write laid over them: the highest rank, and of it the last piece,
+/// is on top.
 fn laid(bytes: &[u8], deposits: &[Pieces]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (offset, data) in deposits.iter().flatten().filter(|(_, data)| !data.is_empty()) {
@@ -59,7 +60,7 @@ fn draw(range: std::ops::Range<u64>) -> u64 {
     range.start + sim::random(range.end - range.start)
 }
 
-/// Pieces for one participant: strided like a matrix's columns, or anywhere.
+/// Returns pieces for one participant: strided like a matrix's columns, or anywhere.
 fn pieces(rank: u64, participants: u64) -> Pieces {
     let fill = |len: u64| Bytes::from((0..len).map(|_| sim::random(255) as u8 + 1).collect::<Vec<u8>>());
     match sim::random(4) {
@@ -79,7 +80,7 @@ async fn start(engine: &Engine, participants: usize) -> Result<Vec<Collective>, 
     Ok(builder.request(4096 << sim::random(5)).aggregators(draw(1..4) as usize).start())
 }
 
-/// Some writes of some participants, each wherever the world runs it; stops at the first failure.
+/// Makes some writes of some participants, each wherever the world runs it; stops at the first failure.
 async fn program(engine: &Engine, model: &Rc<RefCell<Model>>) -> Result<(), forebay::Error> {
     let participants = draw(1..6) as usize;
     let mut handles = start(engine, participants).await?;
@@ -188,7 +189,8 @@ fn any_pieces_equal_a_model_and_stay() {
     sim::explore(0..300, attempt).unwrap_or_else(|failing| panic!("{failing}"));
 }
 
-/// A participant that is dropped before, during or after it gave its pieces ends it for all, and nobody waits for ever.
+/// A participant that is dropped before, during or after it passed its pieces ends the write for all, and no
+/// other waits for ever.
 #[test]
 fn one_who_is_gone_ends_it_for_all() {
     for seed in 0..90 {
@@ -226,7 +228,7 @@ fn one_who_is_gone_ends_it_for_all() {
     }
 }
 
-/// The check is checked: a collective that is broken on purpose is caught by these seeds.
+/// The check itself is tested: a collective that is broken on purpose is caught by these seeds.
 #[cfg(feature = "_breakage")]
 #[test]
 fn a_broken_collective_is_caught() {

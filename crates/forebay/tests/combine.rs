@@ -78,7 +78,7 @@ fn whole_pages_in_any_order_become_few_requests_and_no_byte_more() {
     assert_file(&path, &data, "pages");
 }
 
-/// Strided pieces that fill the range but for its ends: only these are read, each once.
+/// Strided pieces that fill the range except for its ends: only these are read, each once.
 #[test]
 fn only_edges_are_read_and_each_once() {
     let (engine, dir) = (engine(), dir());
@@ -98,7 +98,8 @@ fn only_edges_are_read_and_each_once() {
     let stats = combine.stats();
     assert_eq!((stats.read_requests, stats.read_bytes), (2, 2 * PAGE), "{stats:?}");
     assert_file(&path, &expected, "edges");
-    // A hole between two pieces of one page is the file's own, and neighbours that nobody wrote are not touched.
+    // A hole between two pieces of one page is the file's own, and neighbours that were not written are not
+    // touched.
     combine.write(100, b"here").wait().unwrap();
     combine.write(3_000, b"and there").wait().unwrap();
     combine.flush(Durability::None).wait().unwrap();
@@ -140,7 +141,7 @@ fn past_the_end_the_length_is_exact_and_holes_are_zero() {
     }
 }
 
-/// Sixteen times as many bytes as memory, in any order: the memory stays where it was told to.
+/// Sixteen times as many bytes as memory, in any order: the memory stays within its limit.
 #[test]
 fn memory_is_bounded_and_comes_back() {
     let dir = dir();
@@ -166,7 +167,8 @@ fn memory_is_bounded_and_comes_back() {
     assert_file(&path, &data, "bounded");
 }
 
-/// Others hold the arena: what is held already must do, and without any the call says so and can be made again.
+/// Other users hold the arena: the combine must make do with its memory, and without any the call fails with
+/// that error and can be made again.
 #[test]
 fn goes_on_with_the_memory_there_is() {
     let dir = dir();
@@ -270,7 +272,7 @@ fn arguments_that_cannot_be_are_refused() {
     let backwards = std::ops::Range { start: 5, end: 4 };
     assert_eq!(combine.read(backwards).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(matches!(combine.read(0..2 << 30).wait().unwrap_err().kind(), ErrorKind::TooLarge { .. }));
-    // None of these ended it, and nothing to do is done at once.
+    // None of these ended the combine, and a call with nothing to do returns at once.
     combine.write(77, b"").wait().unwrap();
     combine.barrier().unwrap();
     combine.flush(Durability::Data).wait().unwrap();
@@ -301,7 +303,7 @@ fn dropped_it_lets_go_of_the_file_and_closed_it_tells_everybody() {
     assert_eq!(error.kind(), ErrorKind::EngineClosed, "{error}");
 }
 
-/// A write that waits for room is given up: the others go on.
+/// A write that waits for room is dropped: the others proceed.
 #[test]
 fn a_write_given_up_while_it_waits_holds_nobody_up() {
     let (engine, dir) = (engine(), dir());

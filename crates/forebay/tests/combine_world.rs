@@ -13,7 +13,7 @@ use forebay::{Class, Combine, Durability, Engine, ErrorKind, File, Open};
 const PATH: &str = "/combined";
 const PAGE: u64 = 4096;
 
-/// What the program wrote, in order, and what it was promised.
+/// The program's writes, in order, and the promises that it received.
 #[derive(Default)]
 struct Model {
     initial: Vec<u8>,
@@ -23,14 +23,14 @@ struct Model {
     writes: Vec<(u64, Vec<u8>)>,
     /// Numbers of the first write behind each barrier.
     barriers: Vec<usize>,
-    /// So many of them have returned.
+    /// The number of barriers that have returned.
     returned: usize,
     /// The writes before this one are durable.
     durable: usize,
 }
 
 impl Model {
-    /// The file after so many writes.
+    /// Returns the file after so many writes.
     fn after(&self, writes: usize) -> Vec<u8> {
         let mut bytes = self.initial.clone();
         for (offset, data) in &self.writes[..writes] {
@@ -44,7 +44,7 @@ impl Model {
         self.writes.push((offset, data.to_vec()));
     }
 
-    /// Is `found` a file that may be there after a power cut?
+    /// Checks that `found` is a file that is possible after a power cut.
     fn allows(&self, found: &[u8]) -> Result<(), String> {
         let mut bounds = vec![0];
         bounds.extend(&self.barriers);
@@ -63,7 +63,8 @@ impl Model {
         Err(format!("{} durable of {}; {}", self.durable, self.writes.len(), whys.join("; ")))
     }
 
-    /// All writes before `first` are there, of those up to `end` any part, and nothing of the others.
+    /// Checks that `found` has all writes before `first`, any part of those up to `end`, and nothing of the
+    /// others.
     fn allows_between(&self, found: &[u8], first: usize, end: usize) -> Result<(), String> {
         let mut known = self.after(first);
         if found.len() < known.len() {
@@ -105,7 +106,7 @@ async fn opened(engine: &Engine, seed: u64) -> Result<File, forebay::Error> {
     engine.open(PATH, open).await
 }
 
-/// A file that is there whatever happens.
+/// Writes a file that exists in every case.
 async fn planted(engine: &Engine, model: &Rc<RefCell<Model>>) {
     let len = sim::random(30) * 4001;
     let initial = data(1_000_000, 0, len);
@@ -117,7 +118,7 @@ async fn planted(engine: &Engine, model: &Rc<RefCell<Model>>) {
     model.initial = initial;
 }
 
-/// Writes, reads, barriers and flushes until the steps are done or something fails.
+/// Makes writes, reads, barriers and flushes until the steps are done or something fails.
 async fn program(engine: &Engine, seed: u64, model: &Rc<RefCell<Model>>) -> Result<(), forebay::Error> {
     let file = opened(engine, seed).await?;
     let memory = 65_536 << sim::random(3);
@@ -146,7 +147,7 @@ async fn program(engine: &Engine, seed: u64, model: &Rc<RefCell<Model>>) -> Resu
                 combine.barrier()?;
             }
             18 => flush(&combine, model).await?,
-            // One that others do not wait for.
+            // A flush that the other calls do not wait for.
             _ => {
                 let (combine, model) = (combine.clone(), model.clone());
                 flushes.push(sim::spawn_local(async move { flush(&combine, &model).await }));
@@ -166,7 +167,7 @@ async fn program(engine: &Engine, seed: u64, model: &Rc<RefCell<Model>>) -> Resu
 }
 
 async fn flush(combine: &Combine, model: &Rc<RefCell<Model>>) -> Result<(), forebay::Error> {
-    // One that runs meanwhile is not waited for.
+    // A write that runs meanwhile is not waited for.
     let writes = model.borrow().returned;
     let durability = [Durability::None, Durability::Data, Durability::All][sim::random(3) as usize];
     combine.flush(durability).await?;
@@ -177,7 +178,7 @@ async fn flush(combine: &Combine, model: &Rc<RefCell<Model>>) -> Result<(), fore
     Ok(())
 }
 
-/// A read sees what was written, wherever that is.
+/// Checks that a read sees the written bytes, wherever they are.
 async fn compare(combine: &Combine, model: &Rc<RefCell<Model>>, span: u64) -> Result<(), forebay::Error> {
     let start = sim::random(span);
     let range = start..start + sim::random(30_000);
@@ -202,7 +203,8 @@ fn disk(seed: u64) -> Profile {
         .fault(Rule::new(Fault::Reorder).chance_ppm(300_000))
 }
 
-/// One world: a program, perhaps a power cut or faults in it, a restart, and what is there then.
+/// Runs one world: a program, perhaps a power cut or faults in it, a restart, and a check of the file after
+/// that.
 fn attempt(seed: u64) -> Result<(), String> {
     let (cut, faults) = (seed % 2 == 1, seed % 4 >= 2);
     let model = Rc::new(RefCell::new(Model::default()));
@@ -336,7 +338,7 @@ fn calls_given_up_anywhere_leave_nothing_behind() {
     }
 }
 
-/// The check is checked: a combine that is broken on purpose is caught by these seeds.
+/// The check itself is tested: a combine that is broken on purpose is caught by these seeds.
 #[cfg(feature = "_breakage")]
 #[test]
 fn a_broken_combine_is_caught() {

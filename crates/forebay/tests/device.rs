@@ -1,4 +1,4 @@
-//! What is below real files of this machine.
+//! The devices below real files of this machine.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use forebay::ErrorKind;
 use forebay::device::{Alignment, Device, DeviceKind};
 
-/// A file of ours in the build's directory: on a disk, as far as this machine has one.
+/// Creates a file of ours in the build's directory: on a disk, as far as this machine has one.
 fn file_here() -> tempfile::NamedTempFile {
     tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"))
         .or_else(|_| tempfile::NamedTempFile::new())
@@ -40,7 +40,7 @@ fn the_chain_fits_together() {
         return;
     }
     if layers.is_empty() {
-        // A container may hide sysfs; then nothing is known, and that is said.
+        // A container may hide sysfs; then nothing is known, and the device reports that.
         assert_eq!((device.kind(), device.logical_block_bytes()), (DeviceKind::Unknown, None));
         return;
     }
@@ -74,7 +74,7 @@ fn what_has_no_block_device_says_so() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_device_file_is_its_own_device() {
-    // Only looked at, never opened.
+    // The name is only read, the device never opened.
     let Some(name) =
         std::fs::read_dir("/sys/block").ok().and_then(|mut all| all.next()).and_then(|one| one.ok())
     else {

@@ -1,5 +1,5 @@
-//! Durable writes both ways, queued and made by the shard's thread: what they leave in the file, what they count, and how
-//! they end when something fails, goes away or is full.
+//! Durable writes both ways, queued and made by the shard's thread: the bytes they leave in the file, their
+//! counters, and how they end when something fails, goes away or is full.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -14,7 +14,7 @@ use forebay::{Class, Durability, Engine, ErrorKind, Flush, Open};
 const WAYS: [Flush; 3] = [Flush::Queued, Flush::Blocking, Flush::WhenAlone];
 const KIB: u64 = 1024;
 
-/// Writes and syncs of an engine so far.
+/// Returns the writes and syncs of an engine so far.
 fn counts(engine: &Engine) -> (u64, u64) {
     let stats = engine.stats().wait().unwrap();
     stats.flows.iter().fold((0, 0), |(writes, syncs), flow| (writes + flow.writes, syncs + flow.syncs))
@@ -40,7 +40,7 @@ fn either_way_the_bytes_are_there_and_a_write_and_a_sync_are_counted() {
                 }
             }
         }
-        // Without a durability there is nothing to flush, and nothing to write is a sync alone.
+        // Without a durability there is nothing to flush; a write of no bytes is a sync alone.
         let before = counts(&engine);
         file.write(0, bytes_of(0..4096)).flush(Flush::Blocking).wait().unwrap();
         assert_eq!(counts(&engine), (before.0 + 1, before.1));
@@ -69,8 +69,8 @@ fn a_write_that_fails_is_an_error_either_way_and_the_next_one_works() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// A file of /proc that takes writes, and knows neither a sync nor the flags with which one call would do both. It says what
-/// a core dump would hold, which is of no concern here.
+/// A file of /proc that takes writes, and supports neither a sync nor the flags with which one call would do
+/// both. It sets the content of a core dump, which is of no concern here.
 #[test]
 fn a_sync_that_fails_after_a_good_write_is_an_error_either_way() {
     const FILTER: &str = "/proc/self/coredump_filter";
@@ -90,7 +90,7 @@ fn a_sync_that_fails_after_a_good_write_is_an_error_either_way() {
     }
 }
 
-/// Write calls of the thread that asks; what a ring does on its behalf is none.
+/// Returns the write calls of the requesting thread; a ring's writes on its behalf are not counted.
 fn write_calls() -> u64 {
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()
@@ -115,7 +115,8 @@ fn when_alone_blocks_alone_and_not_beside_another_operation() {
             for n in 0..WRITES {
                 let mut read = file.read(0..64 * KIB).into_future();
                 if beside {
-                    // Polled once it waits for its turn or for the device; nothing else runs before the write is there.
+                    // After one poll the read waits for its turn or for the device; nothing else runs before
+                    // the write is there.
                     assert!(poll_once(&mut read).await.is_pending());
                 }
                 let write = file.write(n * 4 * KIB, bytes_of(0..4 * KIB)).durable(Durability::Data);
@@ -204,8 +205,8 @@ fn finished<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Whatever is dropped at whatever point, the memory comes back after the device is done with it, and a byte of the file
-/// is the old or the new one.
+/// Futures are dropped at any point: the memory is returned after the device has completed, and a byte of the
+/// file is the old or the new one.
 #[test]
 fn futures_dropped_midway_give_their_memory_back() {
     let (engine, dir) = (Engine::start(config().shards(1).queue_depth(4)).unwrap(), dir());
@@ -225,7 +226,7 @@ fn futures_dropped_midway_give_their_memory_back() {
             let _ = Pin::new(write).poll(&mut context);
         }
         if round % 2 == 0 {
-            // So that some are with the device by now.
+            // So that some are at the device by now.
             engine.nop().wait().unwrap();
         }
         drop(writes);

@@ -1,5 +1,5 @@
-//! Shows: what goes wrong is told in one sentence that names operation, path, place, cause and remedy.
-//! How: real causes (no such file, a directory, no permission, a full table, closed handles), and a look at the text.
+//! Shows: an error is one sentence that names operation, path, place, cause and remedy. How: real causes (no
+//! such file, a directory, no permission, a full table, closed handles), and a check of the text.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn files_that_cannot_be_opened_say_why() {
     text_has(&error, &["/dev/null", "character device"]);
 }
 
-/// Takes the immutable mark from a file again, whatever happens.
+/// Removes the immutable mark from a file again on drop, also after a panic.
 struct Marked(std::fs::File);
 
 impl Drop for Marked {
@@ -170,7 +170,7 @@ fn memory_that_is_not_there_is_told_with_what_is_held() {
         file.write(0, vec![0; 64 << 10]).wait().unwrap_err().kind(),
         ErrorKind::ArenaExhausted { .. }
     ));
-    // Memory that the program has still goes both ways, and giving some back is enough.
+    // A write from a block that the program still holds works, and releasing that block is enough for a read.
     let block = held.pop().unwrap();
     file.write(0, block).wait().unwrap();
     assert_eq!(&file.read(0..64 << 10).wait().unwrap()[..], &bytes_of(0..64 << 10)[..]);
@@ -199,8 +199,8 @@ fn settings_that_cannot_work_are_refused_with_a_reason() {
     text_has(&engine.class("one more", 10).unwrap_err(), &["16 classes"]);
 }
 
-/// Everything that the system refused was `ErrorKind::Io`, so a program had to know errno numbers to tell a missing file from
-/// a full disk, and an error could not be kept and returned twice.
+/// Regression: everything that the system refused was `ErrorKind::Io`, so a program needed errno numbers to
+/// distinguish a missing file from a full disk, and an error could not be kept and returned twice.
 #[test]
 fn what_the_system_refuses_has_kinds_that_io_errors_keep() {
     use std::io::ErrorKind as Std;

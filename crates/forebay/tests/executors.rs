@@ -1,5 +1,6 @@
-//! Shows: the same calls work from every executor, from plain threads and on shards, and futures may move between them.
-//! How: one mixed piece of work run everywhere, well-kept channels and locks across the borders, futures polled on two sides.
+//! Shows: the same calls work from every executor, from plain threads and on shards, and futures may move
+//! between them. How: one mixed piece of work run everywhere, well-kept channels and locks across the
+//! borders, futures polled on two sides.
 
 mod common;
 
@@ -14,7 +15,7 @@ use futures::{SinkExt, StreamExt};
 
 const LEN: u64 = 1 << 20;
 
-/// An engine, a directory that lives as long as the file in it, and the file.
+/// Starts an engine, and returns it with a directory that lives as long as the file in it, and the file.
 fn file_with(shards: usize) -> (Engine, tempfile::TempDir, File) {
     let (engine, dir) = (Engine::start(common::config().shards(shards)).unwrap(), dir());
     let path = dir.path().join("a");
@@ -23,7 +24,7 @@ fn file_with(shards: usize) -> (Engine, tempfile::TempDir, File) {
     (engine, dir, file)
 }
 
-/// Some of everything, checked.
+/// Runs some operations of each kind, and checks them.
 async fn work(engine: Engine, file: File) {
     let reads = (0..50u64).map(|n| {
         let file = &file;
@@ -35,7 +36,7 @@ async fn work(engine: Engine, file: File) {
     futures::future::join_all(reads).await;
     let (result, block) = file.read_into(4096, engine.block(8192).unwrap()).await;
     assert_eq!((result.unwrap(), &block[..]), (8192, &bytes_of(4096..12_288)[..]));
-    // Everyone writes what is there already, so that many may run at once.
+    // Every caller writes the bytes that are there already, so that many may run at once.
     file.write(4096, block).durable(forebay::Durability::Data).await.unwrap();
     file.write(8192, bytes_of(8192..12_288)).await.unwrap();
     file.sync(forebay::Durability::All).await.unwrap();
@@ -178,7 +179,7 @@ fn poll_once(future: &mut Moving) -> Option<Result<Block>> {
     }
 }
 
-/// What came of futures that were polled once where they were made.
+/// Results of futures that were polled once where they were made.
 type Begun = Vec<(u64, Moving, Option<Result<Block>>)>;
 
 fn begin(file: &File, count: u64) -> Begun {
@@ -215,7 +216,7 @@ fn futures_move_between_shards_and_other_threads() {
         {
             engine.spawn_on_shard(target, Class::DEFAULT, move || finish(begun)).wait().unwrap();
         }
-        // Dropped elsewhere than where they began, begun or not.
+        // Dropped on another thread than the one where they began, begun or not.
         drop(from(0).wait().unwrap());
         let begun = begin(&file, 30);
         engine.spawn_on_shard(1, Class::DEFAULT, move || async move { drop(begun) }).wait().unwrap();

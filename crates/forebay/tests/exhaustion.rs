@@ -1,6 +1,7 @@
-//! What happens when something runs out: memory of each kind, descriptors, disk space, threads. Each scene is this test
-//! program again (see `child`), runs into a limit, and is asked for four things: an error or a degradation that names the
-//! thing and the remedy, nothing lost, no hang, and that all is well again once the cause is gone.
+//! Behaviour when something runs out: memory of each kind, descriptors, disk space, threads. Each scene is
+//! this test program again (see `child`) and runs into a limit. It is checked for four things: an error or a
+//! degradation that names the thing and the remedy, nothing lost, no hang, and recovery once the cause is
+//! gone.
 #![cfg(target_os = "linux")]
 
 mod common;

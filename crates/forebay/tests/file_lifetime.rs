@@ -1,5 +1,6 @@
-//! Shows: how files come and go: given files, unnamed files, locks, descriptors, and what close means for all handles.
-//! How: /proc/self/fd tells which descriptors of a path this process really has; flock(2) by `std` is the other holder.
+//! Shows: how files come and go: files passed to the engine, unnamed files, locks, descriptors, and the
+//! effect of close on all handles. How: /proc/self/fd lists the descriptors of a path that this process
+//! really has; flock(2) by `std` is the other holder.
 
 mod common;
 
@@ -10,7 +11,7 @@ use std::path::Path;
 use common::{bytes_of, dir, engine, write_file};
 use forebay::{Class, Engine, ErrorKind, Lock, Mode, Open};
 
-/// Descriptors of this process that name `path`.
+/// Returns the number of descriptors of this process that name `path`.
 fn descriptors_of(path: &Path) -> usize {
     let path = path.canonicalize().unwrap();
     let links = std::fs::read_dir("/proc/self/fd")
@@ -58,15 +59,15 @@ fn close_ends_every_handle_and_the_descriptor() {
                     assert_eq!(error.kind(), ErrorKind::FileClosed, "{error}");
                     assert_eq!(error.path(), Some(path.as_path()), "{error}");
                 }
-                // The descriptor goes with the last handle.
+                // The descriptor is closed with the last handle.
                 assert_eq!(descriptors_of(&path), 1);
                 drop(other);
-                // The refused reads have left the shard once it answers a later question.
+                // The refused reads have left the shard once it replies to a later query.
                 engine.stats().wait().unwrap();
                 assert_eq!(descriptors_of(&path), 0);
             }
             _ => {
-                // Story: close answered while the shard still held the last count of the file.
+                // Regression: close returned while the shard still held the last count of the file.
                 file.close().wait().unwrap();
                 assert_eq!(descriptors_of(&path), 0, "round {round}");
             }

@@ -1,5 +1,5 @@
-//! Shows: allocate, punch_hole, truncate, len, metadata, advise and copy_range do what their names say, in every mode.
-//! How: files with known bytes on a real file system, looked at again through `std::fs`.
+//! Shows: allocate, punch_hole, truncate, len, metadata, advise and copy_range do as they are named, in every
+//! mode. How: files with known bytes on a real file system, checked again through `std::fs`.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn impossible_ranges_name_the_operation() {
         ("copy_range", file.copy_range(backwards(), &file, 0).wait().map(drop)),
     ];
     for (operation, result) in errors {
-        // Story: the first three called themselves "range".
+        // Regression: the first three called themselves "range".
         let error = result.unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::InvalidInput, operation), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
@@ -67,14 +67,14 @@ fn impossible_ranges_name_the_operation() {
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
     assert_eq!(std::fs::read(&path).unwrap(), bytes_of(0..8192));
-    // Writing through a handle that may only read.
+    // Writing through a handle opened for reading only.
     let file = engine.open(&path, Open::read()).wait().unwrap();
     assert!(file.truncate(0).wait().is_err());
     assert!(file.allocate(0..4096).wait().is_err());
     assert_eq!(std::fs::read(&path).unwrap(), bytes_of(0..8192));
 }
 
-/// Pages of the file that are in the page cache: mincore(2).
+/// Returns the number of pages of the file that are in the page cache: mincore(2).
 fn pages_cached(path: &std::path::Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
@@ -103,7 +103,8 @@ fn advice_reaches_the_page_cache() {
         }
         std::fs::read(&path).unwrap();
         assert_eq!(pages_cached(&path), 256);
-        // Story: an empty range was advice for all of the rest of the file, because the kernel reads length 0 like that.
+        // Regression: an empty range was advice for all of the rest of the file, because the kernel reads
+        // length 0 like that.
         file.advise(4096..4096, Advice::DontNeed).wait().unwrap();
         assert_eq!(pages_cached(&path), 256);
         file.advise(0..1 << 20, Advice::DontNeed).wait().unwrap();
@@ -132,7 +133,8 @@ fn ranges_are_copied_between_all_modes_and_at_odd_places() {
             let mut expected = bytes_of(0..1 << 20);
             expected[333..333 + 76_777].copy_from_slice(&bytes_of(1_001..77_778));
             assert!(std::fs::read(&name).unwrap() == expected, "odd places, {s}{t}");
-            // What the source does not have is not copied; nothing of nothing is nothing.
+            // Bytes that the source does not have are not copied; an empty range beyond the end copies
+            // nothing.
             assert_eq!(from.copy_range((1 << 20) - 100..1 << 21, &to, 0).wait().unwrap(), 100);
             assert_eq!(from.copy_range(1 << 21..1 << 22, &to, 0).wait().unwrap(), 0);
             assert_eq!(from.copy_range(5..5, &to, 0).wait().unwrap(), 0);

@@ -1,5 +1,5 @@
-//! Eight threads that start, cancel, close, hand over and drop at once, none of them a shard's: whatever they do, no
-//! answer is wrong, nothing is lost, and all memory comes back.
+//! Eight threads that start, cancel, close, hand over and drop at once, none of them a shard's: in every
+//! order, no result is wrong, nothing is lost, and all memory is released.
 
 mod common;
 
@@ -121,7 +121,8 @@ fn eight_threads_in_disorder() {
     }
 }
 
-/// All memory comes back: what was dropped is over as soon as the shards have looked, and each `stats` makes them look.
+/// Waits until all memory is released: dropped operations end as soon as the shards have checked, and each
+/// `stats` makes them check.
 fn common_end(engine: &Engine) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {

@@ -1,9 +1,9 @@
-//! A forked child and the handles it inherits: every kind of call answers `Forked` there, dropping them does nothing,
-//! and the parent does not notice.
+//! A forked child and the handles it inherits: every kind of call returns `Forked` there, dropping them does
+//! nothing, and the parent is not affected.
 //!
-//! The story: of a child's calls `spawn_on_shard` and `File::close` hung, `Engine::block` and writes of borrowed bytes
-//! ended the process (I/O memory is not inherited, so it wrote to addresses where nothing was mapped), and the engine
-//! that the error's text advises to start in the child took itself for the parent's.
+//! Regression: of a child's calls `spawn_on_shard` and `File::close` hung. `Engine::block` and writes of
+//! borrowed bytes ended the process (I/O memory is not inherited, so it wrote to addresses where nothing was
+//! mapped). The engine that the error's text advises to start in the child took itself for the parent's.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use common::{bytes_of, config, dir, write_file};
 use forebay::{Class, Durability, Engine, Error, ErrorKind, Open};
 
-/// Runs `body` in a forked child and answers its exit code; a child that hangs is ended by its alarm.
+/// Runs `body` in a forked child and returns its exit code; a child that hangs is ended by its alarm.
 fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
     // SAFETY: the child runs `body`, which uses the allocator (usable after fork with this C library) and none of the
     // test harness's locks, and leaves by `_exit`.
@@ -64,11 +64,12 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
         let opening = engine.open(&path, Open::read());
         let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
 
-        // Code 0: all is well; otherwise the number of the call that answered otherwise.
+        // Code 0: all is well; otherwise the number of the first call with another result.
         let mut taken = Some((reads, many, opening, task));
         let code = in_child(|| {
             let (mut reads, mut many, opening, task) = taken.take().unwrap();
-            // Begun before the fork. They may have ended before it, and then the child has their answer too.
+            // Begun before the fork. They may have completed before it, and then the child has their result
+            // too.
             let told = |polled: Poll<bool>| matches!(polled, Poll::Ready(true));
             let polled = |read: &mut forebay::Read<'_>| {
                 Pin::new(read)
@@ -135,7 +136,7 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
                 return 102;
             }
             drop(kept.clone());
-            // The child's copies of the last handles, too: nothing of the parent's may end by it.
+            // The child's copies of the last handles are dropped, too: this must end nothing of the parent's.
             // SAFETY: read from our own memory and then never used again: the child ends by `_exit`.
             unsafe {
                 drop(std::ptr::read(&kept));

@@ -1,8 +1,8 @@
 //! Operations are futures: the combinators of futures and Tokio take them as they are.
 //!
-//! The fault: `file.read(range)` was only `IntoFuture`, so `join_all(ranges.map(|r| file.read(r)))`, `try_join!`,
-//! `FuturesUnordered`, `select!` over `&mut read` and `tokio::spawn(file.read(r))` all failed to compile, although the
-//! guide recommended `join_all`. This file does not compile on that code.
+//! Regression: `file.read(range)` was only `IntoFuture`, so `join_all(ranges.map(|r| file.read(r)))`,
+//! `try_join!`, `FuturesUnordered`, `select!` over `&mut read` and `tokio::spawn(file.read(r))` all failed to
+//! compile, although the guide recommended `join_all`. This file does not compile on that code.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn ranges() -> impl Iterator<Item = std::ops::Range<u64>> {
     (0..64u64).map(|n| n * 7_001..n * 7_001 + 500)
 }
 
-/// Ends at the root, with its first byte.
+/// A walk that ends at the root, with its first byte.
 struct First;
 
 impl Walk for First {
@@ -145,7 +145,7 @@ fn an_operation_that_has_begun_becomes_an_owned_one() {
     let mut walk = file.walk(5..6, First);
     let _ = (poll_once(&mut read).is_ready(), poll_once(&mut into).is_ready());
     let _ = poll_once(&mut write).is_ready();
-    // A walk may be over by the end of its first poll.
+    // A walk may have completed by the end of its first poll.
     let early = poll_once(&mut walk);
     let (read, into, write, walk) = (read.owned(), into.owned(), write.owned(), walk.owned());
     drop(file);
@@ -172,7 +172,7 @@ fn the_task_that_polls_first_gives_the_class() {
     engine.block_on(reports.scope(file.read_many([0..4096, 1 << 19..(1 << 19) + 4096]))).unwrap().unwrap();
     engine.block_on(reports.scope(file.walk(0..4096, First))).unwrap().unwrap();
     engine.block_on(reports.scope(file.walk_many([(0..4096, First)]))).unwrap().unwrap();
-    // What names a class keeps it.
+    // A call that names a class keeps it.
     engine.block_on(reports.scope(file.read(0..4096).class(Class::BACKGROUND))).unwrap().unwrap();
     let stats = engine.stats().wait().unwrap();
     let reads = |class: &str| {
@@ -201,7 +201,7 @@ fn options_change_nothing_after_the_end() {
 #[test]
 fn what_was_made_before_the_close_answers_closed() {
     let (engine, file, _dir) = open("a");
-    // Whether the file is open is looked at when it is polled, not when the read was made; also for no bytes.
+    // The read checks at its poll whether the file is open, not when it was made; also for no bytes.
     let (empty, some) = (file.read(7..7).owned(), file.read(0..10).owned());
     let into = file.read_into(0, forebay::BlockMut::default()).owned();
     file.close().wait().unwrap();
@@ -211,8 +211,9 @@ fn what_was_made_before_the_close_answers_closed() {
     drop(engine);
 }
 
-/// Reads had 136 bytes and writes 152. A future is moved from where it is made to where it is polled, and on x86-64 a move of more
-/// than 128 bytes is a call of memcpy(3): it cost a write 58 instructions of 2,100.
+/// Regression: reads had 136 bytes and writes 152. A future is moved from where it is made to where it is
+/// polled, and on x86-64 a move of more than 128 bytes is a call of memcpy(3): it cost a write 58
+/// instructions of 2,100.
 #[test]
 fn futures_are_small_unpin_and_may_be_sent() {
     fn checked<F: Future + Unpin + Send>(bytes_max: usize) {
@@ -232,7 +233,8 @@ fn futures_are_small_unpin_and_may_be_sent() {
     checked::<forebay::Pending<u64>>(48);
 }
 
-/// Combined calls had twins for plain threads (`next_wait`, `write_wait` ...), which generic code could not name.
+/// Regression: combined calls had twins for plain threads (`next_wait`, `write_wait` ...), which generic code
+/// could not name.
 #[test]
 fn combined_calls_are_awaited_and_waited_for() {
     let (engine, file, dir) = open("a");
@@ -248,7 +250,7 @@ fn combined_calls_are_awaited_and_waited_for() {
     combine.flush(Durability::Data).wait().unwrap();
     let mut alone = new.collective(1).start();
     alone[0].write(vec![(16, "!".into())], Durability::None).wait().unwrap();
-    // On a shard all refuse, each as its output can say it, and the call has not begun.
+    // On a shard all are refused, each with the error in its own type of output, and the call has not begun.
     let (inner, outer) = (file.clone(), engine.clone());
     let refused = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let page = outer.block(4096).unwrap();
@@ -263,8 +265,8 @@ fn combined_calls_are_awaited_and_waited_for() {
     assert_eq!(refused.wait().unwrap(), [ErrorKind::WaitOnShard; 5]);
 }
 
-/// `Scan::next` gave `Result<Option<Block>>` and its `Stream` `Option<Result<Block>>`: importing `StreamExt` changed what
-/// `next` meant where the inherent one was out of reach.
+/// Regression: `Scan::next` gave `Result<Option<Block>>` and its `Stream` `Option<Result<Block>>`: importing
+/// `StreamExt` changed the meaning of `next` where the inherent one was out of reach.
 #[cfg(feature = "stream")]
 #[tokio::test]
 async fn next_is_what_the_stream_gives() {

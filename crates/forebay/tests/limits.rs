@@ -1,5 +1,6 @@
-//! Every number that a program can set, with 0, with 1 and with the largest there is: it works, is documented to count
-//! as another one, or is refused with a sentence. Nothing panics and nothing asks for memory that no machine has.
+//! Every number that a program can set, with 0, with 1 and with the largest there is: it works, is documented
+//! to count as another one, or is refused with a sentence. Nothing panics and nothing requests memory that no
+//! machine has.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::ops::Range;
 
 use forebay::{Block, ClassSpec, Config, Durability, Engine, Error, ErrorKind, Open, Step, Walk};
 
-/// A small engine, so that a setting that makes it larger shows.
+/// Returns the settings of a small engine, so that a setting that makes it larger shows.
 fn config() -> Config {
     Config::new().shards(1).arena_bytes(1 << 20).arena_bytes_max(32 << 20)
 }
@@ -17,7 +18,7 @@ fn time(n: u64) -> Duration {
     if n == u64::MAX { Duration::MAX } else { Duration::from_nanos(n) }
 }
 
-/// Writes and reads through an engine, and answers why it was refused if it was.
+/// Writes and reads through an engine; returns the reason if the engine was refused.
 fn use_of(config: Config, dir: &std::path::Path) -> Result<(), String> {
     let engine = Engine::start(config).map_err(|error| {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -31,7 +32,7 @@ fn use_of(config: Config, dir: &std::path::Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The story: `inbox_depth(usize::MAX)` panicked with a capacity overflow in `Engine::start`.
+/// Regression: `inbox_depth(usize::MAX)` panicked with a capacity overflow in `Engine::start`.
 #[test]
 fn every_number_of_the_configuration_works_or_is_refused_with_a_sentence() {
     type Set = fn(Config, u64) -> Config;

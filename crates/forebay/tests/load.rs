@@ -1,7 +1,7 @@
 //! Many operations at once and for long: nothing is lost, nothing is left over, nothing grows.
 //!
-//! Ten thousand tasks, on a runtime of the program's and on the shards, read and write regions of their own in shared
-//! files; one operation in eight is dropped after a few polls. Every byte that is read is checked.
+//! Ten thousand tasks, on a runtime of the program's and on the shards, read and write regions of their own
+//! in shared files; one operation in eight is dropped after a few polls. Every byte read is checked.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -20,7 +20,8 @@ use work::{Numbers, REGION_BYTES, Region, Tally};
 const TASKS: u64 = 10_000;
 const FILES: u64 = 16;
 
-/// Descriptors and memory are counted for the whole process, so these tests run one after the other.
+/// Locks the tests: descriptors and memory are counted for the whole process, so these tests run one after
+/// the other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -31,13 +32,14 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Memory of this process that is present, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
 }
 
-/// Waits until `holds`, for what other threads are about to do; panics after a minute with what `seen` tells.
+/// Waits until `holds`, for changes that other threads are about to make; panics after a minute with the
+/// value of `seen`.
 fn settle<T: std::fmt::Debug>(what: &str, mut seen: impl FnMut() -> T, holds: impl Fn(&T) -> bool) {
     let begun = Instant::now();
     loop {
@@ -50,7 +52,7 @@ fn settle<T: std::fmt::Debug>(what: &str, mut seen: impl FnMut() -> T, holds: im
     }
 }
 
-/// Files of that many regions each, all holes.
+/// Creates files of that many regions each, all holes.
 fn files(engine: &Engine, dir: &Path, count: u64, regions: u64) -> Vec<File> {
     let make = |n| {
         let file = engine.open(dir.join(format!("file-{n}")), Open::create().truncate()).wait().unwrap();
@@ -88,9 +90,9 @@ fn run(engine: &Engine, files: &[File], tasks: u64, operations: u64, seed: u64) 
     tally
 }
 
-/// Nothing of the work is left: no operation, no slot, no memory, and no completion went astray.
+/// Checks that nothing of the work is left: no operation, no slot, no memory, and no completion went astray.
 fn comes_to_rest(engine: &Engine) {
-    // What was given up may still be with the device.
+    // Dropped operations may still be in flight at the device.
     settle(
         "slots in use",
         || engine.stats().wait().unwrap(),
@@ -102,7 +104,8 @@ fn comes_to_rest(engine: &Engine) {
     assert!(engine.stats().wait().unwrap().shards.iter().all(|shard| shard.stray_completions == 0));
 }
 
-/// `operations` in all by that many tasks on uring, and a tenth of them on threads, where each costs more.
+/// Runs `operations` in all by that many tasks on uring, and a tenth of them on threads, where each costs
+/// more.
 fn load(config: Config, tasks: u64, operations: u64) -> Tally {
     let _alone = alone();
     let descriptors = open_descriptors();
@@ -114,7 +117,7 @@ fn load(config: Config, tasks: u64, operations: u64) -> Tally {
         let files = files(&engine, dir.path(), FILES, tasks.div_ceil(FILES));
         let tally = run(&engine, &files, tasks, operations / tasks, 1);
         comes_to_rest(&engine);
-        // Each task ends with one read more.
+        // Each task ends with one additional read.
         assert_eq!(tally.reads + tally.writes + tally.given_up, operations / tasks * tasks + tasks);
         assert!(tally.given_up > operations / 20 && tally.writes > operations / 5, "{tally:?}");
         drop(files);
@@ -150,7 +153,8 @@ fn a_million_operations_on_threads() {
     load(config().arena_bytes_max(512 << 20).driver(DriverChoice::Threads), TASKS, 10_000_000);
 }
 
-/// With far less I/O memory than the tasks want: who gets none asks again, and nothing else is different.
+/// With far less I/O memory than the tasks need: a task that gets none requests it again, and nothing else is
+/// different.
 #[test]
 fn with_little_memory() {
     let config = config().arena_bytes(2 << 20).arena_bytes_max(2 << 20).overflow_bytes_max(1 << 20);
@@ -158,7 +162,7 @@ fn with_little_memory() {
     assert!(tally.exhausted > 0, "{tally:?}");
 }
 
-/// What may not grow from cycle to cycle.
+/// Quantities that may not grow from cycle to cycle.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
     /// Without the lasting engine's arena, which grows to its limit in steps and stays.
@@ -169,7 +173,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// Of this process and of an engine at rest.
+    /// Returns the footprint of this process and of an engine at rest.
     fn of(engine: &Engine) -> Footprint {
         Footprint {
             resident_bytes: resident_bytes().saturating_sub(engine.memory().arena_bytes),
@@ -180,16 +184,17 @@ impl Footprint {
     }
 }
 
-/// Resident memory may be this much above the most of the warm-up. What threads of the past leave in the allocator's own
-/// arenas comes and goes, 3 MiB in a run of 120 s. An engine that stayed would be seen: its inbox alone has
-/// 128 KiB a shard, and three minutes have more than a hundred engines on an idle machine.
+/// Resident memory may be this much above the most of the warm-up. The remains of past threads in the
+/// allocator's own arenas come and go, 3 MiB in a run of 120 s. An engine that stayed would show: its inbox
+/// alone has 128 KiB a shard, and three minutes have more than a hundred engines on an idle machine.
 const GROWTH_BYTES: u64 = 16 << 20;
-/// Threads may be this many above the most of the warm-up: the lasting engine's pool starts its four on demand, and the kernel
-/// its workers, at any time (16 after 15 was seen in 189 cycles). A thread that each ended engine left would be a hundred.
+/// Threads may be this many above the most of the warm-up: the lasting engine's pool starts its four on
+/// demand, and the kernel its workers, at any time (16 after 15 was seen in 189 cycles). If each ended engine
+/// left a thread, there would be a hundred.
 const GROWTH_THREADS: u64 = 8;
 
-/// A long life: one engine serves all the time, others come and go beside it, on either driver, with files of their own;
-/// every third ends with operations in flight.
+/// A long life: one engine serves all the time, others come and go beside it, on either driver, with files of
+/// their own; every third ends with operations in flight.
 #[test]
 #[ignore = "minutes; scripts/test --long"]
 fn a_long_life() {
@@ -228,7 +233,7 @@ fn a_long_life() {
         assert_eq!(passing.close().wait().unwrap().leaked_operations, 0);
         comes_to_rest(&lasting);
         std::fs::remove_dir_all(&own).unwrap();
-        // Files are closed, and threads end, a moment after whoever waited for them was answered.
+        // Files are closed, and threads end, a moment after the caller that waited for them returns.
         if let Some(warm) = warm {
             settle("descriptors", open_descriptors, |&now| now <= warm.descriptors);
         }
@@ -237,7 +242,7 @@ fn a_long_life() {
             let most = warm.unwrap_or(now);
             warm = Some(Footprint {
                 resident_bytes: now.resident_bytes.max(most.resident_bytes),
-                // The most of a time when nothing grows is what there is to settle to.
+                // The most of a time without growth is the value to settle to.
                 descriptors: if cycles < 3 { now.descriptors } else { now.descriptors.min(most.descriptors) },
                 threads: now.threads.max(most.threads),
                 slots: now.slots.max(most.slots),
@@ -249,7 +254,7 @@ fn a_long_life() {
     }
     let warm = warm.unwrap();
     println!("{cycles} cycles, {tally:?}\nafter the warm-up at most {warm:?}\nat the end {last:?}");
-    // The least of the last five: what grows is in each of them, what comes and goes is not.
+    // The least of the last five: growth is in each of them, a temporary use is not.
     let least = |value: fn(&Footprint) -> u64| last.iter().map(value).min().unwrap();
     assert!(least(|now| now.resident_bytes) <= warm.resident_bytes + GROWTH_BYTES, "resident memory grew");
     assert!(least(|now| now.descriptors as u64) <= warm.descriptors as u64, "descriptors grew");
@@ -259,7 +264,7 @@ fn a_long_life() {
     assert_eq!(lasting.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// Begins reads and drops their futures, so that the end of an engine meets them in flight.
+/// Begins reads and drops their futures, so that the engine ends with them in flight.
 fn leave_in_flight(files: &[File]) {
     for file in files {
         for n in 0..8 {

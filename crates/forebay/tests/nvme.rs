@@ -1,8 +1,9 @@
-//! Shows: an NVMe namespace is a file like any other, but for its fixed size; commands whose completions interrupt share
-//! a shard with everything else; a namespace in use is left alone; what the device refuses is told in its words.
-//! How: needs an empty namespace, which is overwritten, in `FOREBAY_TEST_NVME` (`/dev/ng0n1`), and one that is mounted in
-//! `FOREBAY_TEST_NVME_MOUNTED`, with its directory in `FOREBAY_TEST_DIR`: `vm/tests/polled` has both. With
-//! `FOREBAY_TEST_POLLING=on` or `hybrid` completions are polled for. Elsewhere the tests do nothing but the first.
+//! Shows: an NVMe namespace is a file like any other, but for its fixed size; commands whose completions
+//! interrupt share a shard with everything else; a namespace in use is left alone; a refusal of the device is
+//! reported in the device's words. How: needs an empty namespace, which is overwritten, in
+//! `FOREBAY_TEST_NVME` (`/dev/ng0n1`), and one that is mounted in `FOREBAY_TEST_NVME_MOUNTED`, with its
+//! directory in `FOREBAY_TEST_DIR`: `vm/tests/polled` has both. With `FOREBAY_TEST_POLLING=on` or `hybrid`
+//! completions are polled for. Elsewhere the tests do nothing but the first.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ fn counts(engine: &Engine) -> ShardStats {
     engine.stats().wait().expect("statistics").shards.remove(0)
 }
 
-/// The namespace, with known bytes in its first so many.
+/// Opens the namespace, and writes known bytes to its first `bytes`.
 fn filled(engine: &Engine, path: &PathBuf, bytes: u64) -> File {
     let file = engine.open_nvme(path, OpenNvme::write()).wait().expect("the namespace");
     for at in (0..bytes).step_by(1 << 20) {
@@ -117,7 +118,7 @@ fn a_part_is_a_file_of_its_own() {
         let expected = bytes_of(start + range.start..start + range.end);
         assert!(file.read(range.clone()).wait().unwrap()[..] == expected[..], "{range:?}");
     }
-    // The end lies inside of a block, of which no more is shown, and which is not written.
+    // The end lies inside a block, of which no more is shown, and which is not written.
     assert_eq!(file.read_up_to(90_000..200_000).wait().unwrap().len(), 10_000);
     assert_eq!(file.read_up_to(100_000..200_000).wait().unwrap().len(), 0);
     let error = file.read(99_990..100_010).wait().unwrap_err();
@@ -125,7 +126,7 @@ fn a_part_is_a_file_of_its_own() {
     let last = 100_000 / block * block;
     let error = file.write(last, vec![9; block as usize]).wait().unwrap_err();
     assert!(error.to_string().contains("past the end of the namespace, or of what is open of it"), "{error}");
-    // What is written is written there and nowhere else.
+    // A write changes its own range and nothing else.
     file.write(block, vec![9; 2 * block as usize]).durable(Durability::Data).wait().unwrap();
     file.punch_hole(5 * block..6 * block).wait().unwrap();
     let mut expected = bytes_of(0..start + 8 * block);
@@ -172,7 +173,7 @@ fn what_a_namespace_cannot_do_is_refused_in_words() {
     assert!(file.punch_hole(1..PAGE).wait().is_err());
     drop(file);
     let read_only = engine.open_nvme(&path, OpenNvme::read().even_in_use()).wait().unwrap();
-    // An administrator's commands are not looked at by the kernel: the engine must.
+    // The kernel does not check an administrator's commands: the engine must.
     assert!(read_only.write(0, vec![1; PAGE as usize]).wait().is_err());
     assert!(read_only.punch_hole(0..PAGE).wait().is_err());
     assert_eq!(read_only.read(0..PAGE).wait().unwrap()[..], bytes_of(0..PAGE)[..]);
@@ -216,7 +217,7 @@ fn many_ranges_scans_and_appends() {
     assert_eq!(at, 8 << 20);
 }
 
-/// Reads the page whose number the page begins with, so many times.
+/// A walk that reads the page whose number the page begins with, so many times.
 struct Chain(u32);
 
 impl Walk for Chain {

@@ -1,5 +1,6 @@
-//! Shows: every way to read, write and sync one range gives exactly the bytes of the file, and says so when it cannot.
-//! How: files with known bytes, all three modes, ranges on and off every boundary, and `std::fs` as the second opinion.
+//! Shows: every way to read, write and sync one range gives exactly the bytes of the file, and reports when
+//! it cannot. How: files with known bytes, all three modes, ranges on and off every boundary, and `std::fs`
+//! as the second opinion.
 
 mod common;
 
@@ -7,12 +8,12 @@ use bytes::Bytes;
 use common::{bytes_of, dir, engine, write_file};
 use forebay::{Durability, Engine, ErrorKind, File, Mode, Open};
 
-/// The three ways a file can be opened.
+/// Returns the three ways a file can be opened.
 fn modes(open: Open) -> [Open; 3] {
     [open.direct(), open.buffered(), open.uncached()]
 }
 
-/// The file at `path` in all three modes.
+/// Opens the file at `path` in all three modes.
 fn open_all(engine: &Engine, path: &std::path::Path, open: Open) -> Vec<File> {
     modes(open).into_iter().map(|open| engine.open(path, open).wait().unwrap()).collect()
 }
@@ -99,7 +100,8 @@ fn a_block_goes_in_and_comes_back_with_the_result_and_with_the_error() {
     for file in open_all(&engine, &path, Open::read()) {
         let (result, block) = file.read_into(4096, engine.block(4096).unwrap()).wait();
         assert_eq!((result.unwrap(), &block[..]), (4096, &bytes_of(4096..8192)[..]));
-        // The same memory again, over the end of the file: what the file has, then what was there or zeros.
+        // The same memory again, over the end of the file: the file's bytes, then the memory's old bytes or
+        // zeros.
         let (result, block) = file.read_into(8192, block).wait();
         assert_eq!(result.unwrap(), 10_000 - 8192);
         assert_eq!(&block[..10_000 - 8192], &bytes_of(8192..10_000)[..]);
@@ -116,7 +118,7 @@ fn a_block_goes_in_and_comes_back_with_the_result_and_with_the_error() {
                 let needed = file.alignment().read_offset;
                 let error = result.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Misaligned { needed });
-                // Story: the text of a misaligned read_into spoke of "a direct write".
+                // Regression: the text of a misaligned read_into spoke of "a direct write".
                 assert!(!error.to_string().contains("write must"), "{error}");
                 assert!(error.to_string().contains(&needed.to_string()), "{error}");
                 assert_eq!(&odd[..], &[7u8; 100], "an operation that never began has not touched the memory");
@@ -155,8 +157,8 @@ fn every_kind_of_data_is_written_as_it_is() {
 
 #[test]
 fn part_of_a_block_is_written_though_its_memory_is_not_aligned() {
-    // Story: a later part of a block went to the device from memory at odd addresses, which the kernel refused with a
-    // bare EINVAL, or took at a multiple of 512 although such memory was seen to be corrupted.
+    // Regression: a later part of a block went to the device from memory at odd addresses, which the kernel
+    // refused with a bare EINVAL, or took at a multiple of 512 although such memory was seen to be corrupted.
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("source");
     write_file(&path, 20_000);
@@ -228,7 +230,7 @@ fn every_durability_writes_and_syncs() {
     let stats = engine.stats().wait().unwrap();
     assert_eq!(stats.flows.iter().map(|flow| flow.syncs).sum::<u64>(), synced);
     assert_eq!(stats.flows.iter().map(|flow| flow.writes).sum::<u64>(), 9);
-    // A file that was opened to read only can still be synced, but not written.
+    // A file that was opened for reading only can still be synced, but not written.
     let file = engine.open(dir.path().join("0"), Open::read()).wait().unwrap();
     file.sync(Durability::All).wait().unwrap();
     assert_eq!(file.write(0, &[0u8; 4096]).wait().unwrap_err().raw_os_error(), Some(libc::EBADF));
@@ -280,7 +282,7 @@ fn new_memory_is_zero_however_often_it_held_other_bytes() {
     std::fs::write(&short, [0x11u8; 10]).unwrap();
     let short = engine.open(&short, Open::read()).wait().unwrap();
     for size in [1usize, 4096, 5000, 65_536, 300_000] {
-        // All of the arena holds the secret once, and comes back.
+        // All of the arena contains the secret once, and is released.
         let held: Vec<_> = (0..4).map(|n| file.read(n << 18..(n + 1) << 18).wait().unwrap()).collect();
         assert!(held.iter().all(|block| block.iter().all(|&byte| byte == 0xA5)));
         drop(held);
@@ -324,7 +326,8 @@ fn dropping_operations_at_any_point_leaves_file_and_engine_right() {
     assert_eq!(std::fs::read(&path).unwrap(), bytes_of(0..1 << 20));
 }
 
-/// `assert_eq!(block, *b"abc")` and `let bytes: Vec<u8> = block.into()` did not compile, nor did `write!` into a block.
+/// Regression: `assert_eq!(block, *b"abc")` and `let bytes: Vec<u8> = block.into()` did not compile, nor did
+/// `write!` into a block.
 #[test]
 fn blocks_compare_with_bytes_become_vecs_and_are_written_to() {
     use std::io::Write as _;
@@ -349,7 +352,8 @@ fn blocks_compare_with_bytes_become_vecs_and_are_written_to() {
     assert_eq!(bytes, b"12-ab");
 }
 
-/// An unaligned direct write was refused with a remedy that named only one of the two ways to make it.
+/// Regression: an unaligned direct write was refused with a remedy that named only one of the two ways to
+/// make it.
 #[test]
 fn an_unaligned_direct_write_names_append_and_combine_which_do_it() {
     let (engine, dir) = (engine(), dir());
@@ -371,7 +375,7 @@ fn an_unaligned_direct_write_names_append_and_combine_which_do_it() {
     assert_eq!(std::fs::read(&path).unwrap(), expected);
 }
 
-/// A scan took closed ranges only, although it knows the file's end.
+/// Regression: a scan took closed ranges only, although it has the file's end.
 #[test]
 fn scans_take_open_ends() {
     let (engine, dir) = (engine(), dir());

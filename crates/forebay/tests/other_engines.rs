@@ -1,14 +1,15 @@
 //! Memory of one engine in operations of another, and files that were opened elsewhere.
 //!
-//! The story: a block of one engine written through a file of another ended in a bare EFAULT with io_uring: the request
-//! named the other engine's memory by its number, and the kernel knows that number as a region of this one's.
+//! Regression: a block of one engine written through a file of another ended in a bare EFAULT with io_uring:
+//! the request named the other engine's memory by its number, and to the kernel that number is a region of
+//! this engine's memory.
 
 mod common;
 
 use common::{bytes_of, config, dir};
 use forebay::{DriverChoice, Durability, Engine, ErrorKind, Open};
 
-/// Blocks of `theirs` go every way into files of `ours`.
+/// Checks that blocks of `theirs` go every way into files of `ours`.
 fn is_taken(ours: &Engine, theirs: &Engine) {
     let dir = dir();
     let block = |range| theirs.block_from(&bytes_of(range)).unwrap();
@@ -32,7 +33,7 @@ fn is_taken(ours: &Engine, theirs: &Engine) {
         append.close().wait().unwrap();
         assert_eq!(read(1 << 20..(1 << 20) + 100_000), bytes_of(0..100_000));
     }
-    // And back: what is read here is written there.
+    // And back: bytes read here are written there.
     let file = ours.open(dir.path().join("0"), Open::read()).wait().unwrap();
     let there = theirs.open(dir.path().join("there"), Open::create_new()).wait().unwrap();
     there.write(0, file.read(0..8192).wait().unwrap()).wait().unwrap();
@@ -49,7 +50,8 @@ fn blocks_of_another_engine_are_written_and_filled() {
     }
 }
 
-/// The story: `from_std` took a file that was opened with `O_APPEND`, and `write(0, ..)` landed at its end with success.
+/// Regression: `from_std` took a file that was opened with `O_APPEND`, and `write(0, ..)` landed at its end
+/// with success.
 #[test]
 fn a_file_opened_to_append_is_refused() {
     let (engine, dir) = (Engine::start(config()).unwrap(), dir());

@@ -1,5 +1,5 @@
-//! Who owns a slot, its memory and its file when futures are dropped anywhere, cross threads, or outlive what they came
-//! from.
+//! Ownership of a slot, its memory and its file when futures are dropped anywhere, cross threads, or outlive
+//! their origin.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn scene(config: forebay::Config) -> Scene {
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One operation of each kind, with its answer checked.
+/// Returns one operation of each kind, with its result checked.
 fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'static str, Boxed)> {
     let (e, f, p) = (engine.clone(), file.clone(), path.to_path_buf());
     let mut all: Vec<(&'static str, Boxed)> = Vec::new();
@@ -112,7 +112,7 @@ fn operations(engine: &Engine, file: &File, path: &std::path::Path) -> Vec<(&'st
     all
 }
 
-/// Polls `future` so many times, each time but the first after it was woken; true when it came to its end.
+/// Polls `future` so many times, each time but the first after it was woken; returns true when it completed.
 fn poll_times(future: &mut Boxed, times: u32) -> bool {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -132,7 +132,7 @@ fn poll_times(future: &mut Boxed, times: u32) -> bool {
     false
 }
 
-/// All memory and slots come back; each `stats` makes the shards look.
+/// Waits until all memory and slots are released; each `stats` makes the shards check.
 fn comes_to_rest(engine: &Engine) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -211,8 +211,8 @@ fn dropped_at_every_await_point_by_tokio() {
     comes_to_rest(&scene.engine);
 }
 
-/// A future that was first polled on a shard goes to another thread before, while and after its operation runs; there it
-/// is polled to its end, dropped, or sent back.
+/// A future that was first polled on a shard goes to another thread before, while and after its operation
+/// runs; there it is polled to its end, dropped, or sent back.
 #[test]
 fn first_polled_on_a_shard_then_elsewhere() {
     let scene = scene(config().shards(1));
@@ -326,10 +326,11 @@ fn blocks_outlive_file_and_engine_and_end_anywhere() {
     });
 }
 
-/// The program holds every buffer: ordinary memory is used as far as it may be, then reads fail and say so, and all is
-/// well again once blocks are dropped.
+/// The program holds every buffer: ordinary memory is used up to its limit, then reads fail with that error,
+/// and work again once blocks are dropped.
 ///
-/// A read that failed this way on a shard hit an assertion about the slot's memory before it had any; hence both places.
+/// Regression: a read that failed this way on a shard hit an assertion about the slot's memory before it had
+/// any; hence both places.
 #[test]
 fn a_program_that_holds_everything_is_told_and_recovers() {
     let config =
@@ -351,7 +352,7 @@ fn a_program_that_holds_everything_is_told_and_recovers() {
     let ErrorKind::ArenaExhausted { held: bytes } = error.kind() else { panic!("{error}") };
     assert!(bytes >= 1 << 20, "{error}");
     assert!(scene.engine.stats().wait().unwrap().memory.overflow_allocations > 0);
-    // Small reads wait for nobody either, nor do they hang.
+    // Small reads do not wait for memory either, nor do they hang.
     assert!(file.read(0..65536).wait().is_err());
     drop(held);
     assert_eq!(file.read(0..65536).wait().unwrap().len(), 65536);
@@ -403,8 +404,8 @@ fn an_inbox_of_one_loses_none_of_thousands_of_senders() {
     comes_to_rest(&scene.engine);
 }
 
-/// The story: spawns that found the inbox full waited beside it, and the shard took them after its first 256 messages, before
-/// spawns of the same thread that lay further behind in the inbox.
+/// Regression: spawns that found the inbox full waited beside it, and the shard took them after its first 256
+/// messages, before spawns of the same thread that lay further behind in the inbox.
 #[test]
 fn spawns_of_one_thread_begin_in_their_order() {
     const INBOX: usize = 1000;
@@ -429,8 +430,8 @@ fn spawns_of_one_thread_begin_in_their_order() {
     assert!(order.lock().unwrap().is_sorted());
 }
 
-/// The story: the first use of a file on a shard counted a table entry before it saw that the file was closed, and did
-/// not take the count back; whoever waited for that close waited for ever.
+/// Regression: the first use of a file on a shard counted a table entry before it saw that the file was
+/// closed, and did not take the count back; a caller that waited for that close waited for ever.
 #[test]
 fn closing_ends_although_a_read_comes_too_late() {
     let scene = scene(config().shards(2));
@@ -446,7 +447,7 @@ fn closing_ends_although_a_read_comes_too_late() {
     }
 }
 
-/// The caller's memory comes back with an error too, wherever the operation was stopped.
+/// The caller's memory is returned with an error too, wherever the operation was stopped.
 #[test]
 fn memory_of_read_into_comes_back_with_the_error() {
     let Scene { engine, file, .. } = scene(config());
@@ -459,8 +460,9 @@ fn memory_of_read_into_comes_back_with_the_error() {
     drop(second);
 }
 
-/// The story: a task that was alone gave way to nobody. It was polled again in the same turn, up to 256 times, and what
-/// it had just asked for did not go to the device meanwhile; a test of reads in flight had none, and saw nothing.
+/// Regression: a lone task that yielded did not end the turn. It was polled again in the same turn, up to 256
+/// times, and the requests that it had just made did not go to the device meanwhile. A test of reads in
+/// flight had none, and saw nothing.
 #[test]
 fn giving_way_ends_the_turn() {
     let scene = scene(config().shards(1));

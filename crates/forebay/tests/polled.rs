@@ -1,7 +1,8 @@
-//! Shows: reads and writes that are polled for are right, are really polled for, and share a shard with everything else;
-//! a shard with nothing in flight sleeps; where polling is not to be had the engine says so and works all the same.
-//! How: the tests that begin with `device_` need a directory on a device with poll queues, in `FOREBAY_TEST_DIR`, and
-//! `FOREBAY_TEST_POLLING=on` or `hybrid`: `vm/tests/polled` sees to that, on an emulated NVMe device. Elsewhere they do nothing.
+//! Shows: polled reads and writes are right, are really polled for, and share a shard with everything else; a
+//! shard with nothing in flight sleeps; where polling is not available the engine reports it and works all
+//! the same. How: the tests that begin with `device_` need a directory on a device with poll queues, in
+//! `FOREBAY_TEST_DIR`, and `FOREBAY_TEST_POLLING=on` or `hybrid`: `vm/tests/polled` sees to that, on an
+//! emulated NVMe device. Elsewhere they do nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -16,7 +17,7 @@ use common::{bytes_of, config, dir, write_file};
 
 const PAGE: u64 = 4096;
 
-/// A directory on a device with poll queues, if this run has one.
+/// Returns a directory on a device with poll queues, if this run has one.
 fn polled_dir() -> Option<tempfile::TempDir> {
     if !matches!(std::env::var("FOREBAY_TEST_POLLING").as_deref(), Ok("on" | "hybrid")) {
         println!("skipped: FOREBAY_TEST_POLLING is neither on nor hybrid");
@@ -32,7 +33,7 @@ fn polled_dir() -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
-/// In the way that this run is about.
+/// Starts an engine with the polling mode of this run.
 fn polling() -> Engine {
     let config = match std::env::var("FOREBAY_TEST_POLLING").as_deref() {
         Ok("hybrid") => config().polling(Polling::Hybrid),
@@ -50,7 +51,7 @@ fn told_of_polling(engine: &Engine) -> Option<String> {
     told.map(|told| told.why)
 }
 
-/// Interrupts of NVMe devices that this machine has seen.
+/// Returns the number of NVMe devices' interrupts on this machine so far.
 fn interrupts() -> u64 {
     let text = std::fs::read_to_string("/proc/interrupts").expect("/proc/interrupts");
     let lines = text.lines().filter(|line| line.contains("nvme"));
@@ -95,7 +96,7 @@ fn what_cannot_be_polled_is_told_and_works() {
     write_file(&path, 16 * PAGE);
     let refused = [
         ("threads", config().driver(DriverChoice::Threads)),
-        // Whether real time was granted or not: a thread that nothing preempts must not look without end.
+        // Whether real time was granted or not: a thread that nothing preempts must not poll without end.
         ("real time", config().driver(DriverChoice::Auto).priority(Priority::RealTime)),
     ];
     for (what, config) in refused {
@@ -173,7 +174,7 @@ fn device_large_requests_travel_in_parts_or_the_ordinary_way() {
     let engine = polling();
     let file = engine.open(dir.path().join("a"), Open::create_new()).wait().unwrap();
     let part = file.device().request_bytes_max().unwrap();
-    // Several parts and a rest; and more than 16 of whatever size.
+    // Several parts and a rest; and more than 16 of any size.
     for len in [3 * part + PAGE, 40 << 20] {
         let before = counts(&engine);
         file.write(PAGE, bytes_of(PAGE..PAGE + len)).durable(Durability::Data).wait().unwrap();
@@ -185,7 +186,7 @@ fn device_large_requests_travel_in_parts_or_the_ordinary_way() {
             if len < 16 * part.min(1 << 20) { 2 } else { 0 },
             "{len} bytes in parts of {part}"
         );
-        // The file ends inside of a part.
+        // The file ends inside a part.
         assert_eq!(file.read_up_to(0..2 * len).wait().unwrap().len() as u64, PAGE + len);
         assert!(file.read(len..len + 4 * PAGE).wait().is_err());
     }
@@ -259,7 +260,7 @@ fn device_an_idle_shard_sleeps() {
     let file = engine.open(&path, Open::read()).wait().unwrap();
     read_pages(&engine, &file, 0..64);
     let before = counts(&engine);
-    // One timer of the shard's own; it must be all that the shard wakes up for.
+    // One timer of the shard's own; it must be the only cause of the shard's wake-ups.
     let task = engine.spawn_on_shard(0, Class::DEFAULT, || shard::sleep(Duration::from_millis(300)));
     task.wait().unwrap().unwrap();
     let after = counts(&engine);
@@ -292,7 +293,7 @@ fn device_dropped_reads_keep_their_memory_until_they_are_over() {
                     drop(read);
                 }
             }
-            // Memory that was given back too early would be overwritten by the dropped ones.
+            // Memory that was released too early would be overwritten by the dropped ones.
             for (page, read) in kept {
                 let range = page * PAGE..(page + 1) * PAGE;
                 assert_eq!(read.await.unwrap()[..], bytes_of(range)[..], "round {round}, page {page}");

@@ -1,5 +1,5 @@
-//! How urgent shards' threads are, what health says of it, and that everything works meanwhile. Each scene is this test
-//! program again, alone with its threads.
+//! The priority of the shards' threads, health's report of it, and that everything works meanwhile. Each
+//! scene is this test program again, alone with its threads.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -18,12 +18,12 @@ use scene::{Rights, Scheduling, kernel_grants, scene, threads_named};
 
 const MIB: u64 = 1 << 20;
 
-/// The driver of this run, and the one that every machine has.
+/// Returns the settings of this run's driver, and of the one that every machine has.
 fn configs() -> [Config; 2] {
     [config(), Config::default().driver(DriverChoice::Threads)]
 }
 
-/// What the kernel can be expected to grant to a process with these rights.
+/// Returns the priority that the kernel can be expected to grant to a process with these rights.
 fn expected(asked: Priority) -> Priority {
     match (asked, kernel_grants()) {
         (Priority::RealTime, (true, _)) => Priority::RealTime,
@@ -41,14 +41,15 @@ fn assert_has(thread: &Scheduling, priority: Priority) {
     }
 }
 
-/// The number of a shard's thread.
+/// Returns the number of a shard's thread.
 fn tid_of(engine: &Engine, shard: usize) -> i32 {
     let tid = engine
         .spawn_on_shard(shard, Class::DEFAULT, || async { rustix::thread::gettid().as_raw_nonzero().get() });
     tid.wait().unwrap()
 }
 
-/// Every way to move bytes, from a thread and from each shard, checked; with calls of the pool from shards.
+/// Moves bytes in every way, from a thread and from each shard, and checks them; with calls of the pool from
+/// shards.
 #[track_caller]
 fn everything_works(engine: &Engine, dir: &Path) {
     for shard in 0..engine.shard_count() {
@@ -91,7 +92,7 @@ fn close(engine: Engine) {
     assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
-/// What health holds of priorities.
+/// Returns health's entries about priorities.
 fn told(engine: &Engine) -> Vec<String> {
     let about = ["real-time priority", "short time slice", "nice value of the shards"];
     let told = engine.health().degraded.into_iter().map(|degradation| degradation.what);
@@ -133,7 +134,8 @@ fn what_is_asked_is_granted_and_works() {
     });
 }
 
-/// Syncs of buffered files go through the kernel's workers of a ring, which start on demand and stay for seconds.
+/// Syncs of buffered files go through the kernel's workers of a ring, which start on demand and stay for
+/// seconds.
 #[test]
 fn those_who_carry_out_the_io_have_the_priority_too() {
     scene("those_who_carry_out_the_io_have_the_priority_too", Rights::Same, || {
@@ -160,7 +162,7 @@ fn those_who_carry_out_the_io_have_the_priority_too() {
                 }
                 drop(file);
                 close(engine);
-                // The next engine's workers shall be the only ones.
+                // The next engine's workers must be the only ones.
                 for name in ["iou-wrk-", "forebay-io"] {
                     while !threads_named(name).is_empty() {
                         std::thread::yield_now();
@@ -171,8 +173,8 @@ fn those_who_carry_out_the_io_have_the_priority_too() {
     });
 }
 
-/// The story: a thread of the pool that a shard starts inherits its priority, and would map and clear gigabytes for it,
-/// or search directories, before everything else on its processor.
+/// Regression: a thread of the pool that a shard starts inherits its priority, and would map and clear
+/// gigabytes for it, or search directories, before everything else on its processor.
 #[test]
 fn helpers_that_a_shard_starts_are_ordinary_threads() {
     scene("helpers_that_a_shard_starts_are_ordinary_threads", Rights::Same, || {
@@ -242,7 +244,7 @@ fn a_limit_of_one_is_right_enough() {
     });
 }
 
-/// On one processor a real-time thread that looks for news keeps everybody from sending any.
+/// On one processor a real-time thread that spins for messages keeps all other threads from sending any.
 #[test]
 fn a_real_time_shard_never_spins() {
     scene("a_real_time_shard_never_spins", Rights::Same, || {
@@ -263,8 +265,9 @@ fn a_real_time_shard_never_spins() {
     });
 }
 
-/// The story: the queues between threads spin where another thread has claimed a place and not filled it yet. A shard of
-/// `SCHED_FIFO` that had preempted that thread kept its processor, and spun until the kernel stepped in 0.1 s later.
+/// Regression: the queues between threads spin where another thread has claimed a place and not filled it
+/// yet. A shard of `SCHED_FIFO` that had preempted that thread kept its processor, and spun until the kernel
+/// stepped in 0.1 s later.
 #[test]
 fn senders_that_are_preempted_do_not_stop_a_real_time_shard() {
     scene("senders_that_are_preempted_do_not_stop_a_real_time_shard", Rights::Same, || {
@@ -330,7 +333,7 @@ fn a_polite_worker_gives_way_alone() {
     });
 }
 
-/// The story: an engine that a task of a runtime with polite workers started had polite shards.
+/// Regression: an engine that a task of a runtime with polite workers started had polite shards.
 #[test]
 fn a_prompt_engine_started_by_a_polite_worker() {
     let name = "a_prompt_engine_started_by_a_polite_worker";

@@ -1,5 +1,6 @@
-//! Shows: a batch of ranges answers each range as a read of its own would, with fewer requests and bounded memory.
-//! How: known bytes, the statistics for requests and bytes, a full arena and a broken loop device for failing merges.
+//! Shows: a batch of ranges returns for each range the result of a read of its own, with fewer requests and
+//! bounded memory. How: known bytes, the statistics for requests and bytes, a full arena and a broken loop
+//! device for failing merges.
 
 mod common;
 
@@ -12,13 +13,13 @@ use forebay::{Block, Class, Engine, ErrorKind, File, Open, ReadMany, Result, sha
 
 const KIB: u64 = 1 << 10;
 
-/// Reads and bytes of all requests to devices so far.
+/// Returns the reads and bytes of all requests to devices so far.
 fn requests(engine: &Engine) -> (u64, u64) {
     let stats = engine.stats().wait().unwrap();
     (stats.flows.iter().map(|flow| flow.reads).sum(), stats.flows.iter().map(|flow| flow.read_bytes).sum())
 }
 
-/// Requests and bytes that `batch` costs, and its results.
+/// Returns the requests and bytes of `batch`, and its results.
 fn measured(engine: &Engine, batch: ReadMany) -> ((u64, u64), Vec<Result<Block>>) {
     let before = requests(engine);
     let results = batch.wait().unwrap();
@@ -116,7 +117,7 @@ fn merging_keeps_to_gap_amplification_and_size() {
     // Three gaps a request: 16 requests of four ranges.
     assert_eq!(cost(generous().amplify_at_most(12 * KIB)), (16, 16 * 28 * KIB));
     assert_eq!(cost(batch().merge_gap(4 * KIB).request_bytes_max(20 * KIB)), (22, 21 * 20 * KIB + 4 * KIB));
-    // What touches or overlaps needs no allowance.
+    // Ranges that touch or overlap need no allowance.
     let touching: Vec<_> = (0..64).map(|n| n * 4 * KIB..(n + 1) * 4 * KIB).collect();
     let (cost, results) = measured(&engine, file.read_many(touching.clone()).merge_gap(0).amplify_at_most(0));
     check(&touching, &results);
@@ -131,7 +132,7 @@ fn ranges_past_the_end_fail_alone() {
     for open in [Open::read(), Open::read().buffered()] {
         let file = engine.open(&path, open).wait().unwrap();
         let backwards = Range { start: 9, end: 3 };
-        // Together these are one request but for the far ones.
+        // Together these are one request, except for the far ones.
         let ranges = [
             99_000..100_003,
             99_500..100_004,
@@ -165,7 +166,8 @@ fn ranges_past_the_end_fail_alone() {
 
 #[test]
 fn a_merged_request_without_memory_is_read_range_by_range() {
-    // Only overflow memory, 128 KiB of it: a merged request of 256 KiB can have none, its ranges of 4 KiB can.
+    // Only overflow memory, 128 KiB of it: there is none for a merged request of 256 KiB, but for its ranges
+    // of 4 KiB there is.
     let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(128 << 10);
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("a");
@@ -175,7 +177,7 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
     let ranges: Vec<_> = (0..16).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let results = file.read_many(ranges.clone()).amplify_at_most(1 << 20).depth(4).wait().unwrap();
     check(&ranges, &results);
-    // With those held there is room for few more: each range has its own answer, none is lost.
+    // With those held there is room for few more: each range has its own result, none is lost.
     let more: Vec<_> = (0..32).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let answers = file.read_many(more.clone()).wait().unwrap();
     let worked = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -190,11 +192,12 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
     check(&ranges, &file.read_many(ranges.clone()).amplify_at_most(1 << 20).wait().unwrap());
 }
 
-/// A loop device of our own over a file of ours, taken away at the end.
+/// A loop device of our own over a file of ours, removed at the end.
 struct Loop(String);
 
 impl Loop {
-    /// `None` with the reason on standard error where loop devices cannot be had (no root, no device nodes).
+    /// Returns `None`, with the reason on standard error, where loop devices are not available (no root, no
+    /// device nodes).
     fn over(path: &std::path::Path) -> Option<Loop> {
         let output = std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output();
         match output {
@@ -261,7 +264,8 @@ fn a_million_ranges_of_a_small_file() {
     let bytes = bytes_of(0..256 * KIB);
     let right =
         |range: &Range<u64>, block: &Block| block[..] == bytes[range.start as usize..range.end as usize];
-    // As a stream: a small result of a large request is copied, so memory stays bounded only if results are let go.
+    // As a stream: a small result of a large request is copied, so memory stays bounded only if results are
+    // released.
     let mut seen = vec![false; ranges.len()];
     let mut stream = file.read_many(ranges.clone()).stream();
     let mut count = 0;
@@ -272,8 +276,8 @@ fn a_million_ranges_of_a_small_file() {
     }
     assert_eq!(count, 1_000_000);
     assert!(stream.next().wait().is_none(), "the end stays the end");
-    // As a whole, in order. Story: each small result was copied into a buffer of its own, a page at least, so a million
-    // of them filled the whole arena.
+    // As a whole, in order. Regression: each small result was copied into a buffer of its own, a page at
+    // least, so a million of them filled the whole arena.
     let results = file.read_many(ranges.clone()).wait().unwrap();
     assert!(engine.memory().held_bytes <= 1 << 20, "{:?}", engine.memory());
     assert!(ranges.iter().zip(&results).all(|(range, result)| right(range, result.as_ref().unwrap())));
@@ -299,14 +303,14 @@ fn a_stream_bounds_the_memory_of_results_that_are_not_taken() {
         }
     }
     assert!(stream.next().wait().is_none());
-    // Depth 32, a queue of 64, and what a turn had in flight when the queue was full.
+    // Depth 32, a queue of 64, and the requests that a turn had in flight when the queue was full.
     assert!(held_max <= 4 * KIB * (32 + 64 + 32), "{held_max} bytes held");
 }
 
 #[test]
 fn closing_the_file_under_a_stream_answers_every_range() {
-    // Story: when the file was closed while the stream's queue was full, the batch ended with results still waiting for
-    // room, and the consumer got fewer results than ranges.
+    // Regression: when the file was closed while the stream's queue was full, the batch ended with results
+    // still waiting for room, and the consumer got fewer results than ranges.
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("a");
     write_file(&path, 4 << 20);
@@ -317,14 +321,14 @@ fn closing_the_file_under_a_stream_answers_every_range() {
     let (first, result) = stream.next().wait().unwrap();
     assert_eq!(&result.unwrap()[..], &bytes_of(ranges[first].clone())[..]);
     seen[first] += 1;
-    // Until the queue is full, and nothing is under way because of that.
+    // Until the queue is full, and nothing is in flight because of that.
     while engine.stats().wait().unwrap().shards.iter().any(|shard| shard.slots_used > 0) {}
     file.close().wait().unwrap();
     let mut closed = 0;
     while let Some((number, result)) = stream.next().wait() {
         seen[number] += 1;
         if closed == 0 {
-            // Until the shard has answered this it has done all it can for the stream.
+            // By the time of its reply to this query the shard has done all it can for the stream.
             engine.stats().wait().unwrap();
         }
         match result {
@@ -383,7 +387,7 @@ fn dropped_midway_it_stops_and_gives_everything_back() {
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
 
-/// Results of the batch from wherever this is polled.
+/// Checks results of the batch from wherever this is polled.
 async fn from_here(file: &File, ranges: &[Range<u64>]) {
     check(ranges, &file.read_many(ranges.iter().cloned()).await.unwrap());
     let mut stream = file.read_many(ranges.iter().cloned()).depth(16).stream();

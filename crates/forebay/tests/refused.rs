@@ -1,5 +1,6 @@
-//! What happens where the system refuses: no io_uring, no locked memory, few descriptors. Each scene is this test
-//! program again, started with the restriction in place, so that all of it lives under it from the first instruction.
+//! Behaviour where the system refuses: no io_uring, no locked memory, few descriptors. Each scene is this
+//! test program again, started with the restriction in place, so that all of it lives under it from the first
+//! instruction.
 #![cfg(target_os = "linux")]
 
 #[path = "basic.rs"]
@@ -10,7 +11,7 @@ use std::process::Command;
 
 use forebay::{Config, DriverChoice, Engine, ErrorKind, Open};
 
-/// Is set where a restriction is in place.
+/// The environment variable that is set where a restriction is in place.
 const RESTRICTED: &str = "FOREBAY_TEST_RESTRICTED";
 
 /// Runs the named tests of this program in a child in which `restrict` was called before the program began.
@@ -26,8 +27,8 @@ fn run_restricted(tests: &[&str], restrict: impl FnMut() -> std::io::Result<()> 
     assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "nothing ran:\n{text}");
 }
 
-/// A filter in the kernel's classic BPF (seccomp(2)): the three calls of io_uring answer EPERM, as container runtimes have
-/// it; all others pass.
+/// Installs a filter in the kernel's classic BPF (seccomp(2)): the three calls of io_uring fail with EPERM,
+/// as under container runtimes; all others pass.
 fn refuse_io_uring() -> std::io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -82,7 +83,7 @@ fn without_any_locked_memory_all_operations_work() {
 
 fn lock_at_most(bytes: libc::rlim_t) -> std::io::Result<()> {
     const CAP_IPC_LOCK: libc::c_ulong = 14;
-    // Whoever has this capability has no limit. Not root: it fails, and there is nothing to give up.
+    // A process with this capability has no limit. Not root: the call fails, and there is nothing to drop.
     // SAFETY: prctl(2) with plain numbers; the child's program starts without the capability.
     unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) };
     limit(libc::RLIMIT_MEMLOCK, bytes)
@@ -100,7 +101,7 @@ fn without_descriptors_the_start_fails_clearly() {
     run_restricted(&["scenes::no_descriptor_for_a_ring"], || limit(libc::RLIMIT_NOFILE, 100));
 }
 
-/// Run by the tests above, in children. Elsewhere (`--include-ignored`) there is nothing to see.
+/// Run by the tests above, in children. Elsewhere (`--include-ignored`) there is nothing to test.
 mod scenes {
     use super::*;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::{config, dir, write_file};
 use forebay::{Class, Config, Engine, ErrorKind, File, Open, shard};
 
-/// An engine with one shard that stands still inside a task until it is let go: what is sent meanwhile stays in its
-/// inbox.
+/// An engine with one shard that is blocked inside a task until it is released: messages sent meanwhile stay
+/// in its inbox.
 struct Standing {
     engine: Engine,
     file: File,
@@ -45,9 +45,10 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The story: a message that the closing shard refused was dropped where it was taken out, and with a task's closure what
-/// it had captured. A destructor of the program's that panicked there ended the refusing: the shard counted as lost, and
-/// the messages behind were told that its thread had died.
+/// Regression: a message that the closing shard refused was dropped where it was taken out, and with a task's
+/// closure the values that it had captured. A destructor of the program's that panicked there ended the
+/// refusing: the shard counted as lost, and the messages behind failed with the error that its thread had
+/// died.
 #[test]
 fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
     struct Panics;
@@ -74,8 +75,8 @@ fn a_destructor_that_panics_in_a_refused_message_is_nobody_elses_trouble() {
     assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
-/// The story: an operation that was refused while it waited in the inbox answered without the memory it had brought, so
-/// the block of a `read_into` came back empty, and what the program had in it was gone.
+/// Regression: an operation that was refused while it waited in the inbox returned without the memory it had
+/// brought, so the block of a `read_into` came back empty, and the program's bytes in it were gone.
 #[test]
 fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
     let Standing { engine, file, release, task, _dir } = standing();
@@ -93,9 +94,10 @@ fn a_read_into_that_is_refused_in_the_inbox_gives_its_memory_back() {
     assert_eq!(closing.wait().unwrap().leaked_operations, 0);
 }
 
-/// The story: a sleeper that was polled again by another task had its waker replaced while the shard's timers were
-/// borrowed, so the old waker was dropped in there. A destructor of the program's that set a timer, or only dropped a
-/// sleep of its own, found the timers in use: two exclusive references, which debug builds notice.
+/// Regression: a sleeper that was polled again by another task had its waker replaced while the shard's
+/// timers were borrowed, so the old waker was dropped in there. A destructor of the program's that set a
+/// timer, or only dropped a sleep of its own, found the timers in use: two exclusive references, which debug
+/// builds notice.
 #[test]
 fn a_wakers_destructor_may_use_the_timers() {
     struct Sleeps;
@@ -143,9 +145,9 @@ fn a_wakers_destructor_may_use_the_timers() {
     assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
 }
 
-/// The story: a shard died of a waker that panicked, and another such waker belonged to an operation that still lay in
-/// the shard's inbox. Refusing that one ended the shard's last steps, so no task was dropped, and whoever waited for one
-/// waited for ever.
+/// Regression: a shard died of a waker that panicked, and another such waker belonged to an operation that
+/// still lay in the shard's inbox. Refusing that one ended the shard's last steps, so no task was dropped,
+/// and a caller that waited for one waited for ever.
 #[test]
 fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     struct Panics;
@@ -158,7 +160,8 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     for _ in 0..20 {
         let engine = Engine::start(config().shards(1)).unwrap();
         let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
-        // While this runs what follows gathers in the inbox; a turn takes one batch, and the first to wake ends it.
+        // While this runs the messages below gather in the inbox; a turn takes one batch, and the first to
+        // wake ends it.
         let busy = engine.spawn_on_shard(0, Class::DEFAULT, || async {
             let began = std::time::Instant::now();
             while began.elapsed().as_millis() < 5 {}
@@ -172,12 +175,13 @@ fn a_second_waker_that_panics_does_not_keep_the_dying_shard_from_telling() {
     }
 }
 
-/// The story: a call that found the pool's queue full waited in a line, and each call that a thread began woke the first of
-/// it. A `Pending` that was kept in a `select!` and not polled again swallowed its wake-up. With as many of them in the line
-/// as the queue is long, the queue ran empty and every live caller behind them waited for ever.
+/// Regression: a call that found the pool's queue full waited in a line, and each call that a thread began
+/// woke the first of it. A `Pending` that was kept in a `select!` and not polled again swallowed its wake-up.
+/// With as many of them in the line as the queue is long, the queue ran empty and every live caller behind
+/// them waited for ever.
 #[test]
 fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
-    /// Holds the thread that wakes it until `release` is dropped.
+    /// A waker that holds the thread that wakes it until `release` is dropped.
     struct Holds(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>);
     impl Wake for Holds {
         fn wake(self: Arc<Self>) {
@@ -189,7 +193,7 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
     let call = || engine.metadata(dir.path());
     let (held, is_held) = mpsc::channel();
     let mut releases = Vec::new();
-    // All threads of the pool, which are four, stand in a waker of the program's.
+    // All four threads of the pool are held in a waker of the program's.
     while releases.len() < 4 {
         let (release, released) = mpsc::channel();
         let waker = Waker::from(Arc::new(Holds(held.clone(), Mutex::new(released))));
@@ -218,9 +222,10 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
     }
 }
 
-/// The story: a task that found the inbox full lay in its handle until that was polled. A combine that was started then held
-/// the handle, which held the task, which held the combine: dropped without having waited it was never freed, and its file
-/// never closed. A store's tasks, whose handles are dropped, never began at all.
+/// Regression: a task that found the inbox full lay in its handle until that was polled. A combine that was
+/// started then held the handle, which held the task, which held the combine: dropped without having waited
+/// it was never freed, and its file never closed. A store's tasks, whose handles are dropped, never began at
+/// all.
 #[test]
 fn a_task_begins_though_the_inbox_was_full_and_its_handle_is_not_polled() {
     let Standing { engine, file, release, task, _dir } = standing_with(config().shards(1).inbox_depth(1));

@@ -1,5 +1,6 @@
-//! Shows: a scan gives the bytes of its range in order, in blocks without gaps, with bounded memory, wherever it runs.
-//! How: files of all awkward lengths, fixed and adaptive paces, files that change under the scan, and early drops.
+//! Shows: a scan returns the bytes of its range in order, in blocks without gaps, with bounded memory,
+//! wherever it runs. How: files of all awkward lengths, fixed and adaptive paces, files that change under the
+//! scan, and early drops.
 
 mod common;
 
@@ -11,13 +12,13 @@ use forebay::{Block, Class, Engine, ErrorKind, File, Open, Scan, ScanBuilder};
 
 const MIB: u64 = 1 << 20;
 
-/// Is the block what the file has at `at`?
+/// Checks that the block has the file's bytes at `at`.
 fn check(block: &Block, at: u64) {
     assert!(block[..] == bytes_of(at..at + block.len() as u64)[..], "wrong bytes in the block at {at}");
     assert!(!block.is_empty(), "an empty block at {at}");
 }
 
-/// Reads to the end; where that was, and the peak in flight.
+/// Reads to the end; returns the end's offset, and the peak in flight.
 async fn drain(mut scan: Scan, start: u64) -> (u64, u64) {
     let mut at = start;
     while let Some(block) = scan.next().await.transpose().unwrap() {
@@ -28,7 +29,7 @@ async fn drain(mut scan: Scan, start: u64) -> (u64, u64) {
     (at, scan.in_flight_bytes_peak())
 }
 
-/// The paces that every case runs with; each with the most bytes it may have in flight.
+/// Returns the paces that every case runs with; each with the most bytes it may have in flight.
 fn paces(file: &File) -> Vec<(ScanBuilder, u64)> {
     vec![
         (file.scan(), 8 * MIB),
@@ -111,7 +112,8 @@ fn the_default_ramps_up_and_stays_within_its_bounds() {
 
 #[test]
 fn growing_again_after_giving_depth_back_stays_within_the_bounds() {
-    // Story: after depth had been given back, growing again doubled 7 requests to 14, past the eight that are promised.
+    // Regression: after depth had been reduced, growing again doubled 7 requests to 14, past the eight that
+    // are promised.
     use forebay::Advice;
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("a");
@@ -128,8 +130,8 @@ fn growing_again_after_giving_depth_back_stays_within_the_bounds() {
             check(&block, at);
         }
         at += block.len() as u64;
-        // Then 80 blocks that were cached waited for the consumer; now the device is the slower one again, for a
-        // consumer that only counts.
+        // Then 80 blocks that were cached waited for the consumer; now the device is the slower one again,
+        // for a consumer that only counts.
         if at >= 48 * MIB && !dropped {
             dropped = true;
             file.advise(48 * MIB..64 * MIB, Advice::DontNeed).wait().unwrap();
@@ -170,7 +172,7 @@ fn a_file_that_shrinks_ends_early_and_without_an_error() {
             let first = scan.next().wait().transpose().unwrap().unwrap();
             check(&first, 0);
             file.truncate(cut).wait().unwrap();
-            // What was in flight may still have old bytes; what comes is a prefix, and right.
+            // Reads in flight may still have old bytes; the bytes that come are a prefix, and right.
             let (end, _) = futures::executor::block_on(drain(scan, first.len() as u64));
             let in_flight = (1 + depth as u64) * (64 << 10);
             assert!(end >= cut.min(end) && end <= cut.max(in_flight), "ended at {end}, cut at {cut}");
@@ -192,7 +194,7 @@ fn dropped_at_any_point_it_gives_everything_back() {
         for n in 0..taken {
             check(&scan.next().wait().transpose().unwrap().unwrap(), n as u64 * (256 << 10));
         }
-        // In the middle of waiting too.
+        // Also while a call waits.
         let mut next = Box::pin(scan.next());
         let _ = next.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         drop(next);
@@ -244,7 +246,7 @@ fn blocks_that_the_consumer_keeps_stay_right_until_memory_is_out() {
         check(block, n as u64 * (256 << 10));
     }
     drop((kept, scan));
-    // With memory back, and one block at a time, the same engine reads all of it.
+    // With memory released, and one block at a time, the same engine reads all of it.
     let (end, _) = futures::executor::block_on(drain(file.scan().start(), 0));
     assert_eq!(end, 16 * MIB);
 }
@@ -362,8 +364,8 @@ fn as_a_stream_it_equals_std() {
     assert!(bytes == std::fs::read(&path).unwrap());
 }
 
-/// A scan of a block device ended at once, because stat(2) says that a device has length 0. Needs root and losetup;
-/// elsewhere it says so and returns.
+/// Regression: a scan of a block device ended at once, because stat(2) reports length 0 for a device. Needs
+/// root and losetup; elsewhere it reports that and returns.
 #[test]
 fn a_block_device_is_scanned_to_its_end() {
     let (engine, dir) = (engine(), dir());

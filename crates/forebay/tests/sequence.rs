@@ -1,7 +1,8 @@
-//! Random sequences of operations on the real drivers and in simulated worlds, against a model of what must come.
+//! Random sequences of operations on the real drivers and in simulated worlds, against a model of the
+//! possible results.
 //!
-//! `FOREBAY_SEEDS=20000` looks at more of them, `FOREBAY_SEED=17` (in worlds `FOREBAY_SIM_SEED=17`) at one. What fails is
-//! shortened before it is told.
+//! `FOREBAY_SEEDS=20000` runs more of them, `FOREBAY_SEED=17` (in worlds `FOREBAY_SIM_SEED=17`) one. A
+//! failing sequence is shortened before it is reported.
 
 mod common;
 
@@ -13,7 +14,7 @@ use forebay::{Class, Config, DriverChoice, Engine, sim};
 /// Steps of a sequence.
 const STEPS: usize = 40;
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.trim().parse().ok()
 }
@@ -22,7 +23,8 @@ fn lines(steps: &[Step]) -> String {
     steps.iter().map(|step| format!("    {step}\n")).collect()
 }
 
-/// Follows the steps in a directory of their own: from a shard, from Tokio or from another executor, as the seed says.
+/// Follows the steps in a directory of their own: from a shard, from Tokio or from another executor, as the
+/// seed determines.
 fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch> {
     let dir = common::dir();
     match seed % 3 {
@@ -41,7 +43,7 @@ fn follow(engine: &Engine, seed: u64, steps: &[Step]) -> Result<Report, Mismatch
     }
 }
 
-/// The sequence that fails, as short as it gets, and how to come back to it.
+/// Returns a report with the failing sequence, as short as it gets, and the way to repeat it.
 fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Mismatch) -> String {
     let short = sequence::shrink(steps, 200, |some| follow(engine, seed, some).is_err());
     format!(
@@ -53,7 +55,7 @@ fn tell(test: &str, seed: u64, engine: &Engine, steps: &[Step], mismatch: &Misma
 }
 
 fn on_driver(driver: DriverChoice, test: &str) {
-    // Two shards and little memory, so that memory is used again soon.
+    // Two shards and little memory, so that memory is soon used again.
     let config = Config::default().driver(driver).shards(2).arena_bytes(1 << 20).arena_bytes_max(4 << 20);
     let engine = match Engine::start(config) {
         Ok(engine) => engine,
@@ -107,10 +109,10 @@ fn sequences_in_worlds() {
     assert!(total.skipped < total.steps && total.bytes_checked > 0);
 }
 
-/// In one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected newer ones: a
-/// sync fails and loses a write, reads go on showing it, and another write replaces it at the same time as a
-/// sync that begins before. The cut may take that one, and the good sync brings nothing back. The model held
-/// that it did.
+/// Regression: in one of 20,000 worlds a power cut left the oldest bytes of a file where the model expected
+/// newer ones. A sync fails and loses a write, reads continue to show it, and another write replaces it at
+/// the same time as a sync that begins before. The cut may take that one, and the good sync brings nothing
+/// back. The model assumed that it did.
 #[test]
 fn what_a_failed_sync_lost_stays_lost_beside_a_good_one() {
     let before = ["open h0 a create direct", "sync-dir", "write h0 0+4096 p1 data"];
@@ -149,7 +151,7 @@ fn what_a_failed_sync_lost_stays_lost_beside_a_good_one() {
     assert!((1..64).contains(&oldest), "{oldest} of 64");
 }
 
-/// The world of a seed is the same in every run, so a seed is all it takes to come back to a failure.
+/// The world of a seed is the same in every run, so a seed is enough to repeat a failure.
 #[test]
 fn a_seed_is_one_run() {
     let run = |seed| sequence::simulate(seed, &sequence::seeded(seed, STEPS)).expect("no mismatch");

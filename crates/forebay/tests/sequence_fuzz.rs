@@ -12,7 +12,7 @@ const BYTES_PER_STEP: usize = 12;
 const STEPS_MAX: usize = 60;
 const INPUT_BYTES_MAX: usize = 1024;
 
-/// Numbers out of the fuzzer's bytes, and zeros, the simplest choice, when they are used up.
+/// Returns numbers from the fuzzer's bytes, and zeros, the simplest choice, when they are used up.
 fn numbers(input: &[u8]) -> impl FnMut(u64) -> u64 + '_ {
     let mut bytes = input.iter().copied();
     move |n| {
@@ -22,7 +22,7 @@ fn numbers(input: &[u8]) -> impl FnMut(u64) -> u64 + '_ {
             raw = raw * 256 + u64::from(bytes.next().unwrap_or(0));
             span *= 256;
         }
-        // Scaled, not divided: a larger byte is a larger number, so a fuzzer can feel its way.
+        // Scaled, not divided: a larger byte is a larger number, so a fuzzer can approach a value.
         ((u128::from(raw) * u128::from(n)) / u128::from(span)) as u64
     }
 }

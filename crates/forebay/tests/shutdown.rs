@@ -1,4 +1,4 @@
-//! How an engine ends: in order, in time, told to everyone, and never by waiting for itself.
+//! The end of an engine: in order, in time, reported to all callers, and never by waiting for itself.
 
 mod common;
 mod stuck_file;
@@ -50,8 +50,8 @@ fn closing_answers_every_operation_in_flight() {
     }
 }
 
-/// The story: at a shard's end the completion of each request of a batch began the next one, so closing read a batch of
-/// any size to its end; and a file that such a batch had begun to use was never closed.
+/// Regression: at a shard's end the completion of each request of a batch began the next one, so closing read
+/// a batch of any size to its end; and a file that such a batch had begun to use was never closed.
 #[test]
 fn closing_stops_a_batch_and_its_file_is_closed() {
     let (engine, file, dir) = scene(config().shards(1));
@@ -75,7 +75,7 @@ fn closing_stops_a_batch_and_its_file_is_closed() {
     assert_eq!(open_count(&path), 0, "the file is still open");
 }
 
-/// Descriptors of this process for that file.
+/// Returns the number of descriptors of this process for that file.
 fn open_count(path: &std::path::Path) -> usize {
     let names = std::fs::read_dir("/proc/self/fd").unwrap();
     names
@@ -83,8 +83,8 @@ fn open_count(path: &std::path::Path) -> usize {
         .count()
 }
 
-/// The story: whoever can wake a ring keeps it, and its own table of files kept every file open, locks and all, until
-/// the last handle of any of the engine's files was gone.
+/// Regression: each object that can wake a ring keeps it, and its own table of files kept every file open,
+/// locks and all, until the last handle of any of the engine's files was gone.
 #[test]
 fn a_closed_engine_keeps_no_file_for_itself() {
     let (engine, kept, dir) = scene(config().shards(1));
@@ -111,7 +111,7 @@ fn an_engine_dropped_before_its_files() {
     assert_eq!(file.len().wait().unwrap_err().kind(), ErrorKind::EngineClosed);
 }
 
-/// The last handle may go on the very thread that has to end.
+/// The last handle may be dropped on the very thread that has to end.
 #[test]
 fn the_last_engine_dropped_on_its_own_shard() {
     let (engine, file, _dir) = scene(config());
@@ -138,7 +138,8 @@ fn the_last_engine_dropped_on_its_own_shard() {
     assert_eq!(file.read(0..1).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
 }
 
-/// A task that awaits the end of its own shard is part of what ends: it is cancelled there, and never waits for itself.
+/// A task that awaits the end of its own shard ends with that shard: it is cancelled there, and never waits
+/// for itself.
 #[test]
 fn close_awaited_on_a_shard_of_the_same_engine_cancels_the_task() {
     for shards in [1, 2] {
@@ -179,8 +180,9 @@ fn an_operation_that_never_ends_is_leaked_after_the_deadline() {
     }
 }
 
-/// The story: a read that was still awaited when the engine began to end was cancelled by the end; when its future was
-/// then dropped too, its return was counted down without having been counted up, and the shard died of it (in builds with overflow checks).
+/// Regression: a read that was still awaited when the engine began to end was cancelled by the end. When its
+/// future was then dropped too, its return was counted down without having been counted up, and the shard
+/// died of it (in builds with overflow checks).
 #[test]
 fn futures_dropped_while_the_engine_ends() {
     let dir = dir();
@@ -197,7 +199,8 @@ fn futures_dropped_while_the_engine_ends() {
     }
     let hanging = stuck.wait_for(2);
     let closing = engine.close();
-    // The shard looks for word while it waits for the device: one answer wakes it with the other read still in flight.
+    // The shard checks its inbox while it waits for the device: one reply wakes it with the other read still
+    // in flight.
     drop(reads.pop());
     stuck.answer(&hanging[0], 1);
     while !Pin::new(&mut reads[0]).poll(&mut context).is_ready() {
@@ -269,7 +272,7 @@ fn a_panic_in_a_task_or_its_destructor_ends_that_task_only() {
     armed.abort();
     assert_eq!(armed.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
     assert_eq!(file.read(0..10).wait().unwrap().len(), 10);
-    // One more that goes off while the engine ends.
+    // One more that panics while the engine ends.
     let bomb = Bomb;
     let last = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let _bomb = bomb;
@@ -281,8 +284,8 @@ fn a_panic_in_a_task_or_its_destructor_ends_that_task_only() {
     assert!(matches!(kind, ErrorKind::TaskCancelled | ErrorKind::EngineClosed), "{kind:?}");
 }
 
-/// A waker of the program's that panics on the shard's thread ends the shard. The story: then those whose answers came
-/// after it, tasks, and files being closed waited for ever.
+/// A waker of the program's that panics on the shard's thread ends the shard. Regression: then callers whose
+/// results came after it, tasks, and files being closed waited for ever.
 #[test]
 fn a_panicking_waker_costs_the_shard_and_everyone_is_told() {
     struct Panics;
@@ -307,8 +310,9 @@ fn a_panicking_waker_costs_the_shard_and_everyone_is_told() {
     assert_eq!(engine.close().wait().unwrap().lost_shards, 1);
 }
 
-/// The story: a handle knew its task by its place in a list. Aborting a task that was over cancelled whichever task had
-/// the place then; aborting one that had not begun did nothing, and neither did aborting through a full inbox.
+/// Regression: a handle identified its task by its place in a list. Aborting a task that had ended cancelled
+/// whichever task had the place then; aborting one that had not begun did nothing, and neither did aborting
+/// through a full inbox.
 #[test]
 fn abort_ends_its_own_task_and_no_other() {
     let (engine, _file, _dir) = scene(config().shards(1).inbox_depth(2));

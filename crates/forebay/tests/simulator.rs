@@ -6,7 +6,8 @@ use std::time::Duration;
 use forebay::sim::{self, FailureKind, Fault, Profile, Rule, World};
 use forebay::{Class, Durability, Engine, ErrorKind, Open, shard};
 
-/// Everything once: files, directories, concurrent writes from outside and from shards, a drop in flight, a power cut.
+/// Runs everything once: files, directories, concurrent writes from outside and from shards, a drop in
+/// flight, a power cut.
 fn eventful(seed: u64) -> (u64, u64, Duration) {
     let mut world = World::new(seed).disk(Profile::nand().fault(Rule::new(Fault::Slow).chance_ppm(20_000)));
     world
@@ -79,8 +80,9 @@ fn the_same_seed_is_the_same_run_in_another_process() {
     assert_eq!(different.len(), digests.len(), "each seed is a run of its own");
 }
 
-/// Digests are the same on every machine and stay the same: a seed that someone wrote down keeps its meaning. A change of
-/// the core's scheduling, or of the model, changes this number; then it is written down anew, and CHANGELOG says so.
+/// Digests are the same on every machine and stay the same: a seed that someone wrote down keeps its meaning.
+/// A change of the core's scheduling, or of the model, changes this number; then it is written down anew, and
+/// CHANGELOG mentions it.
 #[test]
 fn a_seed_keeps_its_meaning() {
     assert_eq!(format!("{:016x}", eventful(42).0), "51932e5b678e50e2");
@@ -122,7 +124,7 @@ fn a_stuck_operation_is_a_deadlock_for_who_waits_and_leaks_at_the_close() {
         .run(async |engine| {
             let file = engine.open("/f", Open::create()).await.unwrap();
             assert!(sim::dropped_after(1, file.write(0, vec![1; 4096])).await.is_none());
-            // The shard takes what was sent, and then the engine ends with the write in flight.
+            // The shard takes the messages sent, and then the engine ends with the write in flight.
             engine.nop().await.unwrap();
             engine.close().await.unwrap()
         })
@@ -192,7 +194,7 @@ fn misaligned_writes_are_refused_as_on_a_real_disk() {
         .unwrap();
 }
 
-/// What a power cut may take: only what was not synced, and over many seeds it does take some of it.
+/// A power cut may take only bytes that were not synced, and over many seeds it does take some of them.
 #[test]
 fn a_power_cut_takes_what_was_not_flushed_and_nothing_else() {
     let (kept, lost) = (Cell::new(0), Cell::new(0));
@@ -227,8 +229,9 @@ fn a_power_cut_takes_what_was_not_flushed_and_nothing_else() {
     assert!(kept.get() > 10 && lost.get() > 10, "{} kept, {} lost", kept.get(), lost.get());
 }
 
-/// The story of fsyncgate: a flush fails, the program tries again, the second one succeeds, and the data are gone all the
-/// same, because Linux had marked the pages clean. A simulated disk behaves like that, so such a program is found out.
+/// The fault known as fsyncgate: a flush fails, the program tries again, the second one succeeds, and the
+/// data are gone all the same, because Linux had marked the pages clean. A simulated disk behaves like that,
+/// so such a program is detected.
 #[test]
 fn a_flush_that_failed_and_is_tried_again_has_lost_data() {
     let mut lost = 0;

@@ -1,5 +1,6 @@
-//! Shows: the statistics say what happened: exact counts and bytes by class and device, times, memory, the loop's health.
-//! How: a known number of operations, then the figures; nothing here is measured against a clock.
+//! Shows: the statistics report the events: exact counts and bytes by class and device, times, memory, the
+//! loop's health. How: a known number of operations, then the figures; nothing here is measured against a
+//! clock.
 
 mod common;
 
@@ -60,7 +61,8 @@ fn counts_and_bytes_are_exact_for_each_class() {
 
 #[test]
 fn failed_operations_are_counted_with_the_others_and_apart() {
-    // Story: a failed read or write counted as a failure only, though the figures promise all that are over.
+    // Regression: a failed read or write counted as a failure only, though the figures promise all that have
+    // ended.
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("a");
     write_file(&path, 8192);
@@ -68,7 +70,8 @@ fn failed_operations_are_counted_with_the_others_and_apart() {
     for _ in 0..3 {
         file.write(0, &[1u8; 4096]).wait().unwrap_err();
     }
-    // The end of the file is no failure of the device; what never reaches it is not counted at all.
+    // The end of the file is no failure of the device; an operation that never reaches it is not counted at
+    // all.
     file.read(8000..9000).wait().unwrap_err();
     file.read(0..u64::MAX).wait().unwrap_err();
     file.write(1, &[1u8; 10]).wait().unwrap_err();
@@ -105,7 +108,7 @@ fn amplification_is_what_was_read_in_vain() {
     assert_eq!(flow(&stats, "background").read_bytes, 1 << 20);
 }
 
-/// The documentation of `Stats` says that times are of one operation in so many.
+/// The documentation of `Stats` states that times are of one operation in so many.
 const SAMPLED: u64 = 32;
 
 #[test]
@@ -159,7 +162,8 @@ fn the_loop_enters_the_kernel_at_most_once_a_turn_and_is_kicked_only_when_asleep
         assert!(shard.slots > 0 && shard.spins_useful <= shard.spins, "{shard:?}");
     }
     let busy = &stats.shards[0];
-    // 1,100 reads, this question and the file's open; each kicks at most once, and most of the batch finds the shard awake.
+    // 1,100 reads, this query and the file's open; each kicks at most once, and most of the batch finds the
+    // shard awake.
     assert!((1..=1110).contains(&busy.kicks), "{busy:?}");
     assert!(busy.turns >= 100, "{busy:?}");
     assert!(stats.shards[1].kicks <= 10, "the other shard was left alone: {:?}", stats.shards[1]);
@@ -212,7 +216,8 @@ fn reads_that_wait_for_memory_are_counted() {
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let mut waits = 0;
         for _ in 0..50 {
-            // Half of the memory is on its way to the device, and comes back by itself; the reads need more than half.
+            // Half of the memory is on its way to the device, and is released by itself; the reads need more
+            // than half.
             let data: Vec<_> = (0..2).map(|_| file.read(0..256 << 10).into_future()).collect();
             let data: Vec<_> =
                 futures::future::join_all(data).await.into_iter().map(Result::unwrap).collect();
@@ -247,7 +252,8 @@ fn health_names_the_driver_and_events_tell_what_is_degraded() {
     if let Ok(driver @ ("uring" | "threads")) = std::env::var("FOREBAY_TEST_DRIVER").as_deref() {
         assert_eq!(health.driver, driver);
     }
-    // A file system in memory has no RWF_DONTCACHE: a real degradation, told once however many files are opened.
+    // A file system in memory has no RWF_DONTCACHE: a real degradation, reported once however many files are
+    // opened.
     if let Ok(shm) = tempfile::Builder::new().prefix("forebay-test-").tempdir_in("/dev/shm") {
         let path = shm.path().join("a");
         write_file(&path, 10_000);

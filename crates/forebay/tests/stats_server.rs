@@ -1,5 +1,6 @@
-//! Shows: an engine's statistics are told to whoever its user lets, at a socket that comes and goes with the engine, and
-//! every file has its own counts. How: programs that connect as `forebay top` does, and some that behave badly.
+//! Shows: an engine's statistics are served to every process that its user allows, at a socket that comes and
+//! goes with the engine, and every file has its own counts. How: programs that connect as `forebay top` does,
+//! and some that behave badly.
 
 mod common;
 
@@ -15,7 +16,7 @@ fn engine() -> Engine {
     Engine::start(common::config().shards(2)).unwrap()
 }
 
-/// What another thread brings about; the limit is for a test that would hang.
+/// Waits for an effect of another thread; the limit is for a test that would hang.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -24,7 +25,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a request and reads the answer's line.
+/// Sends a request and returns the reply's line.
 fn ask(stream: &mut UnixStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
     let mut line = String::new();
@@ -39,7 +40,7 @@ fn connect(path: &Path) -> UnixStream {
     stream
 }
 
-/// Until the other side closes.
+/// Reads until the other side closes; returns whether it did.
 fn is_closed(mut stream: UnixStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -104,7 +105,7 @@ fn who_behaves_badly_is_closed_and_holds_nobody_up() {
         let _ = stream.write_all(bad);
         assert!(is_closed(stream));
     }
-    // These ask again and again, and never read.
+    // These send requests again and again, and never read.
     let deaf: Vec<UnixStream> = (0..4)
         .map(|_| {
             let mut stream = connect(&path);
@@ -114,7 +115,7 @@ fn who_behaves_badly_is_closed_and_holds_nobody_up() {
         })
         .collect();
     assert!(ask(&mut connect(&path), "stats\n").contains("forebay_stats"));
-    // These connect and say nothing; a ninth waits until one of them goes.
+    // These connect and send nothing; a ninth waits until one of them goes.
     let silent: Vec<UnixStream> = (0..4).map(|_| connect(&path)).collect();
     let mut ninth = connect(&path);
     ninth.write_all(b"stats\n").unwrap();
@@ -168,7 +169,7 @@ fn what_a_dead_process_left_is_replaced_and_nothing_else_is() {
     assert_eq!(error.kind(), forebay::ErrorKind::InvalidInput);
     assert!(engine.serve_stats(dir.path().join("missing/s")).unwrap_err().path().is_some());
 
-    // Somebody replaced it: that is not ours to remove.
+    // The socket was replaced: the new one is not ours to remove.
     std::fs::remove_file(&path).unwrap();
     let _theirs = UnixListener::bind(&path).unwrap();
     drop(server);

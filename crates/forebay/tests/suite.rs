@@ -1,7 +1,7 @@
-//! Shows: every driver keeps the contract that the documentation tells of.
-//! How: all cases of the conformance suite, each on an engine and in a directory of its own. All cases of a group run,
-//! and all that failed are named at the end; what was skipped is named with the reason. On an NVMe namespace too, which is
-//! overwritten, where `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
+//! Shows: every driver keeps the documented contract. How: all cases of the conformance suite, each on an
+//! engine and in a directory of its own. All cases of a group run, and all failed ones are named at the end;
+//! a skipped case is named with the reason. On an NVMe namespace too, which is overwritten, where
+//! `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
 
 use forebay::DriverChoice;
 use forebay::sim::{Profile, World};
@@ -10,12 +10,12 @@ use forebay::testing::suite::{self, Case, Need, Verdict};
 
 mod common;
 
-/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Creates a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 fn base() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("forebay-suite-").tempdir_in(common::place()).expect("a directory")
 }
 
-/// Runs the cases of a group with `run`, and tells of all that went wrong.
+/// Runs the cases of a group with `run`, and reports all that went wrong.
 fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
     let mut failures = Vec::new();
     let mut count = 0;
@@ -34,14 +34,15 @@ fn run_group(group: &str, run: impl Fn(&Case) -> Result<Verdict, String>) {
     assert!(failures.is_empty(), "{} of {count} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// With two shards, whose number by default depends on the machine.
+/// Runs a group with two shards, whose number by default depends on the machine.
 fn run_on(driver: DriverChoice, group: &str) {
     let base = base();
     let config = common::config().driver(driver).shards(2);
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
-/// On a namespace, polled for or not as `FOREBAY_TEST_POLLING` says. Only what takes a file system may be skipped.
+/// Runs a group on a namespace, polled for or not as `FOREBAY_TEST_POLLING` sets. Only cases that need a file
+/// system may be skipped.
 #[cfg(target_os = "linux")]
 fn run_on_namespace(group: &str) {
     let Some(namespace) = std::env::var_os("FOREBAY_TEST_NVME") else {
@@ -60,7 +61,7 @@ fn run_on_namespace(group: &str) {
     });
 }
 
-/// Twenty worlds for each case, on disks of every kind.
+/// Runs twenty worlds for each case, on disks of every kind.
 fn run_simulated(group: &str) {
     let disks = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
     run_group(group, |case| {
@@ -133,7 +134,7 @@ fn cases_have_names_of_their_own() {
     let mut names: Vec<_> = suite::cases().iter().map(Case::name).collect();
     names.sort_unstable();
     names.windows(2).for_each(|pair| assert_ne!(pair[0], pair[1]));
-    // What runs in a simulated world is most of it, and so is what runs on a namespace.
+    // Most cases run in a simulated world, and most run on a namespace.
     let (cases, lacks) = (suite::cases(), |case: &&Case, need| !case.needs().contains(&need));
     let simulated =
         cases.iter().filter(|case| lacks(case, Need::Threads) && lacks(case, Need::Process)).count();

@@ -1,5 +1,6 @@
-//! Shows: what a task on a shard may rely on: timers, yielding, panics kept apart, abort, classes and their shares.
-//! How: counters and channels inside tasks of one shard, whose order of polls is its own and does not depend on load.
+//! Shows: the guarantees for a task on a shard: timers, yielding, panics kept apart, abort, classes and their
+//! shares. How: counters and channels inside tasks of one shard, whose order of polls is its own and does not
+//! depend on load.
 
 mod common;
 
@@ -63,12 +64,12 @@ fn a_sleep_of_for_ever_is_one_and_can_be_dropped() {
                 assert!(futures::poll!(waiting.as_mut()).is_pending());
                 shard::sleep(Duration::from_millis(1)).await.unwrap();
             }
-            // The shard's own wait is as long as the next deadline says, so it is this one for a moment.
+            // The shard's own wait lasts until the next deadline, which is this one for a moment.
             let error = shard::timeout(Duration::from_millis(1), sleeping).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Elapsed);
         }
     });
-    // With nothing but that sleep the shard still answers.
+    // With nothing but that sleep the shard still responds.
     let sleeper = engine.spawn_on_shard(0, Class::DEFAULT, || shard::sleep(Duration::MAX));
     engine.nop().wait().unwrap();
     sleeper.abort();
@@ -135,7 +136,7 @@ fn yielding_lets_others_go_first() {
         }
         other.await.unwrap();
 
-        // A task that computes for long and only asks: the other one must get its turn, or this never ends.
+        // A task that computes for long and only checks: the other one must get its turn, or this never ends.
         let flag = Rc::new(Cell::new(false));
         let setter = flag.clone();
         let _detached = shard::spawn(async move { setter.set(true) });
@@ -230,15 +231,16 @@ fn abort_ends_a_task_wherever_it_waits_and_nothing_else() {
             futures::future::pending::<u32>().await
         })
     };
-    // Story: an abort that came before the task had begun was lost. Then it was heeded, but the handle answered before
-    // what the task would have owned was dropped: seen once in a hundred, on a busy machine.
+    // Regression: an abort that came before the task had begun was lost. After that was fixed, the handle
+    // resolved before the values that the task would have owned were dropped: seen once in a hundred, on a
+    // busy machine.
     let tasks: Vec<_> = (0..100).map(|n| waiting(n % 2)).collect();
     tasks.iter().for_each(|task| task.abort());
     for task in tasks {
         assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
     }
     assert_eq!(dropped.load(Ordering::SeqCst), 100, "the destructor has run when the handle answers");
-    // Once it waits, from here, from its own shard and from the other one.
+    // Aborted once it waits: from here, from its own shard and from the other one.
     let task = waiting(0);
     engine.stats().wait().unwrap();
     task.abort();
@@ -253,8 +255,8 @@ fn abort_ends_a_task_wherever_it_waits_and_nothing_else() {
         });
         assert_eq!(aborter.wait().unwrap(), ErrorKind::TaskCancelled);
     }
-    // Story: a handle remembered its task's place in a list, so aborting a task that was over ended whichever task had
-    // the place by then.
+    // Regression: a handle remembered its task's place in a list, so aborting a task that had ended aborted
+    // whichever task had the place by then.
     let mut over = engine.spawn_on_shard(0, Class::DEFAULT, || async { 1 });
     assert_eq!(futures::executor::block_on(&mut over).unwrap(), 1);
     let (send, receive) = async_channel::bounded::<()>(1);
@@ -290,7 +292,7 @@ fn the_engines_end_cancels_tasks_and_runs_their_destructors() {
         })
         .collect();
     let held = engine.clone();
-    // All have begun once the shards answer a later question.
+    // All have begun once the shards reply to a later query.
     engine.stats().wait().unwrap();
     engine.close().wait().unwrap();
     for task in tasks {
@@ -345,7 +347,7 @@ fn busy_classes_are_polled_in_the_ratio_of_their_shares() {
                 begun.fetch_add(1, Ordering::Relaxed);
                 while polls.load(Ordering::Relaxed) < 20_000 {
                     shard::yield_now().await;
-                    // Nobody counts before all are there.
+                    // No task counts before all are there.
                     if begun.load(Ordering::Relaxed) == 8 {
                         counts[number].fetch_add(1, Ordering::Relaxed);
                         polls.fetch_add(1, Ordering::Relaxed);
@@ -362,8 +364,8 @@ fn busy_classes_are_polled_in_the_ratio_of_their_shares() {
 
 #[test]
 fn a_class_that_slept_for_long_does_not_catch_up() {
-    // Story: a class woken while the only other busy task was running kept its old virtual time, and then ran alone for
-    // as many polls as it had missed while it slept.
+    // Regression: a class woken while the only other busy task was running kept its old virtual time, and
+    // then ran alone for as many polls as it had missed while it slept.
     let engine = one_shard();
     let (wake, woken) = async_channel::bounded::<()>(1);
     let (sleeper_polls, busy_polls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

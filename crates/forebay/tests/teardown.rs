@@ -1,8 +1,8 @@
 //! Memory that a device may still write is never freed and never used for anything else.
 //!
-//! The story: closing a ring does not wait. A loop that dropped its ring with 64 reads in flight saw all 64 land in
-//! memory after `drop` had returned, in memory that it had meanwhile given to others. The first test shows it on a
-//! bare ring; the others play the same scenes with Forebay.
+//! Regression: closing a ring does not wait. A loop that dropped its ring with 64 reads in flight saw all 64
+//! land in memory after `drop` had returned, in memory that it had meanwhile reused. The first test shows it
+//! on a bare ring; the others play the same scenes with Forebay.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -17,7 +17,7 @@ use common::{config, dir};
 use forebay::{Class, Config, Engine, Open, shard};
 use stuck_file::StuckFile;
 
-/// What the device writes, and what the program writes: one byte out of place tells.
+/// The bytes that the device writes, and those that the program writes: one byte out of place shows.
 const DEVICE: u8 = 0x11;
 const PROGRAM: u8 = 0xEE;
 
@@ -32,8 +32,8 @@ fn file_of_device_bytes(dir: &tempfile::TempDir) -> std::path::PathBuf {
     path
 }
 
-/// Informational: whether reads land after the drop is the kernel's and the device's business, but that they may is why
-/// everything else here exists.
+/// Informational: whether reads land after the drop depends on the kernel and the device, but that they may
+/// is why everything else here exists.
 #[test]
 fn closing_a_bare_ring_does_not_wait() {
     use io_uring::{IoUring, opcode, types};
@@ -82,7 +82,8 @@ fn closing_a_bare_ring_does_not_wait() {
     );
 }
 
-/// Arena memory, and ordinary memory (an arena of nothing), which a use after free would hand to anybody.
+/// Returns settings with arena memory, and with ordinary memory (an arena of nothing), which after a use
+/// after free any allocation could receive.
 fn memories() -> [Config; 2] {
     [
         config().arena_bytes(8 << 20).arena_bytes_max(8 << 20),
@@ -90,11 +91,11 @@ fn memories() -> [Config; 2] {
     ]
 }
 
-/// Reads are dropped while the device has them, and other buffers are taken in the same breath, on the same shard, whose
+/// Reads are dropped while the device has them, and other buffers are taken at once, on the same shard, whose
 /// last freed buffer is handed out first.
 ///
-/// Seen to fail in the first two rounds, on both drivers, when `Shard::drop_op` released the buffer of an operation in
-/// flight.
+/// Seen to fail in the first two rounds, on both drivers, when `Shard::drop_op` released the buffer of an
+/// operation in flight.
 #[test]
 fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
     let dir = dir();
@@ -116,7 +117,7 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
                 for read in &mut reads {
                     assert!(Pin::new(read).poll(&mut context).is_pending());
                 }
-                // The turn ends, and the reads are with the device.
+                // The turn ends, and the reads are in flight at the device.
                 shard::yield_now().await;
                 in_flight_at_drop += reads
                     .iter_mut()
@@ -129,7 +130,7 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
                     block.fill(PROGRAM);
                     blocks.push(block);
                 }
-                // Until the dropped reads are over for certain.
+                // Until the dropped reads have ended for certain.
                 for _ in 0..4 {
                     file.read(0..READ_BYTES).await.unwrap();
                 }
@@ -152,8 +153,8 @@ fn memory_of_dropped_reads_is_not_used_while_the_device_writes() {
     }
 }
 
-/// The engine ends with reads in flight whose futures are gone, or are still held elsewhere: closing waits for them, and
-/// what is handed out afterwards stays as it is.
+/// The engine ends with reads in flight whose futures are gone, or are still held elsewhere: closing waits
+/// for them, and memory that is handed out afterwards stays as it is.
 #[test]
 fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
     let dir = dir();
@@ -170,7 +171,7 @@ fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
             for read in &mut reads {
                 let _ = Pin::new(read).poll(&mut context);
             }
-            // The shard has taken the reads when it has answered this.
+            // The shard has taken the reads when it has replied to this.
             engine.nop().wait().unwrap();
             if round % 2 == 0 {
                 reads.clear();
@@ -188,11 +189,11 @@ fn an_engine_that_ends_leaves_nothing_to_be_written_to() {
     }
 }
 
-/// A device that never answers: the deadline passes, the memory is leaked, and when the answer comes after all it hits
-/// nobody.
+/// A device that does not complete: the deadline passes, the memory is leaked, and a completion that comes
+/// after all affects no other memory.
 ///
-/// Seen to fail on both drivers (another thread's memory held device bytes) when `Shard::leak_in_flight` dropped the
-/// buffers instead of forgetting them.
+/// Seen to fail on both drivers (another thread's memory held device bytes) when `Shard::leak_in_flight`
+/// dropped the buffers instead of forgetting them.
 #[test]
 fn what_a_device_writes_after_the_deadline_hits_nobody() {
     const READS: usize = 4;
@@ -212,7 +213,7 @@ fn what_a_device_writes_after_the_deadline_hits_nobody() {
             assert!(Pin::new(read).poll(&mut context).is_pending());
         }
         let hanging = stuck.wait_for(READS);
-        // One future is gone before the end, the others are told.
+        // One future is gone before the end, the others are notified.
         drop(reads.pop());
         let report = engine.close().wait().unwrap();
         assert_eq!(report.leaked_operations, READS);

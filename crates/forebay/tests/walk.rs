@@ -1,4 +1,5 @@
-//! Dependent reads on both real drivers: right answers, and the rules for steps. How walks end is in `walk_endings.rs`.
+//! Dependent reads on both real drivers: right results, and the rules for steps. The ends of walks are in
+//! `walk_endings.rs`.
 
 mod common;
 mod tree;
@@ -18,7 +19,7 @@ use tree::{Lookup, LookupError, Sum, Tree, expected, value_of};
 
 const LEN: u64 = 1 << 20;
 
-/// One shard and a file of known bytes.
+/// Starts an engine with one shard, and opens a file of known bytes.
 fn scene(config: Config) -> (Engine, File, tempfile::TempDir) {
     let dir = dir();
     write_file(&dir.path().join("a"), LEN);
@@ -62,7 +63,7 @@ impl Wake for CountingWaker {
     }
 }
 
-/// Polls when woken and only then; the output, and how often it was woken.
+/// Polls when woken and only then; returns the output, and how often it was woken.
 fn wakes_of<F: Future + Unpin>(engine: &Engine, mut future: F) -> (F::Output, u64) {
     let counter = Arc::new(CountingWaker::default());
     let waker = Waker::from(counter.clone());
@@ -72,7 +73,8 @@ fn wakes_of<F: Future + Unpin>(engine: &Engine, mut future: F) -> (F::Output, u6
         if wakes != seen {
             seen = wakes;
             if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-                // The wake-up may come right after what is seen first: a turn of the shard later it has come.
+                // The wake-up may come right after the output was found: a turn of the shard later it has
+                // come.
                 engine.nop().wait().unwrap();
                 return (output, counter.wakes.load(Ordering::SeqCst));
             }
@@ -205,7 +207,7 @@ fn each_of_sixteen_comes_once() {
     task.wait().unwrap();
 }
 
-/// What is not awaited any more reaches no step, and its memory and slots come back.
+/// Reads that are not awaited any more reach no step, and their memory and slots are released.
 #[test]
 fn a_new_read_or_the_end_drops_what_is_under_way() {
     let (engine, file, _dir) = scene(config());
@@ -405,8 +407,8 @@ fn blocks_may_be_kept() {
     assert_eq!(&last[..], &bytes_of(800_000..805_000)[..]);
 }
 
-/// A page cache answers at once, again and again: tasks and other completions still have their turns. In each turn of
-/// the shard this task runs, so the steps that see the same count of it ran in one turn.
+/// A page cache completes at once, again and again: tasks and other completions still have their turns. In
+/// each turn of the shard this task runs, so the steps that see the same count of it ran in one turn.
 #[test]
 fn walks_that_never_wait_give_way() {
     let dir = dir();
@@ -478,7 +480,7 @@ fn a_slow_step_is_counted_and_named() {
     assert!(slow.steps >= 2 && slow.steps <= 129 && slow.longest_ns >= 300_000, "{stats:?}");
 }
 
-/// Reads of walks give their memory back by themselves: one that finds none waits for another's end.
+/// Reads of walks release their memory by themselves: one that finds none waits for another's end.
 #[test]
 fn many_walks_share_little_memory() {
     let (engine, file, _dir) =

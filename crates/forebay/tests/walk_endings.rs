@@ -1,5 +1,5 @@
-//! Every way in which a walk can end, on both real drivers: its state is dropped exactly once, in its slot or its box, and
-//! slots and memory come back.
+//! Every way in which a walk can end, on both real drivers: its state is dropped exactly once, in its slot or
+//! its box, and slots and memory are released.
 
 mod common;
 mod tree;
@@ -16,7 +16,7 @@ use forebay::{Block, Class, Engine, Error, ErrorKind, File, Open, Step, Walk, sh
 use tree::{Entry, Ledger};
 
 const LEN: u64 = 1 << 20;
-/// In the slot, and in a box.
+/// Sizes of states that lie in the slot, and in a box.
 const SMALL: usize = 8;
 const LARGE: usize = 1_000;
 
@@ -28,7 +28,7 @@ fn scene() -> (Engine, File, tempfile::TempDir) {
     (engine, file, dir)
 }
 
-/// How a walk ends by itself, after some hops with several reads each.
+/// The way in which a walk ends by itself, after some hops with several reads each.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Done,
@@ -77,13 +77,13 @@ impl<const BYTES: usize> Walk for Walker<BYTES> {
     }
 }
 
-/// An error of Forebay's that a step can make without waiting.
+/// Returns an error of Forebay's that a step can make without waiting.
 fn own_failure() -> Error {
     let refused = Engine::start(config().shards(0));
     refused.err().unwrap_or_else(|| panic!("no engine has no shards"))
 }
 
-/// All slots and all memory came back.
+/// Waits until all slots and all memory are released.
 fn at_rest(engine: &Engine) {
     let mut last = None;
     for _ in 0..200_000 {
@@ -143,13 +143,13 @@ fn by_itself() {
 
 type Moving = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
 
-/// A walk that may go to other threads.
+/// Returns a walk that may move to other threads.
 fn moving<const BYTES: usize>(file: &File, ledger: &Ledger, end: End) -> Moving {
     let (file, walk) = (file.clone(), walker::<BYTES>(ledger, end));
     Box::pin(async move { file.walk(0..9, walk).hops_max(u32::MAX).await })
 }
 
-/// Polls each once on the shard and hands them out.
+/// Polls each once on the shard and returns them.
 fn begun_on_the_shard(engine: &Engine, mut walks: Vec<Moving>) -> Vec<Moving> {
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         poll_fn(|context| {
@@ -178,7 +178,7 @@ fn by_being_dropped_anywhere() {
     drop(file.walk_many([(0..9, walker::<LARGE>(&ledger, End::Never))]).into_future());
     settled(&ledger, "never polled");
     for round in 0..20 {
-        // Begun on the shard, dropped here: one that is over by then, too.
+        // Begun on the shard, dropped here: one that has ended by then, too.
         for end in [End::Never, End::Done, End::Panic] {
             drop(begun_on_the_shard(&engine, many(end)));
         }
@@ -275,7 +275,8 @@ fn by_its_own_step() {
             let inner = file.clone();
             let mut future: Moving = Box::pin(async move { inner.walk(0..1, walk).await });
             let begin = move || {
-                // Held while it is polled: the step waits for its future to be where it looks.
+                // Locked while it is polled: the step waits for its future to be in the place that it takes
+                // it from.
                 let mut slot = place.lock().unwrap();
                 assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
                 *slot = Some(future);

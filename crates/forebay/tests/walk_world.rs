@@ -18,7 +18,7 @@ async fn planted(engine: &Engine, tree: &Tree) -> File {
     file
 }
 
-/// Lookups and sums from all sides; the disk answers in any order and does only a part of some reads.
+/// Runs lookups and sums from all sides; the disk completes in any order and does only a part of some reads.
 async fn explore(engine: Engine) {
     let (depth, fan_out) = [(3, 9), (8, 2), (2, 31), (5, 3)][sim::random(4) as usize];
     let tree = Arc::new(Tree::new(depth, fan_out));
@@ -118,7 +118,7 @@ fn an_error_at_hop_three_names_it() {
     }
 }
 
-/// Walks that are given up at any moment, from any side, with reads under way that end or not.
+/// Walks that are dropped at any moment, from any side, with reads in flight that end or not.
 #[test]
 fn given_up_at_any_moment() {
     for seed in 0..60 {
@@ -208,7 +208,8 @@ fn a_power_cut_drops_every_state_once() {
     }
 }
 
-/// The engine ends while the disk hangs: nobody waits for ever, and only what the disk has is leaked.
+/// The engine ends while the disk hangs: no caller waits for ever, and only memory that the disk has is
+/// leaked.
 #[test]
 fn a_stuck_read_is_leaked_and_its_walk_is_told() {
     let ledger = Ledger::default();
@@ -236,8 +237,9 @@ fn a_stuck_read_is_leaked_and_its_walk_is_told() {
     assert_eq!(ledger.counts(), (1, 1));
 }
 
-/// A walk that found its shard's inbox full is still in the program's hands, and so is what its state owns: a store's
-/// permits for reads lay there for ever when the future was not polled again.
+/// Regression: a walk that found its shard's inbox full is still in the program's hands, and so are the
+/// values that its state owns: a store's permits for reads lay there for ever when the future was not polled
+/// again.
 #[test]
 fn a_walk_that_has_not_begun_gives_its_state_back() {
     let mut world = World::new(5).disk(disk(5)).config(Config::new().shards(1).inbox_depth(1));

@@ -1,4 +1,4 @@
-//! The simulated world's scheduling: order, time, tasks, and what is refused inside of it.
+//! The simulated world's scheduling: order, time, tasks, and the calls that are refused inside it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay::sim::{self, FailureKind, World};
 use forebay::{Class, Config, Engine, ErrorKind, shard};
 
-/// A program of many small tasks on both sides; what it returns depends on who went first.
+/// A program of many small tasks on both sides; its result depends on their order.
 async fn busy(engine: Engine) -> Vec<u64> {
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -306,7 +306,7 @@ fn tokio_inside_of_a_world_is_told_apart() {
         let task = tokio::spawn(async { 7 });
         task.await.unwrap()
     });
-    // Whether the worker was done before the first poll is not the world's to say.
+    // The world does not determine whether the worker was done before the first poll.
     if let Err(failure) = failure {
         let kinds = [FailureKind::ForeignThread, FailureKind::Deadlock];
         assert!(kinds.contains(&failure.kind()), "{failure}");

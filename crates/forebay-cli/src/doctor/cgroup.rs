@@ -1,21 +1,22 @@
-//! How much memory the cgroups of this process allow, version 1 and 2.
+//! Memory limits of the cgroups of this process, version 1 and 2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The smallest limit that applies to this process.
+/// The smallest memory limit that applies to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
-    /// The limit, page cache included.
+    /// The limit in bytes, page cache included.
     pub(crate) bytes: u64,
-    /// The cgroup that sets it, as /proc/self/cgroup names it.
+    /// The cgroup that sets the limit, named as in /proc/self/cgroup.
     pub(crate) cgroup: String,
     /// `cgroup v1` or `cgroup v2`.
     pub(crate) version: &'static str,
 }
 
 impl MemoryLimit {
-    /// Reads the limits of the process's own cgroup and of all above it. `None`: there is none, or none can be read.
+    /// Reads the limits of the process's own cgroup and of all above it, and returns the smallest. `None`
+    /// when there is none, or when none can be read.
     pub(crate) fn of_this_process() -> Option<Self> {
         let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;

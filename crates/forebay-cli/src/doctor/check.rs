@@ -2,29 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What was tried, how it went, why, and what to do about it.
+/// The subject of one test, its verdict, the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Check {
-    /// What was looked at: `io_uring`, `memory`, `path`, `device`, `engine` or `wait`.
+    /// The area tested: `io_uring`, `memory`, `path`, `device`, `engine` or `wait`.
     pub(crate) group: String,
     /// A stable name such as `defer_taskrun`.
     pub(crate) name: String,
-    /// How it went.
+    /// The result of the test.
     pub(crate) verdict: Verdict,
-    /// What was seen.
+    /// The observation that led to the verdict.
     pub(crate) why: String,
-    /// What would make it better; absent when there is nothing to do.
+    /// A change that would improve the result; absent when there is nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
 }
 
 impl Check {
-    /// It works.
+    /// Returns a finding that the mechanism works.
     pub(crate) fn ok(group: &str, name: &str, why: impl Into<String>) -> Self {
         Self::new(group, name, Verdict::Ok, why.into(), None)
     }
 
-    /// Forebay works without it, at a cost.
+    /// Returns a finding that Forebay works without the mechanism, at a cost.
     pub(crate) fn degraded(
         group: &str,
         name: &str,
@@ -34,7 +34,7 @@ impl Check {
         Self::new(group, name, Verdict::Degraded, why.into(), Some(remedy.into()))
     }
 
-    /// It cannot be used here.
+    /// Returns a finding that the mechanism cannot be used here.
     pub(crate) fn unavailable(
         group: &str,
         name: &str,
@@ -55,11 +55,11 @@ impl Check {
     }
 }
 
-/// How a check went.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// It works.
+    /// The mechanism works.
     Ok,
     /// Forebay works, but slower or with more memory than it could.
     Degraded,
@@ -68,7 +68,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// The word a table uses.
+    /// Returns the word for a table.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",

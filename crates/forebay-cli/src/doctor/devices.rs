@@ -1,4 +1,4 @@
-//! The block devices under a path, as the core sees them, and what they mean for Forebay.
+//! The block devices under a path, as the core sees them, and their consequences for Forebay.
 
 use forebay::device::{Device, DeviceKind, WriteCache};
 
@@ -7,10 +7,10 @@ use super::units::bytes;
 use crate::environment::{DeviceInfo, LayerInfo};
 
 const GROUP: &str = "device";
-/// The largest request that scans are made of by default.
+/// The largest request that a scan makes by default.
 const SCAN_REQUEST_BYTES: u64 = 512 << 10;
 
-/// The devices from top to bottom.
+/// Returns the devices from top to bottom.
 pub(crate) fn layers(device: &Device) -> Vec<LayerInfo> {
     device
         .layers()
@@ -23,7 +23,7 @@ pub(crate) fn layers(device: &Device) -> Vec<LayerInfo> {
         .collect()
 }
 
-/// The figures of the topmost device; `None` when there is no block device.
+/// Returns the figures of the topmost device; `None` when there is no block device.
 pub(crate) fn figures(device: &Device) -> Option<DeviceInfo> {
     let top = device.layers().first()?;
     Some(DeviceInfo {
@@ -61,7 +61,7 @@ fn kind(kind: DeviceKind) -> &'static str {
     }
 }
 
-/// What the devices mean for Forebay: the queue of the topmost one is the one that requests enter.
+/// Derives the findings about the devices. Requests enter the queue of the topmost device.
 pub(crate) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<Check> {
     let Some(top) = top else {
         return vec![Check::degraded(
@@ -136,7 +136,7 @@ pub(crate) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<Che
     checks
 }
 
-/// The queue's folder in /sys belongs to the disk, not to its partition.
+/// Returns the disk's name. The queue's folder in /sys belongs to the disk, not to its partition.
 fn disk_name(layers: &[LayerInfo]) -> &str {
     layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str())
 }

@@ -1,5 +1,5 @@
-//! Which of the two ways to make a write durable is faster here, also while the processors have other work: what a log
-//! wants to know.
+//! Compares the two ways to make a write durable, also while the processors have other work. A log needs to
+//! use the faster one.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,39 +18,39 @@ use crate::cleanup::{Cleanup, TempFile};
 const GROUP: &str = "path";
 const NAME: &str = "durable_writes";
 const WRITE_BYTES: usize = 4096;
-/// Comparisons of the two ways, idle and again beside busy processors.
+/// Comparisons of the two ways in each half: idle, and again beside busy processors.
 const TURNS: usize = 15;
-/// The ways take turns, so that a disk that changes its speed does so for both.
+/// Writes of each way in one turn. The ways take turns, so that a change in the disk's speed affects both.
 const WRITES_A_TURN: usize = 16;
 const WRITES: usize = TURNS * WRITES_A_TURN;
-/// With fewer comparisons nothing is concluded.
+/// The fewest comparisons from which anything is concluded.
 const TURNS_MIN: usize = 7;
-/// Neither half lasts longer, whatever the disk; then there are fewer comparisons.
+/// The longest time of each half, on any disk. A slow disk makes fewer comparisons.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A way is better only when it is so many times as fast in the middle comparison,
+/// The least speed ratio of the better way to the other in the middle comparison.
 const MARGIN: f64 = 1.4;
-/// and so many times as fast in three of four. Whatever is closer than that is left to the default, so that the advice
-/// does not change from one run to the next.
+/// The least speed ratio of the better way to the other in three of four comparisons. Closer results leave
+/// the default in place, so that the advice does not change from one run to the next.
 const AGREED: f64 = 1.1;
 
-/// One turn of both ways: times of their writes in nanoseconds, sorted.
+/// One turn of both ways: the times of their writes in nanoseconds, sorted.
 #[derive(Debug)]
 struct Turn {
     queued: Vec<u64>,
     blocking: Vec<u64>,
 }
 
-/// What the comparisons say.
+/// The conclusion from the comparisons.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Advice {
-    /// So many times as fast as the other way.
+    /// The faster way, and its speed as a multiple of the other's.
     Clear(Flush, f64),
-    /// The ways are too close, or their comparisons contradict each other: the ratio in the middle.
+    /// The ways are too close, or their comparisons contradict each other. Holds the ratio in the middle.
     Undecided(f64),
 }
 
-/// Measures both ways in files of its own in `directory`, and removes them.
+/// Measures both ways in its own files in `directory`, and removes the files.
 pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
     match measure(directory, cpus, cleanup) {
         Ok((idle, busy)) if idle.len().min(busy.len()) >= TURNS_MIN => {
@@ -97,7 +97,7 @@ fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Ve
     let busy = compare(|flush, at, began| turn_of(&engine, &files, flush, WRITES + at, began));
     stop.store(true, Ordering::Relaxed);
     for hog in hogs {
-        // It cannot have panicked.
+        // The thread cannot have panicked.
         let _ = hog.join();
     }
     drop(files);
@@ -105,7 +105,7 @@ fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Ve
     Ok((idle, busy?))
 }
 
-/// A file that was written through once, as a log's segment is: nothing is allocated in the writes that are timed.
+/// Returns a file that was written through once, as a log's segment is. No timed write allocates anything.
 fn prepared(directory: &Path, cleanup: &Cleanup) -> anyhow::Result<TempFile> {
     let temp = cleanup.temp_file(directory, "doctor").context("no temp file")?;
     let mut file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(temp.path())?;
@@ -113,8 +113,9 @@ fn prepared(directory: &Path, cleanup: &Cleanup) -> anyhow::Result<TempFile> {
     Ok(temp)
 }
 
-/// Both ways in turn until there are enough comparisons or time is up. Each begins as often as the other. `writes` makes a turn
-/// of writes, given the way, the place of the first write, and when all began; fewer than asked for say that time is up.
+/// Runs both ways in turn until there are enough comparisons or time is up. Each way begins as often as the
+/// other. `writes` makes one turn of writes. Its arguments are the way, the place of the first write, and
+/// the instant when all began. Fewer writes than requested mean that time is up.
 fn compare(
     mut writes: impl FnMut(Flush, usize, Instant) -> anyhow::Result<Vec<u64>>,
 ) -> anyhow::Result<Vec<Turn>> {
@@ -167,8 +168,8 @@ fn turn_of(
     Ok(task.wait()??)
 }
 
-/// What a log should use. A turn's ratio is that of its middle write and of its slow one, which count alike; the last hundredth
-/// has too few writes to go by.
+/// Returns the way that a log should use. A turn's ratio combines the ratio of its middle write and that of
+/// its slow write; both have the same weight. The last hundredth has too few writes to be reliable.
 fn advise(turns: &[Turn]) -> Advice {
     let mut ratios: Vec<f64> = turns
         .iter()
@@ -208,7 +209,7 @@ fn place(len: usize, share: f64) -> usize {
     (len.saturating_sub(1) as f64 * share) as usize
 }
 
-/// The time that a share of sorted ones does not exceed, in nanoseconds.
+/// Returns the time, in nanoseconds, that the given share of the sorted times does not exceed.
 fn at(sorted: &[u64], share: f64) -> f64 {
     sorted.get(place(sorted.len(), share)).copied().unwrap_or(0) as f64
 }
@@ -227,10 +228,11 @@ fn text(turns: &[Turn]) -> String {
 mod tests {
     use super::*;
 
-    /// Times of a disk in a bad mood: it drifts over the run, each write varies, and a few take many times as long.
+    /// A simulated disk with unstable times: it drifts over the run, each write varies, and a few take many
+    /// times as long.
     struct Disk {
         seed: u64,
-        /// Blocking writes take so many times as long as queued ones.
+        /// The time of a blocking write as a multiple of that of a queued one.
         ratio: f64,
         spread: f64,
     }
@@ -273,8 +275,8 @@ mod tests {
         counts
     }
 
-    /// The story: on one disk `doctor` advised Flush::Queued, and Flush::Blocking minutes later, because a difference of a tenth
-    /// decided and the figures of one run differ by more. Now 19 of 20 runs agree.
+    /// Regression: on one disk `doctor` advised Flush::Queued, and Flush::Blocking minutes later, because a
+    /// difference of a tenth decided and the figures of one run differ by more. Now 19 of 20 runs agree.
     #[test]
     fn runs_on_one_disk_agree() {
         for spread in [0.05, 0.2, 0.4] {

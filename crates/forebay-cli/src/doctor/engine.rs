@@ -1,4 +1,4 @@
-//! What Forebay's engine says about itself here: the one place where the doctor starts it.
+//! Forebay's own report of its state here. This is the only place where the doctor starts the engine.
 
 use forebay::{Config, Engine};
 

@@ -1,11 +1,11 @@
-//! Where walks can run here: inside the kernel, or in the reactor.
+//! Finds out where walks can run here: inside the kernel, or in the reactor.
 
 use super::check::Check;
 
 const GROUP: &str = "engine";
 const NAME: &str = "kernel_walks";
 
-/// Tries the engines inside the kernel.
+/// Tries each engine inside the kernel and returns the finding.
 #[cfg(feature = "wait")]
 pub(super) fn examine() -> Check {
     use forebay_kernel::{EngineKind, probe};
@@ -36,7 +36,7 @@ pub(super) fn examine() -> Check {
     }
 }
 
-/// Says that this build cannot try.
+/// Returns the finding that this build cannot try.
 #[cfg(not(feature = "wait"))]
 pub(super) fn examine() -> Check {
     Check::degraded(

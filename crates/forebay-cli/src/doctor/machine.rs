@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::cgroup::MemoryLimit;
 use crate::environment::Environment;
 
-/// The environment without a path and without checks.
+/// Returns the environment without a path and without checks.
 pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
     let name = rustix::system::uname();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -36,7 +36,8 @@ pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
     }
 }
 
-/// The contents of a folder with a file for each flaw; those that the processor does not have are left out.
+/// Returns the contents of a folder that has one file for each processor flaw. Flaws that the processor
+/// does not have are left out.
 fn mitigations(folder: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
     let told = entries.flatten().filter_map(|entry| {
@@ -52,7 +53,7 @@ fn distribution(text: &str) -> Option<String> {
         .map(|name| name.trim_matches('"').to_owned())
 }
 
-/// The value of the first `name : value` line.
+/// Returns the value of the first `name : value` line.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -66,7 +67,7 @@ fn kibibytes(text: &str, name: &str) -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
-/// How many numbers a list such as `0-3,8` holds.
+/// Returns how many numbers a list such as `0-3,8` contains.
 fn count(list: &str) -> Option<u64> {
     list.split(',')
         .map(|part| {

@@ -1,6 +1,7 @@
-//! `forebay doctor`: what is under a path, and which of Forebay's mechanisms work there.
+//! `forebay doctor`: describes the storage under a path, and reports which of Forebay's
+//! mechanisms work there.
 //!
-//! Everything that can be tried is tried by calling it; what can only be read is read from /proc and /sys.
+//! Each mechanism that can be tried is tried by a real call. Everything else is read from /proc and /sys.
 
 pub(crate) mod cgroup;
 mod check;
@@ -31,11 +32,11 @@ use crate::context::Target;
 use crate::environment::{Environment, PathInfo};
 use crate::exit::Failure;
 
-/// Looks at the machine and at `target`, and tries everything there. In a directory it makes three temp files
-/// of less than 2 MiB and removes them; a file or a device is only read.
+/// Examines the machine and `target`, and tries everything there. In a directory it creates three temp
+/// files of less than 2 MiB and removes them; a file or a device is only read.
 ///
 /// # Errors
-/// [`Failure::Path`] when the path cannot be looked at or read.
+/// [`Failure::Path`] when the path cannot be examined or read.
 pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
     let path = target.path();
     let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
@@ -66,7 +67,7 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     Ok(environment)
 }
 
-/// Looks at the machine only.
+/// Examines the machine only.
 pub(crate) fn machine_only() -> Environment {
     machine::environment(cgroup::MemoryLimit::of_this_process().as_ref())
 }
@@ -103,7 +104,7 @@ pub(crate) fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failur
     }
 }
 
-/// Whether what Forebay is for can be used at all: direct I/O through a file of the path.
+/// Returns whether Forebay can serve its purpose here at all: direct I/O through a file of the path.
 pub(crate) fn suitable(environment: &Environment) -> bool {
     !environment.checks.iter().any(|check| {
         check.verdict == Verdict::Unavailable && matches!(check.name.as_str(), "direct" | "temp_file")
@@ -180,7 +181,7 @@ fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
 }
 
 fn file_system(info: &PathInfo) -> Check {
-    /// What `report --quick` needs for its file, with room to spare.
+    /// The free space that `report --quick` needs for its file, with a margin.
     const WANTED_BYTES: u64 = 4 << 30;
     let name = info.file_system.as_deref().unwrap_or("none");
     let Some(free) = info.free_bytes else {

@@ -1,4 +1,4 @@
-//! Whether NVMe commands can go to the device under a path (`Engine::open_nvme`), found by trying.
+//! Tests by trial whether NVMe commands can go to the device under a path (`Engine::open_nvme`).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,7 +12,8 @@ use crate::environment::LayerInfo;
 const GROUP: &str = "device";
 const NAME: &str = "nvme_commands";
 
-/// Opens the namespace's character device to read, and makes the ring that commands need; sends nothing.
+/// Opens the namespace's character device for reading, and sets up the ring that commands need. It
+/// sends no command.
 pub(crate) fn examine(layers: &[LayerInfo]) -> Check {
     let Some((disk, node)) = layers.iter().rev().find_map(|layer| Some((&layer.name, node(&layer.name)?)))
     else {
@@ -27,7 +28,7 @@ pub(crate) fn examine(layers: &[LayerInfo]) -> Check {
     told(disk, &node, opened.map(drop), || ring().map(drop))
 }
 
-/// `/dev/ng0n1` for `nvme0n1`; nothing for other devices and for partitions.
+/// Returns `/dev/ng0n1` for `nvme0n1`, and `None` for other devices and for partitions.
 fn node(disk: &str) -> Option<PathBuf> {
     let rest = disk.strip_prefix("nvme")?;
     let (controller, namespace) = rest.split_once('n')?;

@@ -1,11 +1,11 @@
-//! Memory that starts at a page: what direct I/O and buffer registration need.
+//! Page-aligned memory, as direct I/O and buffer registration require.
 
 use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Zeroed, page-aligned memory of its own mapping.
+/// Zeroed, page-aligned memory in a mapping of its own.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<u8>,
@@ -27,14 +27,14 @@ impl Pages {
         Ok(Self { start, len })
     }
 
-    /// The memory.
+    /// Returns the memory as a slice.
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is `len` readable and writable bytes, is zeroed by the kernel, lives as long as `self`,
         // and is reached through `self` only.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The memory as the kernel's ring calls name it.
+    /// Returns the memory in the form that the kernel's ring calls take.
     pub(crate) fn iovec(&self) -> libc::iovec {
         libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.len }
     }

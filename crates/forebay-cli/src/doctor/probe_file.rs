@@ -1,5 +1,5 @@
-//! What the file system does with the calls that Forebay makes: each is really made, on a temp file of the program's
-//! own when the path is a directory, and read-only when it is a file or a device.
+//! The file system's behaviour under the calls that Forebay makes. Each call is really made: on a temp file
+//! of the program's own when the path is a directory, and read-only when it is a file or a device.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -16,37 +16,38 @@ use super::pages::Pages;
 use super::units::bytes;
 
 const GROUP: &str = "path";
-/// How large the program's own temp file is: some pages, nothing that hurts.
+/// The size of the program's own temp file: several pages, and small enough to cost little.
 pub(super) const TEMP_BYTES: usize = 1 << 20;
 const RWF_ATOMIC: u32 = 0x40;
 const RWF_DONTCACHE: u32 = 0x80;
 const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
 
-/// The file that is tried.
+/// The file under test.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
-    /// Where it is.
+    /// The file's path.
     pub(crate) path: &'a Path,
     /// An ordinary handle.
     pub(crate) buffered: &'a File,
-    /// Whether the program made it and may write to it.
+    /// Whether the program created the file and may write to it.
     pub(crate) own: bool,
-    /// Its length; of a device: how much of it may be tried.
+    /// The file's length; for a device, the length that may be tried.
     pub(crate) len: u64,
 }
 
-/// How direct I/O is possible, if it is.
+/// Whether and how direct I/O is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direct {
     /// A direct read was made, and the file system states its alignment.
     Works,
-    /// It opens and reads, but states no alignment: the bytes come from memory or from a layer that ignores O_DIRECT.
+    /// Opening and reading work, but no alignment is stated: the bytes come from memory or from a layer
+    /// that ignores O_DIRECT.
     Ignored,
-    /// It is refused.
+    /// Direct I/O is refused.
     Refused,
     /// There was nothing to read.
     Untried,
-    /// No file could be made: there was no space for it, or (false) another reason.
+    /// No file could be created. True means that there was no space for it, false another reason.
     NoFile(bool),
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn fill(file: &mut &File) -> io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut data = Vec::with_capacity(TEMP_BYTES);
     while data.len() < TEMP_BYTES {
-        // xorshift64: good enough to defeat compression, which is all that is asked of it here.
+        // xorshift64: good enough to defeat compression, which is its only purpose here.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -76,7 +77,7 @@ pub(crate) fn open_direct(path: &Path, write: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// Tries everything on `subject`.
+/// Tries every call on `subject`.
 pub(crate) fn examine(subject: &Subject<'_>) -> (Direct, Vec<Check>) {
     let mut checks = Vec::new();
     let status = statx(
@@ -122,7 +123,7 @@ pub(crate) fn examine(subject: &Subject<'_>) -> (Direct, Vec<Check>) {
     (direct, checks)
 }
 
-/// The alignment of memory and of offsets, when the file system states one.
+/// Returns the alignment of memory and of offsets, when the file system states one.
 fn alignment(status: &Statx) -> Option<(u32, u32)> {
     let stated = status.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     (stated && status.stx_dio_mem_align > 0 && status.stx_dio_offset_align > 0)
@@ -200,7 +201,7 @@ fn nowait(subject: &Subject<'_>) -> Check {
             "rwf_nowait",
             "a cached page was read without waiting: buffered hits cost no hop",
         ),
-        // The page was not cached: the call is known and did what it should.
+        // The page was not cached: the kernel has the call, and it behaved as it should.
         Err(Errno::AGAIN) => Check::ok(GROUP, "rwf_nowait", "accepted; the page was not cached"),
         Err(error) => Check::degraded(
             GROUP,
@@ -235,8 +236,8 @@ fn polled_read(file: &File) -> io::Result<usize> {
     let part = pages.as_mut();
     let len = u32::try_from(part.len()).unwrap_or(4096);
     let read = opcode::Read::new(types::Fd(file.as_raw_fd()), part.as_mut_ptr(), len).build();
-    // SAFETY: the memory and the file outlive the completion, which is waited for below; on an error of the wait the
-    // memory is leaked, because the read may still be in flight.
+    // SAFETY: the memory and the file outlive the completion, which the code below waits for. On an error
+    // of the wait the memory is leaked, because the read may still be in flight.
     let pushed = unsafe { ring.submission().push(&read) };
     pushed.map_err(|_| io::Error::other("the submission queue is full"))?;
     let entry = match ring.submit_and_wait(1) {

@@ -1,4 +1,4 @@
-//! What the process may have: locked memory, huge pages, the cgroup's limit, processors.
+//! Limits of the process: locked memory, huge pages, the cgroup's limit, processors.
 
 use std::fs;
 
@@ -11,10 +11,10 @@ use super::probe_uring;
 use super::units::bytes;
 
 const GROUP: &str = "memory";
-/// What the engine wants to be able to register before it grows no further without asking.
+/// Memory whose registration is tested. A smaller possible size is a degraded finding.
 const WANTED_BYTES: usize = 64 << 20;
 
-/// Tries and reads everything about memory and processors.
+/// Tests and reads everything about memory and processors.
 pub(crate) fn examine(limit: Option<&MemoryLimit>, cpus_allowed: u64, cpus_online: u64) -> Vec<Check> {
     vec![memlock(limit), hugepages(), cgroup(limit), processors(cpus_allowed, cpus_online)]
 }
@@ -31,7 +31,8 @@ fn memlock(limit: Option<&MemoryLimit>) -> Check {
             format!("the limit is {rlimit}; without io_uring nothing needs to be locked"),
         );
     };
-    // Registering touches every page: never take more than a quarter of what the process may have.
+    // Registration touches every page, so it never uses more than a quarter of the memory that the
+    // process may have.
     let most = limit.map_or(WANTED_BYTES, |limit| {
         usize::try_from(limit.bytes / 4).unwrap_or(usize::MAX).min(WANTED_BYTES)
     });
@@ -98,7 +99,7 @@ fn hugepages() -> Check {
     }
 }
 
-/// The word in brackets of a sysfs choice such as `always [madvise] never`.
+/// Returns the word in brackets of a sysfs choice such as `always [madvise] never`.
 fn selected(text: &str) -> Option<&str> {
     let start = text.find('[')? + 1;
     let len = text.get(start..)?.find(']')?;

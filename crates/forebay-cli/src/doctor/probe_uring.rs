@@ -1,4 +1,4 @@
-//! What io_uring offers here, found by calling it: no kernel version is looked at.
+//! The io_uring features offered here, found by real calls. No kernel version is checked.
 
 mod registration;
 mod waiting;
@@ -12,14 +12,14 @@ use super::check::Check;
 pub(super) use registration::register;
 
 const GROUP: &str = "io_uring";
-/// Entries of the rings made for trying things: one page, and refused by nobody for its size.
+/// Entries of the rings made for trials. Such a ring takes one page, and no limit refuses it for its size.
 const ENTRIES: u32 = 8;
 
-// Kernel constants that the crate keeps to itself.
+// Kernel constants that the crate does not export.
 const SETUP_IOPOLL: u32 = 1;
 const SETUP_HYBRID_IOPOLL: u32 = 1 << 17;
 
-/// Tries everything. When no ring can be set up at all there is one finding, which says why.
+/// Tries every feature. When no ring can be set up at all, the result is one finding with the reason.
 pub(crate) fn examine() -> Vec<Check> {
     let plain = match IoUring::new(ENTRIES) {
         Ok(ring) => ring,
@@ -68,7 +68,8 @@ fn refused(error: &io::Error) -> Check {
     )
 }
 
-/// Why the kernel refuses a ring, from its answer, the sysctl and the seccomp mode of this process.
+/// Returns why the kernel refuses a ring, from its error code, the sysctl and the seccomp mode
+/// of this process.
 fn explain(errno: Option<i32>, disabled: Option<u32>, seccomp: u32) -> (&'static str, &'static str) {
     match (errno, disabled, seccomp) {
         (Some(libc::EPERM), Some(2), _) => (

@@ -6,7 +6,7 @@ use super::check::Verdict;
 use super::units::bytes;
 use crate::environment::Environment;
 
-/// One line for each finding, with headings; `color` for a terminal.
+/// Returns one line for each finding, with headings. `color` selects colours for a terminal.
 pub(crate) fn render(environment: &Environment, color: bool) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -38,7 +38,7 @@ pub(crate) fn render(environment: &Environment, color: bool) -> String {
     text
 }
 
-/// The machine in one line.
+/// Returns the description of the machine in one line.
 pub(crate) fn machine_line(environment: &Environment) -> String {
     let mut line = environment.kernel.clone();
     if !environment.architecture.is_empty() {
@@ -47,7 +47,7 @@ pub(crate) fn machine_line(environment: &Environment) -> String {
     if let Some(model) = &environment.cpu_model {
         let _ = write!(line, ", {model}");
     }
-    // Results of other programs, and of `forebay wait`, do not tell.
+    // Results of other programs, and of `forebay wait`, do not contain these figures.
     if environment.cpus_online > 0 {
         let _ = write!(
             line,

@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Numbers formatted for people.
 
-/// A number of bytes with a binary unit and at most one decimal: `512 B`, `8 MiB`, `1.5 GiB`.
+/// Formats a number of bytes with a binary unit and at most one decimal: `512 B`, `8 MiB`, `1.5 GiB`.
 pub(crate) fn bytes(value: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut scaled = value as f64;
@@ -16,8 +16,8 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-/// A number with at most three significant digits after which nothing more is said, and thousands set apart:
-/// `1,540`, `96.3`, `0.025`.
+/// Formats a number with at most three significant digits where it has decimals. The integer part stays in
+/// full, with its thousands separated: `1,540`, `96.3`, `0.025`.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 && size < 99.95 {

@@ -1,10 +1,10 @@
-//! Keys and values as text, and back.
+//! Conversion of keys and values to text and back.
 
 use std::fmt::Write as _;
 
 use crate::exit::Failure;
 
-/// A key from the command line.
+/// Decodes a key from the command line.
 pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
     match is_hex {
         true => unhex(text).ok_or_else(|| {
@@ -14,7 +14,7 @@ pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Two digits for each byte.
+/// Formats bytes as two hexadecimal digits each.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -22,7 +22,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What [`hex`] wrote; `None` for anything else.
+/// Decodes the output of [`hex`]; returns `None` for any other text.
 pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -30,8 +30,8 @@ pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| bytes.collect()).flatten()
 }
 
-/// Key, tab, value on one line: a backslash is `\\`, and `\t`, `\n`, `\r` and `\xNN` stand for what would not
-/// show, or is not UTF-8.
+/// Formats key, tab and value as one line. A backslash becomes `\\`. `\t`, `\n`, `\r` and `\xNN` stand for
+/// characters that would not show, and for bytes that are not UTF-8.
 pub(super) fn line(key: &[u8], value: Option<&[u8]>) -> String {
     let mut line = String::with_capacity(key.len() + value.map_or(0, <[u8]>::len) + 2);
     escape(&mut line, key);

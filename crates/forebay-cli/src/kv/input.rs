@@ -1,4 +1,4 @@
-//! The files that `kv load` takes: CSV, TSV and JSON lines.
+//! Readers of the files that `kv load` takes: CSV, TSV and JSON lines.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,8 @@ use serde::Deserialize;
 use super::bytes::unhex;
 use crate::exit::Failure;
 
-/// The longest record. The longest key and value have room in it as hexadecimal digits, beside further columns.
+/// The size of the longest record. It has room for the longest key and value as hexadecimal digits, beside
+/// further columns.
 const RECORD_BYTES_MAX: u64 = 40 << 20;
 
 /// What a file holds.
@@ -28,7 +29,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What the end of the file's name says.
+    /// Returns the format that the file name's extension stands for.
     pub(super) fn of(file: &Path) -> Option<Format> {
         match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "csv" => Some(Format::Csv),
@@ -39,21 +40,21 @@ impl Format {
     }
 }
 
-/// A key and its value, and the line where they begin.
+/// A key and its value, with the line where they begin.
 pub(super) struct Entry {
     pub(super) line: u64,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
 }
 
-/// What is wrong with a file.
+/// An error in a file, with its line.
 pub(super) struct Fault {
     /// The line, counted from 1.
     pub(super) line: u64,
     pub(super) text: String,
 }
 
-/// Reads entries one after the other.
+/// A reader that returns entries one after the other.
 pub(super) enum Input {
     Fields {
         reader: Reader<Watched>,
@@ -70,12 +71,12 @@ pub(super) enum Input {
     },
 }
 
-/// Notes where lines end in what is read: the reader of fields counts from before empty lines, and from
-/// within an end of line of two bytes.
+/// A reader that notes where lines end in its input. The reader of fields cannot provide this: it counts
+/// from before empty lines, and from within an end of line of two bytes.
 pub(super) struct Watched {
     reader: Box<dyn Read>,
     position: u64,
-    /// Where the record begins that is being read: all that was read since is in memory.
+    /// The start of the record being read. All bytes read since are in memory.
     record: Rc<Cell<u64>>,
     ends: Rc<RefCell<VecDeque<u64>>>,
 }
@@ -93,7 +94,7 @@ impl Read for Watched {
     }
 }
 
-/// Where lines end, and how many did so far.
+/// Positions of the ends of lines, with the number of lines that ended so far.
 #[derive(Default)]
 pub(super) struct Lines {
     record: Rc<Cell<u64>>,
@@ -102,7 +103,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// The line in which the byte `start` lies, or the first one behind it that is not empty.
+    /// Returns the line in which the byte `start` lies, or the first line behind it that is not empty.
     fn at(&self, mut start: u64) -> u64 {
         let ends = self.ends.borrow();
         let before = ends.iter().take_while(|at| **at < start).count();
@@ -114,7 +115,7 @@ impl Lines {
         self.passed + before as u64 + empty.count() as u64 + 1
     }
 
-    /// The line in which a record begins that ends before the byte `end`.
+    /// Returns the line in which a record begins that ends before the byte `end`.
     fn begin(&mut self, record: &ByteRecord, end: u64) -> u64 {
         let (mut ends, mut last) = (self.ends.borrow_mut(), None);
         while ends.front().is_some_and(|at| *at < end) {
@@ -127,7 +128,7 @@ impl Lines {
     }
 }
 
-/// Where key and value stand, and how many columns there are.
+/// The columns of key and value, with the number of columns.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     key: usize,
@@ -145,7 +146,7 @@ struct Line {
 }
 
 impl Input {
-    /// A file, or standard input for `-`; with the file's length, where it has one.
+    /// Opens a file, or standard input for `-`. Also returns the file's length, where it has one.
     pub(super) fn open(
         file: &Path,
         format: Format,
@@ -167,7 +168,7 @@ impl Input {
 
     fn of(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
         let mut builder = ReaderBuilder::new();
-        // The header is ours to read, and so is the number of columns to judge.
+        // This module reads the header, and checks the number of columns, itself.
         builder.has_headers(false).flexible(true).buffer_capacity(256 << 10);
         match format {
             Format::Csv => {}
@@ -187,7 +188,7 @@ impl Input {
         Input::Fields { reader, record: ByteRecord::new(), columns: None, has_header, lines }
     }
 
-    /// Bytes of the file that were used.
+    /// Returns the number of bytes of the file used so far.
     pub(super) fn position(&self) -> u64 {
         match self {
             Input::Fields { reader, .. } => reader.position().byte(),
@@ -195,7 +196,7 @@ impl Input {
         }
     }
 
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
         match self {
             Input::Fields { reader, record, columns, has_header, lines } => loop {
@@ -243,7 +244,7 @@ impl Input {
     }
 }
 
-/// The columns that a header names.
+/// Finds the columns that a header names.
 fn named(header: &ByteRecord) -> Result<Columns, String> {
     let place = |name: &str| {
         let mut places = header.iter().enumerate().filter(|(_, field)| field.trim_ascii() == name.as_bytes());
@@ -299,7 +300,7 @@ fn of_csv(error: &csv::Error, at: u64) -> Fault {
     Fault { line, text }
 }
 
-/// The message without its place, which is always in the first line of what it was given.
+/// Returns the message without its position. The position's line is always the first of the text parsed.
 fn of_json(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);
@@ -370,7 +371,7 @@ mod tests {
         }
     }
 
-    /// The story: a line was read into memory however long it was, and one of 400 MB took 1.6 GB.
+    /// Regression: a line was read into memory at any length, and one of 400 MB took 1.6 GB.
     #[test]
     fn a_record_that_is_too_long_ends_the_load_where_it_begins() {
         let begins: [(Format, &'static [u8]); 4] = [
@@ -388,7 +389,7 @@ mod tests {
             let fault = input.next().err().expect("a record that is too long");
             assert!(fault.text.starts_with("longer than 40 MiB"), "{format:?}: {}", fault.text);
             assert_eq!(fault.line, 5, "{format:?}");
-            // What was read is little more than the limit.
+            // The bytes read are little more than the limit.
             if let Input::Fields { reader, .. } = &input {
                 assert!(
                     reader.get_ref().position < RECORD_BYTES_MAX + (1 << 20),

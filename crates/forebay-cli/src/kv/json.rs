@@ -1,4 +1,4 @@
-//! What `forebay kv` says in JSON; docs/report-schema.md describes it.
+//! JSON output of `forebay kv`; docs/report-schema.md describes it.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::bytes::hex;
 use super::text;
 
-/// One line: what `kv load` takes.
+/// Formats an entry as one line in the format that `kv load` takes.
 pub(super) fn entry(key: &[u8], value: Option<&[u8]>) -> serde_json::Result<String> {
     let mut line = Map::new();
     for (name, bytes) in [("key", Some(key)), ("value", value)] {
@@ -50,7 +50,7 @@ pub(super) fn stats(dir: &Path, stats: &Stats) -> serde_json::Result<String> {
     }))
 }
 
-/// The shares of the budget, in bytes.
+/// Returns the shares of the memory budget, in bytes.
 fn memory(memory: &MemoryStats) -> Value {
     json!({
         "budget_bytes": memory.budget,

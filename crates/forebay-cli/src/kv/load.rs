@@ -1,4 +1,4 @@
-//! `kv load`: from a file into a store.
+//! `kv load`: loads a file into a store.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,11 +13,11 @@ use crate::exit::Failure;
 use crate::output::print;
 use crate::progress::{Progress, Step, Unit};
 
-/// A batch is written when it has so many entries,
+/// Entries of a full batch, which is then written.
 const BATCH_ENTRIES: usize = 1024;
-/// or so many bytes of keys and values.
+/// Bytes of keys and values of a full batch, which is then written.
 const BATCH_BYTES: usize = 256 << 10;
-/// Entries after which the bar is set again.
+/// Entries between two updates of the progress bar.
 const STEP: u64 = 256;
 
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         step.finish(&format!("{} entries", loading.taken));
     }
     drop(keyspace);
-    // What is wrong with the file says more than what closing says after it.
+    // An error in the file is more useful than a later one from closing.
     let closed = opened.close();
     let count = loaded?;
     closed?;
@@ -58,7 +58,7 @@ struct Loading<'a> {
     file: &'a Path,
     input: Input,
     step: Option<Step>,
-    /// Entries that were read.
+    /// Entries read so far.
     taken: u64,
 }
 
@@ -74,14 +74,14 @@ impl Loading<'_> {
         Ok(entry)
     }
 
-    /// All or none.
+    /// Loads all entries or none, and returns their number.
     fn sorted(&mut self, keyspace: &Keyspace) -> anyhow::Result<u64> {
         let mut load = keyspace.loader();
         loop {
             let entry = self.next().map_err(|fault| self.wrong(fault, "nothing was loaded"))?;
             let Some(Entry { line, key, value }) = entry else { break };
             if let Err(error) = load.add(&key, &value).wait() {
-                // Takes away what was written.
+                // Removes the entries written.
                 let _ = load.finish().wait();
                 return Err(self.wrong(Fault { line, text: error.to_string() }, "nothing was loaded").into());
             }
@@ -99,7 +99,7 @@ impl Loading<'_> {
             let entry = self.next().map_err(|fault| self.wrong(fault, &so_far(loaded)))?;
             let Some(Entry { line, key, value }) = entry else { break };
             let length = key.len() + value.len();
-            // A long value is alone, so that its line is known if it is too long.
+            // A long value is alone in its batch, so that its line is known if the value is too long.
             let is_full = batch.len() >= BATCH_ENTRIES || bytes + length > BATCH_BYTES;
             if is_full && !batch.is_empty() {
                 store.write(&batch).wait()?;

@@ -1,11 +1,11 @@
-//! What `forebay kv` says in lines.
+//! Text output of `forebay kv`.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use forebay_kv::{MemoryStats, Recovery, Stats, Verified};
 
-/// Bytes of all tables.
+/// Returns the bytes of all tables.
 pub(super) fn table_bytes(stats: &Stats) -> u64 {
     stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.bytes).sum()
 }
@@ -39,7 +39,7 @@ pub(super) fn stats(dir: &Path, stats: &Stats) -> String {
     out
 }
 
-/// The shares of the budget: what is used of each, and how much it is.
+/// Formats the shares of the memory budget: the size of each, with the bytes used.
 fn memory(memory: &MemoryStats) -> String {
     let mut out = format!("\n  {:<24} {:>14} {:>14}\n", "memory, bytes", "used", "share");
     let mut row = |name: &str, used: Option<u64>, share: Option<u64>| {
@@ -89,7 +89,7 @@ pub(super) fn verified(verified: &Verified) -> String {
     out
 }
 
-/// What a salvage found.
+/// Formats the findings of a salvage.
 pub(super) fn recovered(recovery: &Recovery) -> String {
     let mut out = String::new();
     for lost in recovery.log.lost.iter().chain(&recovery.manifest.lost) {

@@ -2,7 +2,7 @@
 
 use super::pattern::PAGE_BYTES;
 
-/// Memory that begins on a page boundary and stays where it is.
+/// Memory that begins on a page boundary and never moves.
 #[derive(Debug)]
 pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
@@ -11,8 +11,8 @@ pub(super) struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// `length` zero bytes. Never aligned below the page: a kernel was seen to write beside smaller alignments that
-    /// it advertised itself.
+    /// Returns `length` zero bytes. The alignment is never below a page: one kernel was seen to write
+    /// beside smaller alignments that it advertised itself.
     pub(super) fn new(length: usize) -> Self {
         let memory = vec![0; length + PAGE_BYTES];
         let start = memory.as_ptr().align_offset(PAGE_BYTES);

@@ -1,7 +1,7 @@
-//! `measure amplification`: what a device reads for pieces of less than a page, wanted at random from one file and
-//! from many.
+//! `measure amplification`: the bytes that a device reads for pieces of less than a page, at random places
+//! of one file and of many.
 //!
-//! [`cells`] makes the files, runs every row in a fresh process ([`mod@run`]) and builds the tables.
+//! [`cells`] creates the files, runs every row in a fresh process ([`mod@run`]) and builds the tables.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ mod run;
 use cells::{Plan, measure};
 use job::ReadRow;
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "amplification",
     about: "Read pieces of less than a page from one file and from many, and count what the device reads for them",
@@ -94,10 +94,10 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &ReadRow::ALL)
 }
 
-/// Reads with every row in turn; one experiment for each number of files.
+/// Reads with every row in turn, and returns one experiment for each number of files.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`]), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`]), or nothing could be measured.
 pub(crate) fn run(options: &AmplificationOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let files = if options.files.is_empty() { FILES.to_vec() } else { options.files.clone() };
@@ -110,7 +110,8 @@ pub(crate) fn run(options: &AmplificationOptions, context: &mut Context) -> anyh
         .into());
     }
     let many = files.iter().copied().max().unwrap_or(1);
-    // Of whole pages, and at least two, so that not every piece begins where the file does.
+    // The size of the smallest file, in whole pages. It has at least two, so that not every piece begins
+    // where the file does.
     let smallest = (bytes / u64::from(many)) & !4095;
     if smallest < most.max(8192) {
         return Err(Failure::Usage(format!(

@@ -1,4 +1,4 @@
-//! What is beneath a file: its file system, and the block device that counts its requests.
+//! The layers beneath a file: its file system, and the block device that counts its requests.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::unescape;
 
-/// The type of the file system that holds `path` (which is canonical), or `an unknown file system`.
+/// Returns the type of the file system that holds `path` (which is canonical), or `an unknown file system`.
 pub(super) fn filesystem_of(path: &Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mount_of(&mounts, path).map_or_else(|| "an unknown file system".to_owned(), |(kind, _)| kind)
 }
 
-/// Type and source of the mount that holds `path`: the deepest mount point above it, the last one where several
-/// are stacked on it.
+/// Returns type and source of the mount that holds `path`: the deepest mount point above it, and the last
+/// one where several are stacked on it.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mut best = None;
     let mut depth = 0;
@@ -31,8 +31,9 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     best
 }
 
-/// Where the kernel counts the requests of the device below `file`. File systems that invent a device number (btrfs,
-/// overlayfs) have none by number, and then the source of the mount is asked.
+/// Returns the file in which the kernel counts the requests of the device below `file`. File systems that
+/// invent a device number (btrfs, overlayfs) have no such file by number. For them the source of the
+/// mount is used.
 pub(super) fn device_stat(file: &File) -> Option<PathBuf> {
     let metadata = file.metadata().ok()?;
     let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
@@ -71,7 +72,8 @@ mod tests {
     #[test]
     fn the_device_of_an_open_file_counts_when_there_is_one() {
         let file = File::open(env!("CARGO_MANIFEST_DIR")).expect("the checkout is there");
-        // Where the checkout is on overlayfs or a network file system there is none, which is an answer too.
+        // Where the checkout is on overlayfs or a network file system there is none, which is a
+        // valid result too.
         if let Some(stat) = device_stat(&file) {
             let text = fs::read_to_string(stat).expect("the kernel offers it to all");
             assert!(text.split_whitespace().count() >= 11, "{text}");

@@ -1,5 +1,5 @@
-//! `measure blocking`: batches of records into the log and into the store, from tasks that block, that hand the
-//! blocking to another thread, or that await.
+//! `measure blocking`: batches of records into the log and into the store, from tasks that block, that hand
+//! the blocking call to another thread, or that await.
 
 use clap::Args;
 
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::report::appends;
 use crate::result::{Experiment, metric};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "blocking",
     about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
@@ -70,11 +70,11 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &WalRow::BATCHES)
 }
 
-/// Appends batches with every row in turn; one experiment for each number of callers and load, and with `sweeps` for
-/// other numbers of threads.
+/// Appends batches with every row in turn. Returns one experiment for each number of callers and load, and
+/// with `sweeps` also for other numbers of threads.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 fn run(options: &BlockingOptions, sweeps: bool, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let callers = match (options.callers.as_slice(), quick) {

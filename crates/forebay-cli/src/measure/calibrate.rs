@@ -1,7 +1,7 @@
-//! `calibrate`: measures once what a device does, and writes it down for engines to begin with.
+//! `calibrate`: measures a device's figures once, and writes them to a file from which engines begin.
 //!
-//! [`load`] has one load of it. The loads run in this process, on one shard: what is looked for are the device's figures,
-//! which the program's own work changes little.
+//! [`load`] contains one load. The loads run in this process, on one shard. They measure the device's
+//! figures, which the program's own work changes little.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,14 +23,14 @@ mod load;
 use load::{Bench, Load, Seen};
 
 const SMALL_BYTES: u64 = 4 << 10;
-/// What a contended device is given as one request.
+/// The size of one request to a contended device.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Requests in flight where the device shall take as many as it likes.
+/// Requests in flight where the device may take as many as it can.
 const DEPTH_MANY: usize = 128;
 const DEPTH_MAX: usize = 256;
-/// Nearly all of the throughput.
+/// The share of the best throughput that counts as nearly all of it.
 const KNEE_SHARE: f64 = 0.9;
-/// Twice the requests brought less than this once, and once more: then more bring nothing.
+/// The least gain from twice the requests. After two gains in a row below it, more requests bring nothing.
 const GAIN_MIN: f64 = 1.05;
 const SECONDS: f64 = 1.0;
 const SECONDS_QUICK: f64 = 0.2;
@@ -59,7 +59,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// Measures the device under a directory.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`]), or the device failed.
+/// Fails when the path cannot be used (a [`Failure`]), or the device failed.
 pub(crate) fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Calibration> {
     if !matches!(context.target, Target::Directory(_)) {
         return Err(Failure::Path(format!(
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Resu
     let seconds = options.seconds.unwrap_or(if quick { SECONDS_QUICK } else { SECONDS });
     let subject = Subject::prepare(context, size, None)?;
     let mut calibration = Calibration::new(&Device::of_path(&subject.path)?);
-    // One class only, so that nothing is held back: the depth is what is asked for.
+    // One class only, so that nothing is held back and the depth is the one requested.
     let engine = Engine::start(Config::default().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
     let bench = Bench {
         reads: engine.open(&subject.path, Open::read()).wait()?,
@@ -106,7 +106,7 @@ fn measure(
         step.set(done);
         anyhow::Ok(seen)
     };
-    // What has slept or was never used comes to its pace.
+    // A device that slept or was never used reaches its normal speed here.
     take(false, PIECE_BYTES, 4)?;
     let mut rates = Vec::new();
     for depth in depths {
@@ -136,13 +136,13 @@ fn measure(
     Ok(())
 }
 
-/// The least depth with nearly all of the best rate, and its rate.
+/// Returns the least depth with nearly all of the best rate, and its rate.
 fn knee(rates: &[(usize, f64)]) -> (usize, f64) {
     let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     rates.iter().copied().find(|(_, rate)| *rate >= best * KNEE_SHARE).unwrap_or((1, best))
 }
 
-/// What was found, for people; `written` is the file.
+/// Formats the figures for people; `written` is the file.
 pub(crate) fn render(calibration: &Calibration, written: &Path) -> String {
     let Calibration { device, model, device_bytes, read, write, knee_depth, write_cost, .. } = calibration;
     let size = device_bytes.map_or_else(|| "size unknown".to_owned(), show_bytes);
@@ -173,7 +173,7 @@ mod tests {
         Context::new(Target::Directory(std::env::temp_dir()), Progress::Silent, Cleanup::default(), 1)
     }
 
-    /// A device that has `places` requests in work, each for 1 ms as a read and 3 ms as a write.
+    /// A device that works on `places` requests at once, each for 1 ms as a read and 3 ms as a write.
     fn device(places: usize, ran: &mut Vec<Load>) -> impl FnMut(Load) -> anyhow::Result<Seen> {
         move |load| {
             ran.push(load);

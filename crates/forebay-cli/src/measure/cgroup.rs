@@ -1,4 +1,4 @@
-//! A memory cgroup of our own for one child process: cgroup v1 and v2.
+//! A memory cgroup that this program creates for one child process: cgroup v1 and v2.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cleanup::{Cleanup, Guard};
 
-/// A directory in which memory cgroups can perhaps be made.
+/// A directory in which memory cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parent {
     version: Version,
@@ -37,14 +37,15 @@ impl Version {
 }
 
 impl Parent {
-    /// Where this process may try, the best place first: below its own cgroup, then below each ancestor (cgroup v2
-    /// gives a memory controller only to children of groups that hold no process themselves).
+    /// Returns the places where this process may try, the best first: below its own cgroup, then below
+    /// each ancestor (cgroup v2 gives a memory controller only to children of groups that hold no
+    /// process themselves).
     pub(super) fn candidates() -> Vec<Self> {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "memory")
     }
 
-    /// `v1` or `v2`.
+    /// Returns `v1` or `v2`.
     pub(super) const fn version(&self) -> &'static str {
         match self.version {
             Version::V1 => "v1",
@@ -53,33 +54,36 @@ impl Parent {
     }
 }
 
-/// Where the groups of this process, its own first, count the processor time that they withheld.
+/// Returns the files in which the groups of this process, its own first, count the processor time that
+/// they withheld.
 pub(super) fn cpu_stats() -> Vec<PathBuf> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "cpu");
     groups.into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
-/// Where groups of the io controller can perhaps be made (cgroup v2), the best place first.
+/// Returns the directories in which groups of the io controller may be possible (cgroup v2), the
+/// best place first.
 pub(super) fn io_directories() -> Vec<PathBuf> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "io");
     groups.into_iter().filter(|group| group.version == Version::V2).map(|group| group.directory).collect()
 }
 
-/// What a file of limits on reads holds.
+/// The format of a file of limits on reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IoLimits {
     /// cgroup v2, `io.max`: `8:0 rbps=max wbps=max riops=5000 wiops=max`.
     All,
     /// cgroup v1: `8:0 5000`, reads a second.
     Reads,
-    /// The same, bytes a second.
+    /// cgroup v1: the same, bytes a second.
     Bytes,
 }
 
 impl IoLimits {
-    /// Reads and bytes a second that it allows on the first of `devices` (such as `8:0`) that it names.
+    /// Returns the reads and bytes a second that the file allows on the first of `devices` (such as `8:0`)
+    /// that it names.
     pub(super) fn parse(self, text: &str, devices: &[String]) -> (Option<u64>, Option<u64>) {
         let own = |line: &&str| {
             line.split_once(' ').is_some_and(|(number, _)| devices.iter().any(|own| own == number))
@@ -96,7 +100,7 @@ impl IoLimits {
     }
 }
 
-/// Files with limits on reads of this process: of its own groups and of all above them.
+/// Returns the files with limits on reads of this process: those of its own groups and of all above them.
 pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let (mounts, groups) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
@@ -113,7 +117,7 @@ pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
     files
 }
 
-/// The smallest memory limit that binds this process now, or `None` when no cgroup limits it.
+/// Returns the smallest memory limit that binds this process now, or `None` when no cgroup limits it.
 pub(super) fn current_limit_bytes() -> Option<u64> {
     Parent::candidates()
         .iter()
@@ -122,7 +126,7 @@ pub(super) fn current_limit_bytes() -> Option<u64> {
         .min()
 }
 
-/// One cgroup; removed when dropped, and when a signal ends the program.
+/// One cgroup; it is removed when dropped, and when a signal ends the program.
 #[derive(Debug)]
 pub(super) struct Group {
     version: Version,
@@ -132,10 +136,10 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Makes a cgroup that may use `limit_bytes` of memory, page cache included, and no swap.
+    /// Creates a cgroup that may use `limit_bytes` of memory, page cache included, and no swap.
     ///
     /// # Errors
-    /// The user may not make cgroups here, or the memory controller does not reach this place.
+    /// Fails when the user may not create cgroups here, or the memory controller does not reach this place.
     pub(super) fn create(
         parent: &Parent,
         limit_bytes: u64,
@@ -147,7 +151,7 @@ impl Group {
         let ((), guard) = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed))?;
         let group = Self { version: parent.version, directory, guard };
         group.write(group.version.limit_file(), &limit_bytes.to_string())?;
-        // Neither file exists everywhere (no swap accounting), and without swap both mean nothing.
+        // Neither file exists everywhere (no swap accounting), and without swap both have no effect.
         let _ = match group.version {
             Version::V1 => group.write("memory.swappiness", "0"),
             Version::V2 => group.write("memory.swap.max", "0"),
@@ -155,16 +159,16 @@ impl Group {
         Ok(group)
     }
 
-    /// The file into which a process writes `0` to move itself into the group.
+    /// Opens the file into which a process writes `0` to move itself into the group.
     ///
     /// # Errors
-    /// The user may not move processes here.
+    /// Fails when the user may not move processes here.
     pub(super) fn door(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
     }
 
-    /// The most memory that the group ever held, page cache and kernel memory included. `None` before Linux 5.19
-    /// on cgroup v2.
+    /// Returns the most memory that the group ever held, page cache and kernel memory included. `None`
+    /// before Linux 5.19 on cgroup v2.
     pub(super) fn peak_bytes(&self) -> Option<u64> {
         parse_limit(&fs::read_to_string(self.directory.join(self.version.peak_file())).ok()?)
     }
@@ -186,7 +190,8 @@ impl Group {
     }
 }
 
-/// Removes what killed runs of this program left below `parent`: groups named after a process that is gone.
+/// Removes the groups that killed runs of this program left below `parent`: those named after a
+/// process that is gone.
 pub(super) fn sweep(parent: &Parent) {
     let Ok(entries) = fs::read_dir(&parent.directory) else { return };
     for entry in entries.flatten() {
@@ -205,12 +210,12 @@ fn owner(name: &str) -> Option<u32> {
 
 /// Removes a group that is, or soon will be, empty.
 pub(super) fn remove(directory: &Path) {
-    // Give the page cache back now, rather than leave it charged to a group that has no name any more.
+    // Release the page cache now, rather than leave it charged to a group that no longer has a name.
     let _ = OpenOptions::new()
         .write(true)
         .open(directory.join("memory.force_empty"))
         .and_then(|mut file| io::Write::write_all(&mut file, b"0"));
-    // A process that has just ended may be counted for a moment longer.
+    // A process that has just ended may still be counted for a moment.
     let deadline = Instant::now() + Duration::from_secs(2);
     while fs::remove_dir(directory).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
         && Instant::now() < deadline
@@ -219,22 +224,22 @@ pub(super) fn remove(directory: &Path) {
     }
 }
 
-/// `max`, and the huge number that cgroup v1 shows for "no limit", are `None`.
+/// Parses a limit. `max`, and the huge number that cgroup v1 shows for "no limit", are `None`.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)
 }
 
 fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> {
     let mut found = Vec::new();
-    // A v1 memory hierarchy takes the controller away from v2, so it is asked first.
+    // A v1 memory hierarchy takes the controller away from v2, so v1 is checked first.
     for version in [Version::V1, Version::V2] {
         let Some(path) = own_path(own, version, controller) else { continue };
         for mount in mountinfo.lines().filter_map(|line| Mount::parse(line, version, controller)) {
-            // Where the process's group lies outside of what is mounted (no cgroup namespace), the mount's top is
-            // the nearest group that can be named.
+            // Where the process's group lies outside the mounted part (no cgroup namespace), the mount's
+            // top is the nearest group that can be named.
             let inside = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
             let top = PathBuf::from(unescape(mount.point));
-            // Joining nothing would still add a slash.
+            // Joining an empty path would still add a slash.
             let own_directory = if inside.as_os_str().is_empty() { top.clone() } else { top.join(inside) };
             for directory in own_directory.ancestors().take_while(|directory| directory.starts_with(&top)) {
                 let parent = Parent { version, directory: directory.to_owned() };
@@ -247,7 +252,7 @@ fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> 
     found
 }
 
-/// The process's path in the hierarchy of a controller, from `/proc/self/cgroup`.
+/// Returns the process's path in the hierarchy of a controller, from `/proc/self/cgroup`.
 fn own_path<'a>(text: &'a str, version: Version, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -280,7 +285,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// mountinfo writes blanks and backslashes as three octal digits.
+/// Decodes the blanks and backslashes that mountinfo writes as three octal digits.
 pub(super) fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

@@ -1,4 +1,5 @@
-//! The child process in which one sample runs: so no row inherits another one's memory, threads or page tables.
+//! The child process in which one sample runs, so that no row inherits another one's memory, threads
+//! or page tables.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,14 +9,15 @@ use anyhow::Context as _;
 use super::job::{Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
 use super::{forebay_rows, kind, startline, std_rows};
 
-/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
+/// Runs one sample and returns the line to print on standard output. With `start_line` it begins at the
+/// instant that it reads on standard input.
 ///
 /// # Errors
-/// The text is not one that this program wrote, or the sample failed.
+/// Fails when the text is not one that this program wrote, or the sample failed.
 pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
-    // A child must not go on reading when the program was killed.
+    // A child must not continue to read after the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if job.experiment.is_empty() {
         return Ok("{}".to_owned());
@@ -27,15 +29,15 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
     (kind.sample)(&job)
 }
 
-/// A sample of `measure scan`.
+/// Runs a sample of `measure scan`.
 ///
 /// # Errors
-/// The row failed, or found data that are not the file's.
+/// Fails when the row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
     startline::answer(scan(job, &job.work()?)?)
 }
 
-/// A sample of `measure random`.
+/// Runs a sample of `measure random`.
 ///
 /// # Errors
 /// As for [`scan_sample`].
@@ -68,8 +70,9 @@ fn random(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     }
 }
 
-/// Random reads are equally likely everywhere, so whichever part of the span the cache holds, the share of hits is
-/// the same: filling it in order takes a second where random reads would take minutes.
+/// Reads the first part of the span into the cache, in order. Random reads are equally likely everywhere,
+/// so the share of hits is the same for any cached part. Reading in order takes a second where random reads
+/// would take minutes.
 fn warm(job: &Job, work: &RandomWork) -> anyhow::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let file = File::open(&job.path)?;
@@ -155,7 +158,7 @@ mod tests {
                 };
                 let job = job(&temp, 12);
                 let reading = match random(&job, &work) {
-                    // This machine's device need not have poll queues, and then the row says so.
+                    // This machine's device need not have poll queues; the row then reports it.
                     Err(error) if row == RandomRow::DirectPolled => {
                         assert!(format!("{error:#}").contains(NO_POLLING), "{error:#}");
                         continue;

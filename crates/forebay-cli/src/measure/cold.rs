@@ -1,4 +1,4 @@
-//! How a sample begins without the file in memory, and how little memory it may fill.
+//! Ways to begin a sample without the file in memory, and to limit the memory that the sample may fill.
 
 use crate::cleanup::Cleanup;
 use crate::result::CacheState;
@@ -9,25 +9,26 @@ use super::sampler;
 use super::subject::Subject;
 use super::units::show_bytes;
 
-/// A sample is cold when at most this share of the file is in memory as it begins.
+/// The largest share of the file in memory at the start of a cold sample.
 const COLD_SHARE: f64 = 0.01;
 
-/// The way that works here, the best first.
+/// The way that works here. The variants are in order of preference.
 #[derive(Debug)]
 pub(super) enum Cold {
     /// Each sample runs in a memory cgroup of its own, and the file's pages are evicted before it.
     Cgroup(Parent),
-    /// The page cache of the machine is dropped before each sample; nothing limits what a sample may fill.
+    /// The machine's page cache is dropped before each sample; nothing limits the memory that a
+    /// sample may fill.
     Dropped,
-    /// The file's own pages are evicted before each sample, and mincore sees that they are gone.
+    /// The file's own pages are evicted before each sample, and mincore confirms that they are gone.
     Fadvise,
-    /// None of these works.
+    /// None of these ways works.
     Warm,
 }
 
 impl Cold {
-    /// Tries the ways in turn, each by doing it. The second value says what did not work, for the reader of the
-    /// numbers.
+    /// Tries the ways in turn, each by a real attempt, and returns the first that works. The second value
+    /// lists the ways that did not work, for the reader of the numbers.
     pub(super) fn choose(subject: &Subject, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
         let mut refusal = None;
@@ -68,7 +69,7 @@ impl Cold {
         }
     }
 
-    /// The word for the experiment's parameters.
+    /// Returns the name for the experiment's parameters.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Cgroup(_) => "cgroup",
@@ -78,7 +79,7 @@ impl Cold {
         }
     }
 
-    /// What that means, in a sentence.
+    /// Describes this way in a sentence.
     pub(super) fn describe(&self, memory_bytes: u64) -> String {
         match self {
             Self::Cgroup(parent) => format!(
@@ -96,7 +97,7 @@ impl Cold {
         }
     }
 
-    /// What a row that uses the page cache found there.
+    /// Returns the state of the cache in which a row that uses it begins.
     pub(super) const fn cache_state(&self) -> CacheState {
         match self {
             Self::Cgroup(_) => CacheState::MemoryLimited,
@@ -106,10 +107,10 @@ impl Cold {
         }
     }
 
-    /// Brings the file out of memory and makes the sample's cgroup, when there is one.
+    /// Evicts the file from memory and creates the sample's cgroup, when there is one.
     ///
     /// # Errors
-    /// What worked when it was chosen does not work any more.
+    /// Fails when the chosen way, which worked before, no longer works.
     pub(super) fn prepare(
         &self,
         subject: &Subject,
@@ -119,7 +120,7 @@ impl Cold {
     ) -> anyhow::Result<Option<Group>> {
         match self {
             Self::Cgroup(parent) => {
-                // It was said at the beginning when this does not help.
+                // A failure to evict was already reported when the way was chosen.
                 let _ = evict(&subject.handle);
                 let group = Group::create(parent, memory_bytes, number, cleanup).map_err(|error| {
                     anyhow::anyhow!("a memory cgroup could be made before, but not any more: {error}")

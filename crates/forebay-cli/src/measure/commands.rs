@@ -1,4 +1,5 @@
-//! What the rows need that send commands to an NVMe namespace: they read whatever lies there, and write nothing.
+//! Support for the rows that send commands to an NVMe namespace. They read its present contents, and
+//! write nothing.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -12,7 +13,7 @@ use io_uring::{opcode, squeue, types};
 use super::job::Job;
 use crate::exit::Failure;
 
-/// `_IO('N', 0x40)` of linux/nvme_ioctl.h: answers the namespace's number.
+/// `_IO('N', 0x40)` of linux/nvme_ioctl.h: returns the namespace's number.
 const NVME_IOCTL_ID: u64 = 0x4E40;
 /// `_IOWR('N', 0x80, struct nvme_uring_cmd)`.
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
@@ -28,10 +29,11 @@ pub(super) struct NamespaceArgs {
 }
 
 impl NamespaceArgs {
-    /// The namespace that was asked for, which can be read.
+    /// Returns the requested namespace after a check that it can be read.
     ///
     /// # Errors
-    /// It cannot be, or `rows` names one that needs it and there is none ([`Failure`]).
+    /// Fails when it cannot be read, or when `rows` names a row that needs it and there is none
+    /// ([`Failure`]).
     pub(super) fn checked(&self, rows: &[String]) -> anyhow::Result<Option<&Path>> {
         match self.namespace.as_deref() {
             Some(path) => {
@@ -52,7 +54,7 @@ impl NamespaceArgs {
     }
 }
 
-/// What a note says beside such rows.
+/// Returns the note beside such rows.
 pub(super) fn note(namespace: &Path) -> String {
     format!(
         "rows of commands read from {} whatever lies there, no further in than the file is long; blocks that were never written \
@@ -61,16 +63,17 @@ pub(super) fn note(namespace: &Path) -> String {
     )
 }
 
-/// A job without what only holds for the file: its bytes are not a pattern, and its device does not count commands.
+/// Returns a job without the parts that hold only for the file: the namespace's bytes are not a pattern,
+/// and its device does not count commands.
 ///
 /// # Errors
-/// The sample has no namespace.
+/// Fails when the sample has no namespace.
 pub(super) fn of_namespace(job: &Job) -> anyhow::Result<Job> {
     let path = job.namespace.clone().context("the sample was given no namespace")?;
     Ok(Job { path, pattern_seed: None, device_stat: None, ..job.clone() })
 }
 
-/// A namespace, as commands need to know it.
+/// The properties of a namespace that commands need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Namespace {
     id: u32,
@@ -79,8 +82,10 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
+    /// Opens the namespace at `path` and reads its properties.
+    ///
     /// # Errors
-    /// It is none, or may not be opened.
+    /// Fails when it is no namespace, or may not be opened.
     pub(super) fn look(path: &Path) -> anyhow::Result<Self> {
         let engine = Engine::start(Config::default().shards(1))?;
         let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
@@ -96,7 +101,8 @@ impl Namespace {
         Ok(Self { id, block_shift: block.trailing_zeros(), bytes })
     }
 
-    /// A read of `len` bytes at `offset`, both multiples of the block, into memory registered as buffer 0 from file 0.
+    /// Returns a read of `len` bytes at `offset`, both multiples of the block, into memory registered as
+    /// buffer 0, from file 0.
     pub(super) fn read(self, offset: u64, memory: *mut u8, len: u32) -> squeue::Entry128 {
         let mut command = [0_u8; 80];
         command[0] = NVME_READ;
@@ -109,14 +115,14 @@ impl Namespace {
     }
 }
 
-/// How Forebay's rows open it.
+/// Opens the namespace for Forebay's rows.
 ///
 /// # Errors
-/// Those of the engine.
+/// Fails with the errors of the engine.
 pub(super) fn open(path: &Path) -> anyhow::Result<(Engine, forebay::File)> {
     let engine = Engine::start(Config::default().shards(1).polling(Polling::On))?;
     let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
-    // The first read makes the ring, and shows whether it can be polled.
+    // The first read sets up the ring, and shows whether it can be polled.
     file.read_up_to(0..1).wait()?;
     Ok((engine, file))
 }

@@ -1,6 +1,7 @@
-//! `measure cpu`: what a read costs the processor, by way of reading.
+//! `measure cpu`: the processor time of a read, for each way of reading.
 //!
-//! Every way reads the same blocks with the same number of reads in flight; [`super::reads`] runs the samples.
+//! Every way reads the same blocks with the same number of reads in flight; [`super::reads`] runs the
+//! samples.
 
 use std::cell::Cell as Flag;
 use std::fs;
@@ -24,7 +25,7 @@ use crate::context::Context;
 use crate::report::{columns, cpu};
 use crate::result::{Experiment, Metrics, Row, metric};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "cpu",
     about: "Tell what a read costs the processor, in thirteen ways of reading and, with --namespace, two more",
@@ -93,10 +94,10 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &Way::ALL)
 }
 
-/// Reads with every row in turn; one experiment for each number of reads in flight.
+/// Reads with every row in turn, and returns one experiment for each number of reads in flight.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
     let namespace = options.commands.checked(&options.rows)?;
@@ -179,7 +180,8 @@ fn metrics(way: Way, setting: &Setting, answer: &ReadAnswer, workers: usize) -> 
     metrics
 }
 
-/// Some kernels take the flag for polling and wait for the interrupt all the same.
+/// Marks a polling row as degraded when the device has no poll queues. Some kernels accept the flag for
+/// polling and still wait for the interrupt.
 fn polled(mut row: Row, polls: Option<bool>) -> Row {
     let asks = [Way::PreadHipri, Way::UringIopoll].map(Way::name).contains(&row.name.as_str());
     if asks && row.skipped.is_none() && polls == Some(false) {
@@ -189,7 +191,7 @@ fn polled(mut row: Row, polls: Option<bool>) -> Row {
     row
 }
 
-/// What the device of a `stat` file says; a partition has the queue of its disk.
+/// Returns whether the device of a `stat` file has poll queues; a partition uses the queue of its disk.
 fn has_poll_queues(stat: &Path) -> Option<bool> {
     let device = fs::canonicalize(stat.parent()?).ok()?;
     let read = |directory: &Path| fs::read_to_string(directory.join("queue/io_poll")).ok();

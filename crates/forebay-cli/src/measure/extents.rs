@@ -1,4 +1,5 @@
-//! Which parts of a file were ever written: what was not is answered by the file system without asking the device.
+//! The parts of a file that were ever written. The file system returns the other parts without a request
+//! to the device.
 
 use std::fs::File;
 use std::io;
@@ -7,10 +8,10 @@ use std::path::Path;
 
 use crate::result::Condition;
 
-/// More that was never written makes reading it no measure of the device.
+/// The largest share of unwritten bytes. With a larger one, reading the file does not measure the device.
 const UNWRITTEN_SHARE: f64 = 0.01;
 const BATCH: usize = 128;
-/// More extents than any file here has; a map that never ends must not keep the program.
+/// A limit beyond the number of extents of any file here. A map without an end must not keep the program.
 const BATCHES_MAX: usize = 100_000;
 /// `_IOWR('f', 11, struct fiemap)`, of 32 bytes.
 const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
@@ -18,13 +19,13 @@ const SYNC: u32 = 1;
 const LAST: u32 = 1;
 const UNWRITTEN: u32 = 0x800;
 
-/// Bytes of one or more files by what is beneath them.
+/// Bytes of one or more files, by the state of the space beneath them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Extents {
     pub(super) written: u64,
-    /// Reserved, and still reading as zeros.
+    /// Reserved space that still reads as zeros.
     pub(super) unwritten: u64,
-    /// Nothing at all.
+    /// Bytes without any space reserved.
     pub(super) holes: u64,
 }
 
@@ -54,10 +55,10 @@ struct RawMap {
 }
 
 impl Extents {
-    /// Of the first `bytes` bytes of `file`.
+    /// Counts the extents of the first `bytes` bytes of `file`.
     ///
     /// # Errors
-    /// The file system does not tell.
+    /// Fails when the file system does not report them.
     pub(super) fn of(file: &File, bytes: u64) -> io::Result<Self> {
         let mut found = Vec::new();
         let mut start = 0;
@@ -74,7 +75,7 @@ impl Extents {
         Ok(Self::sum(&found, bytes))
     }
 
-    /// Of all regular files in a directory, as long as they are.
+    /// Counts the extents of all regular files in a directory, over their present length.
     ///
     /// # Errors
     /// As for [`of`](Self::of), or the directory cannot be read.
@@ -119,15 +120,15 @@ fn batch(file: &File, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
         reserved: 0,
         extents: [RawExtent::default(); BATCH],
     };
-    // SAFETY: the kernel reads the header and writes at most `room` extents behind it, which `map` has room for; it
-    // keeps no pointer.
+    // SAFETY: the kernel reads the header and writes at most `room` extents behind it, which `map` has
+    // room for; it keeps no pointer.
     if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(map.extents.into_iter().take(map.mapped as usize).collect())
 }
 
-/// The gate on what is read: `extents` of the file, or why they are not known.
+/// Returns the gate on the file to be read: its `extents`, or the reason why they are not known.
 pub(super) fn gate(extents: &io::Result<Extents>) -> Condition {
     const NAME: &str = "extents";
     match extents {

@@ -1,6 +1,6 @@
 //! `measure fairness`: one small random reader beside programs that read or write as much as they can.
 //!
-//! [`cells`] makes the file, runs every row in a fresh process ([`load`]) and builds the tables.
+//! [`cells`] creates the file, runs every row in a fresh process ([`load`]) and builds the tables.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ mod other;
 use cells::{Plan, measure};
 use job::{FairRow, HOG_BYTES};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "fairness",
     about: "Read 4 KiB at random, one at a time, beside programs that take all they can get of the same device",
@@ -95,10 +95,10 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Runs every row; one experiment for each number of hogs.
+/// Runs every row, and returns one experiment for each number of hogs.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(crate) fn run(options: &FairnessOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let plan = Plan {

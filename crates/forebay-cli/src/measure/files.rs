@@ -1,8 +1,9 @@
-//! `measure files`: many small files, one after the other and many at once: open, read and close; create, write, sync
-//! and close; stat.
+//! `measure files`: many small files, one after the other and many at once: open, read and close;
+//! create, write, sync and close; stat.
 //!
-//! [`cells`] makes the files, runs every row in a fresh process ([`mod@run`]) and builds the tables. [`threads`],
-//! [`tokio_fs`] and [`engine`] are the rows, all made of lanes ([`lane`]): one file after the other.
+//! [`cells`] creates the files, runs every row in a fresh process ([`mod@run`]) and builds the
+//! tables. [`threads`], [`tokio_fs`] and [`engine`] are the rows, all made of lanes ([`lane`]): one
+//! file after the other.
 
 use clap::Args;
 
@@ -27,7 +28,7 @@ mod tokio_fs;
 use cells::{Plan, Setting, measure};
 use job::{Call, FilesRow};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "files",
     about: "Open, read, create, sync and stat many small files, from one to 64 at once, in several ways",
@@ -98,7 +99,7 @@ pub(crate) struct FilesOptions {
 }
 
 impl FilesOptions {
-    /// What the report measures: the ends of the range.
+    /// Returns the options for the report: the ends of the range.
     fn for_report(is_quick: bool) -> Self {
         Self { at_once: if is_quick { vec![AT_ONCE_QUICK] } else { vec![1, 64] }, ..Self::default() }
     }
@@ -122,10 +123,10 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Every row in turn; one experiment for each call and number of files at once.
+/// Runs every row in turn, and returns one experiment for each call and number of files at once.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`]), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`]), or nothing could be measured.
 pub(crate) fn run(options: &FilesOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let calls = if options.calls.is_empty() { Call::ALL.to_vec() } else { options.calls.clone() };

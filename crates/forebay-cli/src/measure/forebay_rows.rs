@@ -1,4 +1,4 @@
-//! The rows that use Forebay; nothing else in this folder knows its API.
+//! The rows that use Forebay; no other module in this folder uses its API.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ const LARGE_BYTES: usize = 512 * 1024;
 const LARGE_DEPTH: usize = 5;
 const UNCACHED_BYTES: usize = 1 << 20;
 
-/// `direct-4k`: a plain thread waits for one read after the other.
+/// Runs `direct-4k`: a plain thread waits for one read after the other.
 pub(super) fn scan_one_at_a_time(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let (engine, file) = open(job, 1, Open::read())?;
     let gauge = Gauge::start(job.device_stat.as_deref())?;
@@ -41,7 +41,8 @@ pub(super) fn scan_one_at_a_time(job: &Job, work: &ScanWork) -> anyhow::Result<R
     Ok(reading)
 }
 
-/// `direct-read-ahead`: the scan as an `AsyncRead`, in a current-thread Tokio runtime, which copies every byte.
+/// Runs `direct-read-ahead`: the scan as an `AsyncRead`, in a current-thread Tokio runtime, which
+/// copies every byte.
 pub(super) fn scan_async_read(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let (engine, file) = open(job, 1, Open::read())?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -64,7 +65,7 @@ pub(super) fn scan_async_read(job: &Job, work: &ScanWork) -> anyhow::Result<Read
     Ok(reading)
 }
 
-/// `direct-no-copy`, `direct-large`, `default` and `uncached`: a plain thread takes the scan's blocks.
+/// Runs `direct-no-copy`, `direct-large`, `default` and `uncached`: a plain thread takes the scan's blocks.
 pub(super) fn scan_blocks(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let options = if work.row == ScanRow::Uncached { Open::read().uncached() } else { Open::read() };
     let (engine, file) = open(job, 1, options)?;
@@ -98,7 +99,8 @@ fn start_scan(file: &File, work: &ScanWork) -> Scan {
     .start()
 }
 
-/// `direct` and `direct-polled`: the reads in flight are tasks on the shards, which never leave their thread.
+/// Runs `direct` and `direct-polled`: the reads in flight are tasks on the shards, which never
+/// leave their thread.
 pub(super) fn random_on_shards(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let shards = work.threads.clamp(1, work.depth);
     let polling = if work.row == RandomRow::DirectPolled { Polling::On } else { Polling::Off };
@@ -106,7 +108,8 @@ pub(super) fn random_on_shards(job: &Job, work: &RandomWork) -> anyhow::Result<R
     let files = (0..shards)
         .map(|shard| {
             let file = engine.open(&job.path, Open::read().shard(shard)).wait()?;
-            // The first read makes the polled ring, and shows whether the file system takes polled reads.
+            // The first read sets up the polled ring, and shows whether the file system
+            // accepts polled reads.
             if polling == Polling::On {
                 file.read_up_to(0..1).wait()?;
             }
@@ -136,7 +139,7 @@ pub(super) fn random_on_shards(job: &Job, work: &RandomWork) -> anyhow::Result<R
     Ok(reading)
 }
 
-/// `direct-commands`: the same from the namespace, as far in as the span is long.
+/// Runs `direct-commands`: the same reads from the namespace, within the length of the span.
 pub(super) fn random_by_commands(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let job = commands::of_namespace(job)?;
     let (engine, file) = commands::open(&job.path)?;
@@ -156,7 +159,7 @@ pub(super) fn random_by_commands(job: &Job, work: &RandomWork) -> anyhow::Result
     Ok(reading)
 }
 
-/// A part of a sample: the latencies of its reads, and what the looking found.
+/// A part of a sample: the latencies of its reads, and the result of the check of their data.
 type Part = (Latency, u64);
 
 async fn shard_reader(
@@ -167,7 +170,7 @@ async fn shard_reader(
 ) -> anyhow::Result<Part> {
     let (job, work) = &*shared;
     let latency = Rc::new(RefCell::new(Latency::new()?));
-    // One for all: lanes that each had their own would leave the last of them alone at the end.
+    // One deadline for all: lanes with their own deadlines would leave the last of them alone at the end.
     let deadline = Instant::now() + Duration::from_secs_f64(work.seconds);
     let mut lanes = Vec::new();
     for lane in (shard..work.depth).step_by(shards) {
@@ -189,7 +192,7 @@ async fn shard_reader(
     Ok((latency, folded))
 }
 
-/// One read in flight after the other until the deadline.
+/// Keeps one read in flight, one after the other, until the deadline.
 async fn read_until(
     file: &File,
     mut offsets: Offsets,
@@ -199,7 +202,7 @@ async fn read_until(
     mut record: impl FnMut(Duration),
 ) -> anyhow::Result<u64> {
     let (mut begun, mut is_first) = (Instant::now(), true);
-    // One that takes longer than the whole sample is measured, too.
+    // A read that takes longer than the whole sample is measured, too.
     while begun < deadline || is_first {
         let offset = offsets.next_offset();
         let block = file.read(offset..offset + block_bytes).await?;
@@ -211,7 +214,7 @@ async fn read_until(
     Ok(checker.folded())
 }
 
-/// `direct-tokio`: the reads in flight are tasks of a multi-thread Tokio runtime.
+/// Runs `direct-tokio`: the reads in flight are tasks of a multi-thread Tokio runtime.
 pub(super) fn random_from_tokio(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let (engine, file) = open(job, work.threads.clamp(1, work.depth), Open::read())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(work.threads).build()?;
@@ -242,13 +245,14 @@ pub(super) fn random_from_tokio(job: &Job, work: &RandomWork) -> anyhow::Result<
     Ok(reading)
 }
 
-/// What `read-many-wide` merges.
+/// The gap up to which `read-many-wide` merges blocks; the waste and the request size that it
+/// allows follow.
 const WIDE_GAP_BYTES: u64 = 128 << 10;
 const WIDE_WASTE_BYTES: u64 = 512 << 10;
 const WIDE_REQUEST_BYTES: u64 = 1 << 20;
 
-/// `read-many` and `read-many-wide`: a task on a shard that asks for as many blocks at a time as there are reads in
-/// flight, and waits for all of them; so long each of them took.
+/// Runs `read-many` and `read-many-wide`. A task on a shard requests as many blocks at a time as there are
+/// reads in flight, and waits for all of them. The time of this wait is the latency of each.
 pub(super) fn random_read_many(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let (engine, file) = open(job, 1, Open::read())?;
     let shared = (file.clone(), job.clone(), work.clone());
@@ -310,7 +314,7 @@ fn open(job: &Job, shards: usize, options: Open) -> anyhow::Result<(Engine, File
     Ok((engine, file))
 }
 
-/// After the figures were taken: a row whose engine does not end well is not one to be trusted.
+/// Closes the engine after the figures were taken. A row whose engine does not end well cannot be trusted.
 fn close(engine: Engine) -> anyhow::Result<()> {
     let report = engine.close().wait()?;
     anyhow::ensure!(

@@ -1,4 +1,4 @@
-//! The gates of a sample: conditions under which a figure means what it says. A row that fails one is marked.
+//! The gates of a sample: conditions under which a figure is valid. A row that fails one is marked.
 
 use std::collections::BTreeMap;
 
@@ -8,54 +8,58 @@ use super::turns::Taken;
 use super::witness::{Bytes, Witness};
 use crate::result::{Condition, metric};
 
-/// Less than this share of what was claimed from the device was not the device's work.
+/// The least share of the claimed bytes that the device must have moved. Below it, the device did
+/// not do the work.
 const DEVICE_SHARE: f64 = 0.95;
-/// More than this share was somebody else's work, or was not counted by the row.
+/// The largest such share. Above it, the device did other processes' work, or work that the row
+/// did not count.
 const DEVICE_SHARE_MOST: f64 = 1.02;
-/// So many operations are needed before one of a hundred, or of a thousand, can be told.
+/// The fewest operations that determine a p99; a p99.9 needs those of the next constant.
 const OPERATIONS_OF_P99: u64 = 100;
 const OPERATIONS_OF_P99_9: u64 = 1000;
-/// Clocks of processors and of time differ by less.
+/// The largest plausible share of processor time. The clocks of processors and of time differ by less.
 const CPU_SHARE_MOST: f64 = 1.05;
-/// A processor that is busier is the limit, not the device.
+/// The largest share of time in which a processor may work. A busier processor is the limit,
+/// not the device.
 const BUSY_SHARE: f64 = 0.9;
-/// More of others' bytes on the device, as a share of all, are in the figures.
+/// The largest share of other processes' bytes on the device. Above it, they affect the figures.
 const OTHERS_SHARE: f64 = 0.05;
-/// So few are nobody's fault: metadata, a daemon's log.
+/// Other processes' bytes below which they are ignored: metadata, a daemon's log.
 const OTHERS_BYTES: u64 = 128 << 10;
-/// A row that causes less lives on memory.
+/// The fewest bytes of a row that uses the device. A row that causes fewer is served from memory.
 const OWN_BYTES: u64 = 1 << 20;
-/// More of the processors' time that the host gave away shows.
+/// The largest share of the processors' time that the host gave to others. More of it affects the figures.
 const STEAL_SHARE: f64 = 0.02;
-/// Below so many ticks a share is an accident.
+/// The fewest stolen ticks from which a share is computed. With fewer, the share is chance.
 const STEAL_TICKS: u64 = 3;
 
-/// What a sample says of itself, to be held against what was seen.
+/// A sample's claims about itself, to be compared with the observed counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// What the device must have delivered; `None` where memory may have.
+    /// Bytes that the device must have delivered; `None` where memory may have.
     pub(super) read_bytes: Option<u64>,
-    /// What the device must have taken.
+    /// Bytes that the device must have taken.
     pub(super) written_bytes: Option<u64>,
-    /// Threads that do the work.
+    /// The number of threads that do the work.
     pub(super) workers: Option<usize>,
-    /// It keeps processors busy because that is what is looked at.
+    /// Whether the row keeps processors busy on purpose, as the subject of the measurement.
     pub(super) busy_on_purpose: bool,
-    /// It asks the device for what it counts and for nothing beside.
+    /// Whether the row requests from the device exactly the bytes that it counts, and no others.
     pub(super) exact: bool,
-    /// Each operation makes a system call at least.
+    /// Whether each operation makes at least one system call.
     pub(super) blocking: bool,
 }
 
-/// One sample's number of repeat, what was seen, and what it claims.
+/// One sample: the number of its repeat, the observed counters, and its claims.
 pub(super) type Seen<'a> = (u32, &'a Witness, Claim);
 
-/// Processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The gates of a row that ran on so many processors, over all its samples: a sample that fails fails the row, whose value is the worst.
+/// Returns the gates of a row that ran on this number of processors, over all its samples. A sample that
+/// fails a gate fails the row, whose value is the worst.
 pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> {
     let gates: [fn(&Seen<'_>, usize) -> Condition; 5] = [
         |seen, _| device_bytes(seen),
@@ -70,7 +74,7 @@ pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> 
         .collect()
 }
 
-/// Rates of operations whose times are taken: one that is 0 contradicts them.
+/// Rates of operations whose times are recorded. A rate of 0 contradicts these times.
 const RATES: [&str; 6] = [
     metric::IOPS,
     metric::MB_PER_S,
@@ -79,7 +83,7 @@ const RATES: [&str; 6] = [
     metric::LOOKUPS_PER_S,
     metric::FILES_PER_S,
 ];
-/// Costs of operations: none is free.
+/// Costs of operations. No operation is free.
 const COSTS: [&str; 5] = [
     metric::CPU_US_PER_IO,
     metric::CPU_S_PER_GB,
@@ -88,8 +92,8 @@ const COSTS: [&str; 5] = [
     metric::CPU_US_PER_FILE,
 ];
 
-/// The figures of a sample that cannot be true or that rest on too few operations, each with why. They are left out of the
-/// sample, so that no row, table or verdict has them.
+/// Returns the figures of a sample that cannot be true or that rest on too few operations, each with the
+/// reason. They are left out of the sample, so that no row, table or verdict has them.
 pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
     let (figures, mut found) = (&taken.metrics, BTreeMap::new());
     let mut is = |metric: &str, why: String| {
@@ -97,7 +101,7 @@ pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
             found.entry(metric.to_owned()).or_insert(why);
         }
     };
-    // Times of the operations themselves; there are others, of timers beside them.
+    // Times of the operations themselves. The evidence also has other times, of timers beside them.
     let own = ["latency", "durable"].iter().filter_map(|name| taken.evidence.times.get(*name));
     let operations = own.map(Latency::count).max().unwrap_or(0);
     for rate in
@@ -126,7 +130,7 @@ pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
     found
 }
 
-/// The condition of the worst sample, with the repeats that failed.
+/// Returns the condition of the worst sample, with the repeats that failed.
 fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     let failed: Vec<u32> =
         all.iter().filter(|(_, gate)| gate.passed == Some(false)).map(|(repeat, _)| *repeat).collect();
@@ -148,7 +152,8 @@ fn device_bytes((_, witness, claim): &Seen<'_>) -> Condition {
         [(claim.read_bytes, of(|bytes| bytes.read)), (claim.written_bytes, of(|bytes| bytes.written))];
     let shares = claims.iter().filter_map(|(claimed, (device, own))| {
         let claimed = claimed.filter(|bytes| *bytes > 0)?;
-        // What the device moved beyond that is this row's as far as this process caused it; the gate `other_io` has the rest.
+        // Bytes that the device moved beyond the claim belong to this row as far as this process caused
+        // them; the gate `other_io` has the rest.
         let beyond = device.filter(|moved| *moved > claimed).zip(*own);
         let seen = beyond.map(|(moved, own)| moved.min(own.max(claimed))).or(*device)?;
         Some(seen as f64 / claimed as f64)
@@ -186,7 +191,8 @@ fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
     let (Some(device), Some(own)) = (witness.device, witness.own) else {
         return Condition::unknown(NAME, "the device or the process has no counters");
     };
-    // What a sample writes comes to the device later, and with the file system's journal: that is not others' work.
+    // Bytes that a sample writes reach the device later, and with the file system's journal: that is
+    // not others' work.
     let sum =
         |bytes: Bytes| if claim.written_bytes.is_some() { bytes.read } else { bytes.read + bytes.written };
     let (seen, own) = (sum(device), sum(own));
@@ -221,7 +227,7 @@ fn throttling((_, witness, _): &Seen<'_>) -> Condition {
     }
 }
 
-/// What the write cache was set to before and after the measuring.
+/// Returns the gate on the write cache, from its settings before and after the measurement.
 pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Condition {
     const NAME: &str = "write_cache";
     match (before, after) {
@@ -271,7 +277,7 @@ mod tests {
         failed.inspect(|gate| assert!(gate.repeats.contains(&1), "{gate:?}")).map(|gate| gate.name).collect()
     }
 
-    /// Each gate fails when what it looks for is there, alone, and none fails without.
+    /// Each gate fails alone when its condition is violated, and none fails otherwise.
     #[test]
     fn every_gate_can_fail_alone() {
         assert_eq!(failed(good(), claim()), [""; 0]);
@@ -321,7 +327,7 @@ mod tests {
         assert_eq!(row.left_out[metric::P99_US], "3 operations in the sample; 100 are needed");
     }
 
-    /// Story: `device_bytes` of 1.22 stood inside of a gate that asked for 0.95 at least.
+    /// Story: `device_bytes` of 1.22 passed a gate that required 0.95 at least.
     #[test]
     fn a_device_that_moved_more_than_was_counted_fails_and_takes_no_part_in_a_verdict() {
         let of = |read: u64, exact| {
@@ -343,7 +349,7 @@ mod tests {
         assert!(of(101 << 20, true).is_proven() && !of(101 << 20, true).is_marked());
         assert!(of(90 << 20, true).disbelieved().is_some());
         assert!(!of(122 << 20, false).is_marked(), "what lies between two blocks is read with them");
-        // What others read is in the gate that asks for it, also where it is little.
+        // Bytes that other processes read are in their own gate, even when they are few.
         let beside = |others: u64, claimed: u64| {
             let own = Bytes { read: claimed, written: 0 };
             let device = Bytes { read: claimed + others, written: 0 };
@@ -356,7 +362,8 @@ mod tests {
         assert_eq!(beside(64 << 10, 4 << 20), [""; 0]);
     }
 
-    /// Story: rows that read from memory failed the gates `generator` and `device_bytes`, which ask about the device.
+    /// Story: rows that read from memory failed the gates `generator` and `device_bytes`, which apply
+    /// to the device.
     #[test]
     fn a_warm_row_fails_no_gate_of_the_device() {
         let busy = Witness {

@@ -1,4 +1,5 @@
-//! What a span of time cost this process: wall time, CPU, context switches, requests in flight at the device.
+//! The resources that this process used in a span of time: wall time, CPU, context switches, requests in
+//! flight at the device.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use super::startline;
 use super::witness::{Readings, Witness};
 
-/// Running; ends with [`stop`](Gauge::stop).
+/// A running gauge; it ends with [`stop`](Gauge::stop).
 #[derive(Debug)]
 pub(super) struct Gauge {
     usage: Usage,
@@ -19,26 +20,27 @@ pub(super) struct Gauge {
     begun: Instant,
 }
 
-/// What [`Gauge::stop`] found.
+/// The result of [`Gauge::stop`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
-    /// User and system, all threads of the process, those that have ended included.
+    /// User and system time of all threads of the process, including those that have ended.
     pub(super) cpu_seconds: f64,
-    /// Voluntary and involuntary, all threads.
+    /// Voluntary and involuntary context switches of all threads.
     pub(super) context_switches: u64,
-    /// The device's own sum of request times, divided by the wall time. Requests of everyone count.
+    /// The device's own sum of request times, divided by the wall time. Requests of all processes count.
     pub(super) in_flight_avg: Option<f64>,
-    /// What the gates look at.
+    /// The counters that the gates check.
     pub(super) witness: Witness,
 }
 
 impl Gauge {
-    /// Starts to count, at the instant that was set for this process where one was. `device` is a block device's
-    /// `stat` file.
+    /// Starts to count, at the instant that was set for this process where one was. `device` is a block
+    /// device's `stat` file.
     ///
     /// # Errors
-    /// getrusage failed, which no kernel is known to do; or the start that this process waited for was called off.
+    /// Fails when getrusage failed, which no kernel is known to do, or when the start that this process
+    /// waited for was called off.
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
         let start = startline::approach()?;
         let readings = Readings::now(device);
@@ -50,7 +52,8 @@ impl Gauge {
         Ok(gauge)
     }
 
-    /// Counts from now on: reading all counters takes long enough to make what begins at a set time late.
+    /// Starts to count anew. Reading all counters takes long enough to delay work that begins
+    /// at a set time.
     ///
     /// # Errors
     /// See [`start`](Self::start).
@@ -64,7 +67,7 @@ impl Gauge {
         self.begun
     }
 
-    /// Ends the span.
+    /// Ends the span, and returns its cost.
     ///
     /// # Errors
     /// See [`start`](Self::start).
@@ -72,7 +75,7 @@ impl Gauge {
         let seconds = self.begun.elapsed().as_secs_f64();
         let usage = Usage::now()?;
         let cpu_seconds = usage.cpu_seconds - self.usage.cpu_seconds;
-        // First those that others' work moves on while the rest is read.
+        // First the counters that others' work advances while the rest is read.
         let mut moved = self.readings.clone();
         moved.read_bytes_again(self.device_stat.as_deref());
         let readings = Readings::now(self.device_stat.as_deref());
@@ -114,7 +117,7 @@ impl Usage {
     }
 }
 
-/// The most memory that was in RAM for this process at one time, by its own page tables.
+/// Returns the most memory that was in RAM for this process at one time, by its own page tables.
 pub(super) fn peak_resident_bytes() -> Option<u64> {
     parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -129,7 +132,7 @@ fn queue_ms(stat: &Path) -> Option<u64> {
     parse_queue_ms(&fs::read_to_string(stat).ok()?)
 }
 
-/// Field 11 of a block device's `stat`: milliseconds, summed over requests.
+/// Returns field 11 of a block device's `stat`: milliseconds, summed over requests.
 fn parse_queue_ms(stat: &str) -> Option<u64> {
     stat.split_whitespace().nth(10)?.parse().ok()
 }

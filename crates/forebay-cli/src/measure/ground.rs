@@ -1,4 +1,4 @@
-//! What an experiment stands on: the file that is read and the device's write cache, each with its gate.
+//! Preconditions of an experiment: the file to be read and the device's write cache, each with its gate.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use super::extents::{self, Extents};
 use super::gates;
 use crate::result::Condition;
 
-/// Looked at before the measuring.
+/// The state recorded before the measurement.
 #[derive(Debug)]
 pub(super) struct Ground {
     extents: Option<io::Result<Extents>>,
@@ -17,12 +17,12 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// What is beneath the first `bytes` bytes of a file that will be read.
+    /// Records the extents beneath the first `bytes` bytes of a file that will be read.
     pub(super) fn of_file(file: &File, bytes: u64, device_stat: Option<&Path>) -> Self {
         Self { extents: Some(Extents::of(file, bytes)), ..Self::of_device(device_stat) }
     }
 
-    /// For an experiment that writes files of its own.
+    /// Records the state for an experiment that writes its own files.
     pub(super) fn of_device(device_stat: Option<&Path>) -> Self {
         Self {
             extents: None,
@@ -31,12 +31,12 @@ impl Ground {
         }
     }
 
-    /// Replaces what is known of the files.
+    /// Replaces the recorded extents of the files.
     pub(super) fn see(&mut self, extents: io::Result<Extents>) {
         self.extents = Some(extents);
     }
 
-    /// The gates, now that it is over.
+    /// Returns the gates, after the measurement has ended.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         let after = self.device_stat.as_deref().and_then(write_cache);
         let mut conditions = vec![gates::write_cache(self.write_cache.as_deref(), after.as_deref())];
@@ -45,7 +45,8 @@ impl Ground {
     }
 }
 
-/// `write back` or `write through`, from beside the device's `stat` file; of a partition: of its disk.
+/// Returns `write back` or `write through`, read beside the device's `stat` file; for a partition,
+/// that of its disk.
 fn write_cache(device_stat: &Path) -> Option<String> {
     let device = fs::canonicalize(device_stat.parent()?).ok()?;
     let files = ["queue/write_cache", "../queue/write_cache"];

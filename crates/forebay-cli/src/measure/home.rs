@@ -1,4 +1,4 @@
-//! The directory of an experiment that writes: it makes files of its own there and touches nothing else.
+//! The directory of an experiment that writes: it creates its own files there and touches nothing else.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,20 +9,20 @@ use crate::cleanup::TempDirectory;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
 
-/// A directory in which files can be made.
+/// A directory in which files can be created.
 #[derive(Debug)]
 pub(super) struct Home {
     /// Absolute, so that a child process finds it.
     pub(super) directory: PathBuf,
-    /// `ext4`, `xfs`, ...
+    /// The file system's type: `ext4`, `xfs`, ...
     pub(super) filesystem: String,
 }
 
 impl Home {
-    /// The directory that was named; `experiment` is the word after `measure`.
+    /// Returns the directory named on the command line; `experiment` is the word after `measure`.
     ///
     /// # Errors
-    /// It is no directory, or one of a file system in memory; a [`Failure`].
+    /// Fails with a [`Failure`] when it is no directory, or one of a file system in memory.
     pub(super) fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
         let Target::Directory(directory) = &context.target else {
             return Err(Failure::Path(format!(
@@ -38,10 +38,10 @@ impl Home {
         Ok(Self { directory, filesystem })
     }
 
-    /// A new directory there.
+    /// Creates a new directory there.
     ///
     /// # Errors
-    /// [`Failure::Path`].
+    /// Fails with [`Failure::Path`].
     pub(super) fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
         let made = context.cleanup.temp_directory(&self.directory, label);
         Ok(made.map_err(|error| {

@@ -1,22 +1,26 @@
 //! One measurement on several hosts at once: agents that serve a directory each, and the controller.
 //!
-//! - **Who owns what.** The controller owns the plan and the clock; an agent owns its directory, and starts a worker, a
-//!   process of its own for each controller ([`worker`]), which owns the temp file and the samples. A worker that loses
-//!   its input ends as if by Ctrl-C, so whoever dies, the file goes.
-//! - **On the wire** ([`frame`], [`message`]): frames of four bytes of length and JSON, of limited size, in limited time.
-//!   First the handshake with version and proof of the shared secret ([`handshake`], [`secret`]), then messages with a
-//!   tag over number and bytes under a key of this session ([`link`]).
-//! - **What an agent can be asked**: to write a file of a size, to run a sample of `scan` or `random` with parameters
-//!   within the limits of the command line, and what its clock says. Nothing names a path.
-//! - **A round** ([`fleet`]): every host makes the sample ready, in a process that then waits ([`super::startline`]); when all
-//!   are ready their clocks are asked ([`clock`]); all are told one instant, each in its own clock; all answer. Those that
-//!   cannot make a sample ready make the round be given up on all hosts.
-//! - **What can go wrong.** A host dies or is cut off: its connection ends, or nothing is heard for the time of
-//!   [`frame::Times`], though both sides say every [`ALIVE_EVERY`] that they are there; then the measurement fails by name,
-//!   and the others see the controller go. A slow host is waited for up to a limit for each step. Another version is
-//!   refused. Clocks are monotonic ones, whose offsets are estimated anew before each start; the start's true spread is
-//!   reported.
-//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and gates.
+//! - **Ownership.** The controller owns the plan and the clock; an agent owns its directory. The agent
+//!   starts a worker, a process of its own for each controller ([`worker`]), which owns the temp file and
+//!   the samples. A worker that loses its input ends as if by Ctrl-C, so the file is removed even when
+//!   another process dies.
+//! - **On the wire** ([`frame`], [`message`]): frames of four bytes of length and JSON, of limited
+//!   size, in limited time. First the handshake with version and proof of the shared secret
+//!   ([`handshake`], [`secret`]), then messages with a tag over number and bytes under a key of this
+//!   session ([`link`]).
+//! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
+//!   parameters within the limits of the command line, and to report its clock. No request names a path.
+//! - **A round** ([`fleet`]): every host makes the sample ready, in a process that then waits
+//!   ([`super::startline`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
+//!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
+//!   make a sample ready, the round is given up on all hosts.
+//! - **Failures.** A host that dies or is cut off ends its connection, or nothing arrives from it for the
+//!   time of [`frame::Times`], although both sides report every [`ALIVE_EVERY`] that they are alive. Then
+//!   the measurement fails and names the host, and the others see the controller go. A slow host is waited
+//!   for up to a limit for each step. Another version is refused. Clocks are monotonic ones, whose offsets
+//!   are estimated anew before each start; the start's true spread is reported.
+//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and
+//!   gates.
 //! - **Ranks** ([`ranks`], [`meet`]): processes that srun or mpirun started are agents of rank 0.
 
 use std::path::{Path, PathBuf};
@@ -57,10 +61,10 @@ use secret::Key;
 /// The name of the hidden subcommand with which an agent starts its worker; its argument is the directory.
 pub(crate) const WORKER_SUBCOMMAND: &str = "__agent-worker";
 
-/// Each side of a connection says at least so often that it is there.
+/// The longest interval at which each side of a connection reports that it is alive.
 const ALIVE_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// More hosts would be a typing error, and each has a thread.
+/// The most hosts. More would be a typing error, and each has a thread.
 const HOSTS_MAX: usize = 1024;
 
 /// Where an experiment runs, when it is not here alone.
@@ -83,7 +87,7 @@ pub(crate) struct HostsArgs {
     alone: bool,
 }
 
-/// What this process is in a measurement on several hosts.
+/// The part of this process in a measurement on several hosts.
 #[derive(Debug)]
 enum Part {
     /// The controller of these agents.
@@ -92,7 +96,7 @@ enum Part {
     Rank(Rank),
 }
 
-/// Measures one experiment on a fleet, with the options that were given.
+/// A function that measures one experiment on a fleet, with the given options.
 type Experimenter = fn(&mut Fleet, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
 
 /// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
@@ -109,22 +113,23 @@ pub(crate) struct Task<'a> {
     matches: &'a ArgMatches,
 }
 
-/// What the command line says beside the experiment's own options.
+/// The values of the command line beside the experiment's own options.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) path: &'a Path,
     pub(crate) quick: bool,
     pub(crate) seed: u64,
     pub(crate) progress: Progress,
-    /// A permission to replace contents was given.
+    /// Whether a permission to replace contents was given.
     pub(crate) destructive: bool,
 }
 
 impl HostsArgs {
-    /// What this process is; `None` when it measures alone.
+    /// Returns the part of this process; `None` when it measures alone.
     ///
     /// # Errors
-    /// [`Failure::Usage`] and [`Failure::Path`]: no hosts, no secret, a launcher's variables that make no sense.
+    /// Fails with [`Failure::Usage`] or [`Failure::Path`]: no hosts, no secret, a launcher's variables that
+    /// make no sense.
     fn part(&self) -> Result<Option<Part>, Failure> {
         let hosts = match &self.hosts_file {
             Some(path) => {
@@ -157,10 +162,10 @@ impl HostsArgs {
 }
 
 impl<'a> Task<'a> {
-    /// What is to be done by this process; `None` when it measures alone.
+    /// Returns the task of this process; `None` when it measures alone.
     ///
     /// # Errors
-    /// A [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
+    /// Fails with a [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
     pub(crate) fn of(kind: &Kind, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
         let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name) else {
             return Ok(None);
@@ -169,10 +174,11 @@ impl<'a> Task<'a> {
         Ok(part.map(|part| Self { part, experimenter: *experimenter, matches }))
     }
 
-    /// Does it. `None`: this was a rank that served, and rank 0 has the results.
+    /// Carries out the task. `None` means that this was a rank that served, and rank 0 has the results.
     ///
     /// # Errors
-    /// A host cannot be reached, was lost, or cannot measure; nothing is left behind then either.
+    /// Fails when a host cannot be reached, was lost, or cannot measure; nothing is left
+    /// behind then either.
     pub(crate) fn run(
         &self,
         setup: &Setup<'_>,

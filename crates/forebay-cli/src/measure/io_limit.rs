@@ -1,4 +1,5 @@
-//! A control group's limit on the I/O of this process: what a sweep comes up to may be this, and not the device.
+//! A control group's limit on the I/O of this process. The maximum of a sweep may be this limit, and
+//! not the device's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,13 @@ use crate::result::Experiment;
 pub(super) struct IoLimit {
     reads_per_s: Option<u64>,
     bytes_per_s: Option<u64>,
-    /// The file that sets the last of them.
+    /// The file that sets the last of the limits.
     by: String,
 }
 
 impl IoLimit {
-    /// Of the device that `stat` counts, and of those below it. `None`: nothing limits its reads.
+    /// Returns the limits of the device that `stat` counts, and of those below it. `None` when nothing
+    /// limits its reads.
     pub(super) fn of_device(stat: Option<&Path>) -> Option<Self> {
         let mut devices = Vec::new();
         numbers(&fs::canonicalize(stat?.parent()?).ok()?, &mut devices);
@@ -45,7 +47,7 @@ impl IoLimit {
         (!found.by.is_empty()).then_some(found)
     }
 
-    /// The experiment with the limit among its parameters.
+    /// Returns the experiment with the limit among its parameters.
     pub(super) fn note(limit: Option<&Self>, mut experiment: Experiment) -> Experiment {
         let Some(limit) = limit else { return experiment };
         for (name, value) in [(IO_LIMIT_READS, limit.reads_per_s), (IO_LIMIT_BYTES, limit.bytes_per_s)] {
@@ -57,7 +59,8 @@ impl IoLimit {
     }
 }
 
-/// `8:0` of a device at its place in sysfs, of its disk where it is a partition, and of all devices below it.
+/// Adds the numbers, such as `8:0`, of a device at its place in sysfs, of its disk where it is a partition,
+/// and of all devices below it.
 fn numbers(device: &Path, found: &mut Vec<String>) {
     let mut add = |place: &Path| {
         let number = fs::read_to_string(place.join("dev")).ok().map(|text| text.trim().to_owned());

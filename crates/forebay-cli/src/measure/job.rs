@@ -1,4 +1,4 @@
-//! What one sample is asked to do and what it answers: the two JSON texts between the program and the fresh child
+//! The work of one sample and its result: the two JSON texts between the program and the fresh child
 //! process in which every sample runs.
 
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use super::latency::Latency;
 use super::pattern::Pattern;
 use super::turns::{Evidence, Way};
 
-/// The hidden subcommand's argument.
+/// The argument of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// The experiment, whose [`Kind`](super::kind::Kind) knows how a sample is made; empty for a child that only
+    /// The experiment, whose [`Kind`](super::kind::Kind) can make a sample; empty for a child that only
     /// shows that it can be run.
     pub(super) experiment: String,
     pub(super) path: PathBuf,
@@ -22,20 +22,20 @@ pub(super) struct Job {
     pub(super) pattern_seed: Option<u64>,
     /// The block device's `stat` file.
     pub(super) device_stat: Option<PathBuf>,
-    /// For rows that send commands: the namespace's character device.
+    /// The namespace's character device, for rows that send commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) namespace: Option<PathBuf>,
-    /// How long the sample should take at most; one that takes a minute more hangs.
+    /// The most seconds that the sample should take; a child that takes a minute more hangs.
     pub(super) seconds_max: f64,
-    /// What is to be done, as the experiment puts it.
+    /// The work to be done, in the experiment's own format.
     pub(super) work: serde_json::Value,
 }
 
 impl Job {
-    /// A sample of `experiment` with the file or directory at `path`, for `seconds_max` at most.
+    /// Returns a sample of `experiment` with the file or directory at `path`, for `seconds_max` at most.
     ///
     /// # Errors
-    /// `work` has no JSON.
+    /// Fails when `work` has no JSON.
     pub(super) fn new(
         experiment: &str,
         path: impl Into<PathBuf>,
@@ -53,10 +53,10 @@ impl Job {
         })
     }
 
-    /// What the experiment put there.
+    /// Returns the work of the experiment.
     ///
     /// # Errors
-    /// It was another experiment.
+    /// Fails when it belongs to another experiment.
     pub(super) fn work<Work: DeserializeOwned>(&self) -> anyhow::Result<Work> {
         Ok(Work::deserialize(&self.work)?)
     }
@@ -70,9 +70,9 @@ impl Job {
 #[serde(deny_unknown_fields)]
 pub(super) struct ScanWork {
     pub(super) row: ScanRow,
-    /// Bytes from the beginning of the file.
+    /// Bytes to read from the beginning of the file.
     pub(super) bytes: u64,
-    /// The sample ends here even when the file does not.
+    /// The time after which the sample ends even when the file does not.
     pub(super) seconds_max: f64,
     /// Requests in flight of `direct-large`, where that is not its usual number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,17 +85,18 @@ pub(super) struct RandomWork {
     pub(super) row: RandomRow,
     /// The first byte that may be read; a multiple of the block.
     pub(super) span_start: u64,
-    /// How many bytes from there may be read; at least one block.
+    /// The number of bytes from there that may be read; at least one block.
     pub(super) span_bytes: u64,
     pub(super) block_bytes: u64,
-    /// Reads in flight, all threads together.
+    /// Reads in flight of all threads together.
     pub(super) depth: usize,
     /// Shards, or worker threads of the Tokio runtime. Rows that wait in `pread` have one thread for each read in flight.
     pub(super) threads: usize,
     pub(super) seconds: f64,
-    /// Of the offsets; another one for every sample.
+    /// The seed of the offsets; each sample has another one.
     pub(super) seed: u64,
-    /// Read in order before the measuring, so that a cache is as full as it would be after a long run.
+    /// Bytes read in order before the measurement, so that a cache is as full as it would be
+    /// after a long run.
     pub(super) warm_bytes: u64,
 }
 
@@ -162,7 +163,7 @@ impl ScanRow {
         }
     }
 
-    /// Whether the page cache can have a part in the figure.
+    /// Returns whether the page cache can have a part in the figure.
     pub(super) const fn uses_page_cache(self) -> bool {
         matches!(self, Self::Buffered | Self::Mmap | Self::Uncached)
     }
@@ -259,21 +260,21 @@ impl Way for RandomRow {
     }
 }
 
-/// What a row's code gives back.
+/// The result of a row's code.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) cost: Cost,
     pub(super) bytes: u64,
     pub(super) operations: u64,
-    /// Random rows only.
+    /// Latencies; only of random rows.
     pub(super) latency: Option<Latency>,
-    /// The most buffer memory that was held at once, where the row knows it.
+    /// The most buffer memory held at once, where the row records it.
     pub(super) buffers_peak_bytes: Option<u64>,
-    /// Depends on every page that was looked at.
+    /// A value that depends on every page checked.
     pub(super) folded: u64,
 }
 
-/// What the child prints.
+/// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) seconds: f64,

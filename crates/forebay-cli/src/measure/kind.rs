@@ -1,5 +1,6 @@
-//! The registry of experiments. All that the program must know of one stands in its [`Kind`], which its module
-//! calls `KIND`; [`ALL`] names them, and nothing else does. A new experiment is a module and a line there.
+//! The registry of experiments. A [`Kind`], which the experiment's module calls `KIND`, has all that
+//! the program needs about one. [`ALL`] names them, and nothing else does. A new experiment is a module
+//! and a line there.
 
 use clap::{ArgMatches, Command};
 
@@ -27,42 +28,42 @@ pub(crate) static ALL: &[&Kind] = &[
     &super::files::KIND,
 ];
 
-/// One experiment.
+/// One experiment's description for the program.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// Its name on the command line and in the JSON.
+    /// The name on the command line and in the JSON.
     pub(crate) name: &'static str,
-    /// What it does: one sentence without its end, for the help, the progress and the page.
+    /// The experiment's purpose: one sentence without its end, for the help, the progress and the page.
     pub(crate) about: &'static str,
-    /// How long it may take in `report --quick`, all its files included; a test limits the sum.
+    /// The most seconds in `report --quick`, all files included; a test limits the sum.
     pub(crate) quick_seconds: u64,
-    /// How long it takes about in a report without `--quick`: only the time left is told by it.
+    /// The approximate seconds in a report without `--quick`. They serve only to show the time left.
     pub(crate) full_seconds: u64,
-    /// It makes files of its own and cannot do with one that exists.
+    /// Whether it creates its own files and cannot use an existing one.
     pub(crate) needs_directory: bool,
-    /// Adds its options to its command.
+    /// Adds the experiment's options to its command.
     pub(crate) options: fn(Command) -> Command,
-    /// Measures with the options that were given.
+    /// Measures with the given options.
     pub(crate) measure: Measure,
-    /// Measures what the report shows, within the budget of the context.
+    /// Measures the part that the report shows, within the budget of the context.
     pub(crate) report: fn(&mut Context) -> anyhow::Result<Vec<Experiment>>,
-    /// One sample, in the child process; returns the answer's text.
+    /// Runs one sample, in the child process; returns the text of its result.
     pub(super) sample: fn(&Job) -> anyhow::Result<String>,
-    /// What its tables show, in this order, where a row has it.
+    /// The columns of its tables, in this order, where a row has them.
     pub(crate) columns: &'static [Column],
-    /// The metric that rows are compared by, whose spread a table tells.
+    /// The metric by which rows are compared; a table shows its spread.
     pub(crate) compared: &'static str,
     /// The metrics that have a chart.
     pub(crate) charts: &'static [&'static str],
-    /// What differs between experiments that belong together.
+    /// The parameter that differs between experiments that belong together.
     pub(crate) axis: Axis,
-    /// What an experiment is called in headings.
+    /// Returns an experiment's title for headings.
     pub(crate) title: fn(&Experiment) -> String,
-    /// What several that belong together are called; it is given the first.
+    /// Returns the title of several experiments that belong together, from the first of them.
     pub(crate) heading: fn(&Experiment) -> String,
-    /// Whether two belong into one table, and into charts over the axis.
+    /// Returns whether two experiments belong in one table, and in charts over the axis.
     pub(crate) together: fn(&Experiment, &Experiment) -> bool,
-    /// Sentences computed from all experiments of this kind, the most important first.
+    /// Returns sentences computed from all experiments of this kind, the most important first.
     pub(crate) verdicts: fn(&[&Experiment]) -> Vec<String>,
 }
 
@@ -72,31 +73,33 @@ type Measure = fn(&ArgMatches, &mut Context) -> anyhow::Result<Vec<Experiment>>;
 /// A parameter over which experiments are swept.
 #[derive(Debug)]
 pub(crate) struct Axis {
-    /// Its name in [`Experiment::parameters`], a number; it is a table's column, too.
+    /// The name in [`Experiment::parameters`], a number; it is also a table's column.
     pub(crate) parameter: &'static str,
-    /// What a chart writes below it.
+    /// The label that a chart writes below the axis.
     pub(crate) label: &'static str,
 }
 
-/// What the experiments of `report --quick` may take together; its three minutes have the doctor and the page, too.
+/// The most seconds that the experiments of `report --quick` take together. Its three minutes also include
+/// the doctor and the page.
 #[cfg(test)]
 const QUICK_SECONDS: u64 = 165;
 
-/// The experiment called `name`.
+/// Returns the experiment called `name`.
 pub(crate) fn find(name: &str) -> Option<&'static Kind> {
     ALL.iter().copied().find(|kind| kind.name == name)
 }
 
-/// How `experiment` is shown: `forebay wait` and other programs have experiments of their own in the same schema.
+/// Returns how `experiment` is shown. `forebay wait` and other programs have experiments of their own in
+/// the same schema.
 pub(crate) fn of(experiment: &Experiment) -> &'static Kind {
     let other = if experiment.name == waited::NAME { &waits::KIND } else { &OTHER };
     find(&experiment.name).unwrap_or(other)
 }
 
-/// Reads the name of an experiment.
+/// Parses the name of an experiment.
 ///
 /// # Errors
-/// A sentence that names those that exist.
+/// Fails with a sentence that lists the existing names.
 pub(crate) fn parse_name(text: &str) -> Result<&'static Kind, String> {
     find(text).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|kind| kind.name).collect();
@@ -104,15 +107,15 @@ pub(crate) fn parse_name(text: &str) -> Result<&'static Kind, String> {
     })
 }
 
-/// The options of an experiment out of its command's matches.
+/// Returns the options of an experiment from its command's matches.
 ///
 /// # Errors
-/// They are not all there, which the command line has made sure of.
+/// Fails when some are missing, which the command line has ruled out.
 pub(super) fn parsed<Options: clap::Args>(matches: &ArgMatches) -> anyhow::Result<Options> {
     Ok(Options::from_arg_matches(matches)?)
 }
 
-/// What another command measured, and only this program's tables and pages show.
+/// Returns the kind of a measurement of another command, which only this program's tables and pages show.
 pub(crate) const fn only_shown(
     name: &'static str,
     columns: &'static [Column],
@@ -124,7 +127,7 @@ pub(crate) const fn only_shown(
     Kind { name, columns, compared, charts, title, heading: title, verdicts, ..OTHER_KIND }
 }
 
-/// An experiment of another program: only shown.
+/// The kind of an experiment of another program, which is only shown.
 static OTHER: Kind = OTHER_KIND;
 
 const OTHER_KIND: Kind = Kind {
@@ -147,7 +150,7 @@ const OTHER_KIND: Kind = Kind {
     verdicts: |_| Vec::new(),
 };
 
-/// Reads in flight.
+/// The axis of reads in flight.
 pub(super) const DEPTH: Axis = Axis { parameter: "depth", label: "reads in flight" };
 
 #[cfg(test)]

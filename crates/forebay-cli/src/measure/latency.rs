@@ -1,4 +1,4 @@
-//! A histogram of the times that callers waited.
+//! A histogram of the times for which callers waited.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
-/// Two significant digits keep a percentile within 1 % and one histogram within a few kilobytes, so that the
-/// threads' histograms do not show in the memory that is measured.
+/// The significant digits. Two keep a percentile within 1 % and one histogram within a few kilobytes, so
+/// that the threads' histograms do not show in the measured memory.
 const DIGITS: u8 = 2;
 
 /// Times of operations in nanoseconds, up to a minute.
@@ -21,8 +21,10 @@ pub(super) struct Latency {
 }
 
 impl Latency {
+    /// Returns an empty histogram.
+    ///
     /// # Errors
-    /// Memory for the counters is missing.
+    /// Fails when memory for the counters is missing.
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self { nanoseconds: Histogram::new_with_bounds(1, 60_000_000_000, DIGITS)? })
     }
@@ -31,6 +33,8 @@ impl Latency {
         self.nanoseconds.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
     }
 
+    /// Adds the times of another histogram.
+    ///
     /// # Errors
     /// Never for histograms of this type; the library's signature has one.
     pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
@@ -41,20 +45,20 @@ impl Latency {
         self.nanoseconds.len()
     }
 
-    /// `None` when nothing was recorded.
+    /// Returns the mean; `None` when nothing was recorded.
     pub(super) fn mean_us(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.nanoseconds.mean() / 1000.0)
     }
 
-    /// `None` when nothing was recorded.
+    /// Returns a quantile; `None` when nothing was recorded.
     pub(super) fn quantile_us(&self, quantile: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.nanoseconds.value_at_quantile(quantile) as f64 / 1000.0)
     }
 
-    /// The histogram as HdrHistogram V2, compressed, in base64: what its log files hold.
+    /// Returns the histogram as HdrHistogram V2, compressed, in base64: the format of its log files.
     ///
     /// # Errors
-    /// Memory for the text is missing.
+    /// Fails when memory for the text is missing.
     pub(super) fn to_text(&self) -> anyhow::Result<String> {
         let mut bytes = Vec::new();
         let written = V2DeflateSerializer::new().serialize(&self.nanoseconds, &mut bytes);
@@ -75,7 +79,7 @@ impl TryFrom<String> for Latency {
 }
 
 impl From<Latency> for String {
-    /// A histogram that cannot be written is an empty text, which cannot be read.
+    /// Converts to text. A histogram that cannot be written becomes an empty text, which cannot be read.
     fn from(latency: Latency) -> Self {
         latency.to_text().unwrap_or_default()
     }
@@ -110,7 +114,7 @@ mod tests {
             latency.record(Duration::from_micros(microseconds * microseconds));
         }
         let text = latency.to_text().expect("memory");
-        // The beginning by which other tools know the format.
+        // The prefix by which other tools recognise the format.
         assert!(text.starts_with("HISTFAAA"), "{text}");
         assert_eq!(Latency::try_from(text.clone()).expect("its own text"), latency);
         for wrong in ["", "x", "HISTFAAA", &text[..text.len() / 2 / 4 * 4]] {

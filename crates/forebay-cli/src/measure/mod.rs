@@ -1,15 +1,17 @@
-//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal` and
-//! `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random, `patterns` small pieces
-//! as they come and gathered before, `sustain` keeps one load up, `fairness` reads beside hogs, `amplification` reads small
-//! pieces, `files` handles many small files.
+//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
+//! and `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
+//! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
+//! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
 //!
-//! The first two make (or only read) one file ([`subject`]), find out how a sample can begin cold and with little memory
-//! ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process ([`sampler`], [`child`]), the
-//! rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] hold the ways of reading themselves.
-//! The first two can run on several hosts at once ([`hosts`]), whose samples begin together ([`startline`]).
-//! [`calibrate`] is no experiment: it writes down what a device does.
-//! Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups ([`walk`]) a file with
-//! an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`] read one file with many readers ([`reads`]); the last four have a directory ([`home`]) with a file, or with many ([`planted`]).
+//! The first two create (or only read) one file ([`subject`]), find out how a sample can begin cold and
+//! with little memory ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process
+//! ([`sampler`], [`child`]), the rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] contain
+//! the ways of reading themselves. The first two can run on several hosts at once ([`hosts`]), whose
+//! samples begin together ([`startline`]). [`calibrate`] is no experiment: it records a device's figures in
+//! a file. Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups
+//! ([`walk`]) a file with an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`]
+//! read one file with many readers ([`reads`]); the last four have a directory ([`home`]) with a file, or
+//! with many ([`planted`]).
 
 pub(crate) mod hosts;
 pub(crate) mod kind;
@@ -64,11 +66,12 @@ pub(crate) mod writes;
 /// goes to [`run_child`].
 pub(crate) const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample and returns the line to print on standard output; with `start_line` it begins when it is told to.
+/// Runs one sample and returns the line to print on standard output. With `start_line` it begins at the
+/// instant that it reads on standard input.
 ///
 /// # Errors
-/// The text is not one that this program wrote, or the sample failed; the message goes to standard error and the exit
-/// code is not zero.
+/// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
+/// standard error and the exit code is not zero.
 pub(crate) fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
     child::run(job, start_line)
 }

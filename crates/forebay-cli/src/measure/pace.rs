@@ -1,4 +1,4 @@
-//! What all rows share: when a scan ends, and which offsets a random reader visits.
+//! Rules common to all rows: when a scan ends, and which offsets a random reader visits.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use super::gauge::Gauge;
 use super::job::{Job, RandomWork, Reading, ScanWork};
 use super::pattern::{Checker, PAGE_BYTES, SplitMix};
 
-/// The clock is read once for so many bytes: small enough for a tenth of a second on a slow disk, large enough not
-/// to count beside 4 KiB reads.
+/// Bytes for which the clock is read once: few enough to take a tenth of a second on a slow disk, and
+/// enough that the clock costs little beside 4 KiB reads.
 const CLOCK_BYTES: u64 = 128 * 1024;
 
-/// Counts and looks at what a scan delivers, and tells when its time is over.
+/// Counts and checks the bytes that a scan delivers, and reports when its time has ended.
 #[derive(Debug)]
 pub(super) struct Pace {
     checker: Checker,
@@ -35,10 +35,10 @@ impl Pace {
         }
     }
 
-    /// Takes the next bytes of the file; `false` when the time is over.
+    /// Takes the next bytes of the file; returns `false` when the time has ended.
     ///
     /// # Errors
-    /// The bytes are not what was written there.
+    /// Fails when the bytes are not those written there.
     pub(super) fn take(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
         self.checker.look(self.bytes, bytes)?;
         Ok(self.advance(bytes.len() as u64))
@@ -57,10 +57,11 @@ impl Pace {
         self.bytes
     }
 
-    /// Ends the scan.
+    /// Ends the scan, and returns its figures.
     ///
     /// # Errors
-    /// The row stopped before the end and before its time was over, or the gauge could not be read.
+    /// Fails when the row stopped before the end of the file and before its time had passed, or the gauge
+    /// could not be read.
     pub(super) fn finish(self, gauge: Gauge, buffers_peak_bytes: Option<u64>) -> anyhow::Result<Reading> {
         let cost = gauge.stop()?;
         anyhow::ensure!(
@@ -101,12 +102,12 @@ pub(super) struct Offsets {
 }
 
 impl Offsets {
-    /// Each `lane` of a sample has offsets of its own.
+    /// Returns the offsets of a `lane`. Each lane of a sample has its own.
     pub(super) fn new(work: &RandomWork, lane: usize) -> Self {
         Self::over(work.seed, lane, work.span_start, work.blocks(), work.block_bytes)
     }
 
-    /// Those of a lane over `blocks` blocks that begin at `start`.
+    /// Returns the offsets of a lane over `blocks` blocks that begin at `start`.
     pub(super) fn over(seed: u64, lane: usize, start: u64, blocks: u64, block_bytes: u64) -> Self {
         let mut seeds = SplitMix::new(seed ^ (lane as u64).rotate_left(32));
         Self { random: SplitMix::new(seeds.next_u64()), start, blocks: blocks.max(1), block_bytes }

@@ -1,6 +1,7 @@
 //! Test data that do not compress and that a reader can check.
 
-/// The grain of the pattern in bytes: every page is generated on its own, so a reader can check any page it meets.
+/// The grain of the pattern in bytes. Every page is generated on its own, so a reader can check
+/// any single page.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,7 +21,7 @@ impl Pattern {
         self.seed
     }
 
-    /// Fills `memory` with what stands at `offset` of the file; both are multiples of [`PAGE_BYTES`].
+    /// Fills `memory` with the data of the file at `offset`; both are multiples of [`PAGE_BYTES`].
     pub(super) fn fill(self, offset: u64, memory: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(PAGE_BYTES as u64) && memory.len().is_multiple_of(PAGE_BYTES));
         for (page, bytes) in (offset / PAGE_BYTES as u64..).zip(memory.chunks_exact_mut(PAGE_BYTES)) {
@@ -31,7 +32,7 @@ impl Pattern {
         }
     }
 
-    /// The first eight bytes of page number `page`.
+    /// Returns the first eight bytes of page number `page`.
     pub(super) fn first_word(self, page: u64) -> u64 {
         SplitMix::new(self.page_state(page)).next_u64()
     }
@@ -42,8 +43,9 @@ impl Pattern {
     }
 }
 
-/// What every row does with the bytes it was given: looks at the first word of each page, and compares it
-/// where the expected value is known. So no row can win by not delivering, and none pays more than the others.
+/// The check that every row makes of its bytes: it inspects the first word of each page, and
+/// compares it where the expected value is known. So no row can win by not delivering, and none pays
+/// more than the others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checker {
     pattern: Option<Pattern>,
@@ -51,15 +53,15 @@ pub(super) struct Checker {
 }
 
 impl Checker {
-    /// `pattern` is `None` for a file that this program did not write.
+    /// Returns a checker. `pattern` is `None` for a file that this program did not write.
     pub(super) const fn new(pattern: Option<Pattern>) -> Self {
         Self { pattern, folded: 0 }
     }
 
-    /// Looks at `bytes`, which stand at `offset` (any offset, any length).
+    /// Checks `bytes`, which are those at `offset` (any offset, any length).
     ///
     /// # Errors
-    /// The offset of the first page whose beginning is not what was written there.
+    /// Fails with the offset of the first page whose first word is not the one written there.
     pub(super) fn look(&mut self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
         let page_bytes = PAGE_BYTES as u64;
         let first_page = offset.div_ceil(page_bytes);
@@ -75,7 +77,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Looks at the first word of page number `page`.
+    /// Checks the first word of page number `page`.
     ///
     /// # Errors
     /// See [`look`](Self::look).
@@ -92,7 +94,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A value that depends on every word seen, so that the compiler cannot drop the looking.
+    /// Returns a value that depends on every word seen, so that the compiler cannot drop the check.
     pub(super) const fn folded(&self) -> u64 {
         self.folded
     }
@@ -117,7 +119,8 @@ impl SplitMix {
         word ^ (word >> 31)
     }
 
-    /// A number below `bound`, which is not zero. The bias of the multiplication is below `bound` / 2^64.
+    /// Returns a number below `bound`, which is not zero. The bias of the multiplication is below
+    /// `bound` / 2^64.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -154,7 +157,8 @@ mod tests {
         for byte in &memory {
             counts[usize::from(*byte)] += 1;
         }
-        // 4,096 expected, standard deviation 64: six of them would be one run in hundreds of millions.
+        // 4,096 expected, standard deviation 64: a deviation of six of them would occur in one run of
+        // hundreds of millions.
         assert!(counts.iter().all(|count| (3_700..4_500).contains(count)), "{counts:?}");
     }
 

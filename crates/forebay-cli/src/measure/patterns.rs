@@ -1,8 +1,8 @@
-//! `measure patterns`: small writes at random places, and the strided records of several participants, until all of it is
-//! durable: as the program makes them, and gathered before.
+//! `measure patterns`: small writes at random places, and the strided records of several participants,
+//! until all of them are durable. They are written as the program makes them, and after gathering.
 //!
-//! [`cells`] makes the file, runs every row in a fresh process ([`mod@run`]) and builds the tables; [`blocking`] and
-//! [`engine`] are the rows.
+//! [`cells`] creates the file, runs every row in a fresh process ([`mod@run`]) and builds the tables;
+//! [`blocking`] and [`engine`] are the rows.
 
 use clap::Args;
 
@@ -24,7 +24,7 @@ mod run;
 use cells::{Plan, Setting, measure};
 use job::{Pattern, PatternRow};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "patterns",
     about: "Write small pieces at random and strided records, as they come and gathered in memory",
@@ -69,7 +69,7 @@ const COLUMNS: &[Column] = &[
 
 const BYTES: u64 = 1 << 30;
 const BYTES_QUICK: u64 = 64 << 20;
-/// What the memory for the whole range is divided by.
+/// The divisors of the memory for the whole range.
 const PARTS: [u32; 5] = [1, 2, 4, 8, 16];
 const PARTICIPANTS: [u32; 3] = [1, 2, 8];
 
@@ -102,7 +102,7 @@ pub(crate) struct PatternsOptions {
 }
 
 impl PatternsOptions {
-    /// What the report measures: a quick one has no time for repeats.
+    /// Returns the options for the report; a quick one has no time for repeats.
     fn for_report(is_quick: bool) -> Self {
         Self { repeats: is_quick.then_some(1), ..Self::default() }
     }
@@ -124,10 +124,11 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes with every row in turn; one experiment for each size of memory, or number of participants.
+/// Writes with every row in turn. Returns one experiment for each size of memory, or number
+/// of participants.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(crate) fn run(options: &PatternsOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let quick = context.quick;
     let bytes = options.size.unwrap_or(if quick { BYTES_QUICK } else { BYTES });

@@ -1,4 +1,4 @@
-//! How large the file and the memory are, how often and how long is read.
+//! The sizes of the file and the memory, and the number and length of samples.
 
 use std::fs;
 use std::path::Path;
@@ -9,26 +9,26 @@ use super::units::show_bytes;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
 
-/// Less leaves no room for a process and its buffers.
+/// The least memory of a sample. Less leaves no room for a process and its buffers.
 pub(super) const MEMORY_MIN_BYTES: u64 = 32 << 20;
 
 const MIB: u64 = 1 << 20;
-/// More than any file has, and little enough to be rounded up.
+/// The most bytes of a file: more than any file has, and few enough to be rounded up.
 const FILE_BYTES_MAX: u64 = 1 << 62;
 
 /// Sizes of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// What a sample may use, page cache included.
+    /// The memory that a sample may use, page cache included.
     pub(super) memory_bytes: u64,
-    /// What a file of our own has.
+    /// The size of a file that this program creates.
     pub(super) file_bytes: u64,
-    /// What is used of an existing file; `None`: all of it.
+    /// The most bytes used of an existing file; `None` means all of it.
     pub(super) limit_bytes: Option<u64>,
 }
 
 impl Sizes {
-    /// From what the user said (`memory`, `size`) and what the machine has.
+    /// Chooses sizes from the user's options (`memory`, `size`) and the machine's resources.
     ///
     /// # Errors
     /// [`Failure::Unsuitable`] when the file would not be larger than the memory.
@@ -40,7 +40,7 @@ impl Sizes {
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),
         };
         let known = match &existing {
-            // Whatever the limit, an existing file has no more than it has.
+            // An existing file has no more than its length, whatever the limit.
             Some((_, length)) => Some((*length).min(size.unwrap_or(u64::MAX))),
             None => size,
         };
@@ -99,12 +99,12 @@ fn length_of(path: &Path) -> Result<u64, Failure> {
     file.seek(std::io::SeekFrom::End(0)).map_err(|error| Failure::missing(path, &error))
 }
 
-/// What a sample may use on this machine: half of what can be had without swapping.
+/// Returns the memory that a sample may use on this machine: half of the memory available without swapping.
 pub(super) fn affordable_bytes() -> u64 {
     available_bytes().map_or(u64::MAX, |bytes| (bytes / 2).max(MEMORY_MIN_BYTES))
 }
 
-/// What can be had without swapping, or less where a cgroup limits this process.
+/// Returns the memory available without swapping, or less where a cgroup limits this process.
 fn available_bytes() -> Option<u64> {
     let machine = parse_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     Some(current_limit_bytes().map_or(machine, |limit| limit.min(machine)))
@@ -115,24 +115,26 @@ fn parse_available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What a sample takes beside its reading: process, engine, cgroup, eviction.
+/// The time that a sample takes beside its reading: process, engine, cgroup, eviction.
 const OVERHEAD: Duration = Duration::from_millis(150);
 
-/// Seconds for each of `samples` so that one repeat fits into what is left of the budget.
+/// Returns the seconds for each of `samples` so that one repeat fits into the rest of the budget.
 pub(super) fn fit_seconds(wanted: f64, samples: usize, remaining: Option<Duration>) -> f64 {
     let Some(remaining) = remaining else { return wanted };
     let each = remaining.as_secs_f64() / samples.max(1) as f64 - OVERHEAD.as_secs_f64();
-    // Below a tenth of a second a sample says little; then the budget is exceeded rather than the figure spoiled.
+    // A sample below a tenth of a second has little value. The budget is then exceeded rather than the
+    // figure spoiled.
     wanted.min(each.max(0.1))
 }
 
-/// Whether another repeat can be begun: `spent` on the `done` repeats so far tells how long it will take.
+/// Returns whether another repeat can begin. Its time is estimated from the time `spent` on the `done`
+/// repeats so far.
 pub(super) fn another_repeat(done: usize, spent: Duration, remaining: Option<Duration>) -> bool {
     done == 0 || remaining.is_none_or(|remaining| spent / done as u32 <= remaining)
 }
 
-/// The order in which repeat number `repeat` runs `count` rows: each repeat begins one row later, so that no row
-/// is always the first one.
+/// Returns the order in which repeat number `repeat` runs `count` rows. Each repeat begins one row later,
+/// so that no row is always the first one.
 pub(super) fn interleaved(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |position| (position + repeat) % count)
 }
@@ -170,7 +172,8 @@ mod tests {
         assert_eq!(sizes.file_bytes, (sizes.memory_bytes * 4).next_multiple_of(MIB));
     }
 
-    /// Three times a memory of 7 EiB did not fit into a number, and rounding it up ended the program.
+    /// Regression: three times a memory of 7 EiB did not fit into a number, and rounding it up
+    /// ended the program.
     #[test]
     fn a_memory_beyond_every_machine_is_no_overflow() {
         let context = context(directory(), false);

@@ -1,4 +1,4 @@
-//! Many files of an experiment's own, of one length and with contents that a reader can check.
+//! Many files created by an experiment, of one length and with contents that a reader can check.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,21 +24,21 @@ use crate::progress::{Step, Unit};
 
 const WRITE_BYTES: u64 = 1 << 20;
 const WRITERS: usize = 4;
-/// The files are cold when at most this share of them is in memory.
+/// The largest share of the files in memory at which they count as cold.
 const COLD_SHARE: f64 = 0.01;
 
 /// Files of equal length with known contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Planted {
     pub(super) files: u32,
-    /// Of each; whole pages.
+    /// Bytes of each file; whole pages.
     pub(super) file_bytes: u64,
-    /// Of the contents.
+    /// The seed of the contents.
     pub(super) seed: u64,
 }
 
 impl Planted {
-    /// File number `file` in `directory`.
+    /// Returns the path of file number `file` in `directory`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
         directory.join(format!("{file:05}"))
     }
@@ -48,22 +48,22 @@ impl Planted {
     }
 }
 
-/// Files of the experiment's own; they go with this value.
+/// Files created by the experiment; they are removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) directory: TempDirectory,
     pub(super) planted: Planted,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
-    /// What they stand on; the first of them stands for all.
+    /// The preconditions of the files; the first file stands for all.
     pub(super) ground: Ground,
 }
 
 impl Files {
-    /// Writes them through, past the page cache.
+    /// Creates the files with writes past the page cache.
     ///
     /// # Errors
-    /// No space, no direct I/O: each a [`Failure`].
+    /// Fails with a [`Failure`] each: no space, no direct I/O.
     pub(super) fn make(home: &Home, planted: Planted, context: &Context) -> anyhow::Result<Self> {
         let bytes = u64::from(planted.files) * planted.file_bytes;
         check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
@@ -78,10 +78,11 @@ impl Files {
         Ok(Self { directory, planted, device_stat, ground })
     }
 
-    /// Evicts all of them from the page cache. Whether they are gone, as far as the kernel tells.
+    /// Evicts all files from the page cache. Returns whether they are gone, as far as the
+    /// kernel reports it.
     ///
     /// # Errors
-    /// A file cannot be opened any more.
+    /// Fails when a file can no longer be opened.
     pub(super) fn evict(&self) -> anyhow::Result<bool> {
         let mut resident = 0;
         for file in 0..self.planted.files {
@@ -133,7 +134,7 @@ fn writer(directory: &Path, planted: Planted, next: &AtomicU32, step: &Step) -> 
         }
         let made = one(&Planted::path(directory, number), planted, number, &mut buffer);
         if made.is_err() {
-            // The others end, too.
+            // The other threads end, too.
             next.store(planted.files, Ordering::Relaxed);
             return made;
         }

@@ -1,4 +1,4 @@
-//! `measure random`: blocks read at random, within what memory could hold and over the whole file.
+//! `measure random`: blocks read at random, within a span that memory could hold and over the whole file.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 const SWEEP: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "random",
     about: "Read blocks at random places, in several ways",
@@ -100,7 +100,7 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &RandomRow::ALL)
 }
 
-/// What the rows of one table share.
+/// The parameters common to the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Setting {
     span: Span,
@@ -113,10 +113,11 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Reads at random with every row in turn; one experiment for each span and depth.
+/// Reads at random with every row in turn, and returns one experiment for each span and depth.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), the file is too small for the span, or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), the file is too small for the
+/// span, or nothing could be measured.
 pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
     let namespace = options.commands.checked(&options.rows)?;
@@ -171,10 +172,10 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     Ok(experiments)
 }
 
-/// A sample with the file at `path`, and where the page cache's part of its memory is counted.
+/// Returns a sample with the file at `path`, and where the page cache's part of its memory is counted.
 ///
 /// # Errors
-/// The work has no JSON.
+/// Fails when the work has no JSON.
 pub(super) fn job(path: &Path, work: &RandomWork) -> anyhow::Result<(Job, Cached)> {
     let cached = match work.row {
         RandomRow::Mmap => Cached::Mapped,
@@ -186,7 +187,7 @@ pub(super) fn job(path: &Path, work: &RandomWork) -> anyhow::Result<(Job, Cached
     Ok((Job::new(KIND.name, path, work, seconds_max)?, cached))
 }
 
-/// Reads in flight, one after the other.
+/// Returns the numbers of reads in flight to measure, one after the other.
 pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
     match (options.depth.as_slice(), quick) {
         ([], true) => SWEEP_QUICK.to_vec(),
@@ -195,7 +196,8 @@ pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
     }
 }
 
-/// All cells, those of one span and depth beside each other, so that rows which are compared run one after the other.
+/// Returns all cells. Those of one span and depth are beside each other, so that compared rows run one
+/// after the other.
 fn cells(options: &RandomOptions, depths: &[usize], has_namespace: bool) -> Vec<Cell<Setting, RandomRow>> {
     let is_there = |row: &RandomRow| has_namespace || *row != RandomRow::DirectCommands;
     let mut cells = Vec::new();
@@ -208,7 +210,7 @@ fn cells(options: &RandomOptions, depths: &[usize], has_namespace: bool) -> Vec<
     cells
 }
 
-/// What all cells share.
+/// The parameters common to all cells.
 #[derive(Debug)]
 struct Shape<'a> {
     subject: &'a Subject,
@@ -236,7 +238,7 @@ impl Shape<'_> {
             threads: self.threads,
             seconds: self.seconds,
             seed: seeds.next_u64(),
-            // Not all of the memory: the process lives there too.
+            // Not all of the memory: the process needs a part of it too.
             warm_bytes: if row.uses_page_cache() {
                 span_bytes.min(self.sizes.memory_bytes / 10 * 8)
             } else {
@@ -299,21 +301,22 @@ fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
     cell.into_row().cache(cache)
 }
 
-/// What a sample found and claims.
+/// Returns the figures and claims of a sample.
 pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
     let workers = match work.row {
         RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
         RandomRow::Direct | RandomRow::DirectPolled => work.threads,
         RandomRow::DirectCommands | RandomRow::ReadMany | RandomRow::ReadManyWide => 1,
-        // As many shards.
+        // The runtime has as many worker threads as the engine has shards.
         RandomRow::DirectTokio => 2 * work.threads,
     };
     let claim = Claim {
-        // What is in the page cache on purpose asks no device, and the block layer does not count commands.
+        // Data kept in the page cache on purpose cause no requests to the device, and the block layer does
+        // not count commands.
         read_bytes: (!work.row.uses_page_cache() && work.row != RandomRow::DirectCommands)
             .then_some(outcome.answer.bytes),
         workers: Some(workers),
-        // What lies between two blocks is read with them.
+        // Bytes between two merged blocks are read with them.
         exact: !matches!(work.row, RandomRow::ReadMany | RandomRow::ReadManyWide),
         ..Claim::default()
     };

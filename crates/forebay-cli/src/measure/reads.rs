@@ -1,9 +1,10 @@
-//! Random reads by many readers, in many ways, each reader with one read in flight: what `saturate` and `cpu` run.
+//! Random reads by many readers, in many ways, each reader with one read in flight: the samples of
+//! `saturate` and `cpu`.
 //!
-//! A reader begins its next read as the last one ends (*closed loop*), or takes whatever is due next at times that
-//! were fixed beforehand (*open loop*, [`arrivals`]). [`mod@run`] runs a sample in its own process and says when it
-//! counts ([`pacer`]); [`threads`], [`ring`], [`runtime`] and [`shards`] are the ways; [`usage`] and [`calls`] tell
-//! what it cost.
+//! A reader begins its next read as the last one ends (*closed loop*), or takes the next due read at times
+//! that were fixed beforehand (*open loop*, [`arrivals`]). [`mod@run`] runs a sample in its own process and
+//! sets the phases in which it counts ([`pacer`]). [`threads`], [`ring`], [`runtime`] and [`shards`] are
+//! the ways; [`usage`] and [`calls`] measure their cost.
 
 mod arrivals;
 mod calls;

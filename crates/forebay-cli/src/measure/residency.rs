@@ -1,4 +1,4 @@
-//! How much of a file the page cache holds, and getting it out of there.
+//! The part of a file in the page cache, and its eviction.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,15 +8,17 @@ use std::ptr;
 use rustix::fs::Advice;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The file is mapped in windows of this size: the mapping costs no memory, but one byte a page comes back.
+/// The size of the windows in which the file is mapped. The mapping costs no memory, but mincore returns
+/// one byte a page.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// The bytes of the first `length` bytes of `file` that the page cache holds, by mincore.
+/// Returns how many of the first `length` bytes of `file` are in the page cache, by mincore.
 ///
-/// The kernel tells it only to who owns the file or may write it; for anyone else every page counts as held.
+/// The kernel reports it only to processes that own the file or may write it; for anyone else every page
+/// counts as cached.
 ///
 /// # Errors
-/// The file cannot be mapped.
+/// Fails when the file cannot be mapped.
 pub(super) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
     let page_bytes = rustix::param::page_size() as u64;
     let mut resident = 0;
@@ -32,14 +34,14 @@ pub(super) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
 
 fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> io::Result<usize> {
     let mut map = vec![0_u8; bytes.div_ceil(page_bytes)];
-    // SAFETY: a new mapping at an address that the kernel chooses; nothing ever dereferences it.
+    // SAFETY: this is a new mapping at an address that the kernel chooses; nothing ever dereferences it.
     let address = unsafe {
         rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), offset)
     }?;
     // SAFETY: `address` begins the mapping of `bytes` bytes made above, and `map` has one byte for each of its pages.
     let outcome = unsafe { libc::mincore(address, bytes, map.as_mut_ptr()) };
     let error = io::Error::last_os_error();
-    // SAFETY: the mapping made above, of which no reference exists.
+    // SAFETY: this unmaps the mapping made above, of which no reference exists.
     unsafe { rustix::mm::munmap(address, bytes) }?;
     if outcome != 0 {
         return Err(error);
@@ -47,10 +49,11 @@ fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> 
     Ok(map.iter().filter(|page| **page & 1 == 1).count())
 }
 
-/// Asks the kernel to forget the clean pages of `file`. It may keep some, so look at [`resident_bytes`] after it.
+/// Requests the kernel to drop the clean pages of `file`. It may keep some, so check
+/// [`resident_bytes`] afterwards.
 ///
 /// # Errors
-/// What fadvise answered.
+/// Fails with the error of fadvise.
 pub(super) fn evict(file: &File) -> io::Result<()> {
     // A length of zero means "to the end of the file".
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
@@ -59,7 +62,7 @@ pub(super) fn evict(file: &File) -> io::Result<()> {
 /// Drops the clean page cache of the whole machine.
 ///
 /// # Errors
-/// The user may not do it (it needs root, and a writable /proc/sys).
+/// Fails when the user may not do it (it needs root, and a writable /proc/sys).
 pub(super) fn drop_all_caches() -> io::Result<()> {
     io::Write::write_all(&mut OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches")?, b"1\n")
 }

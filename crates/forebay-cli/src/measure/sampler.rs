@@ -1,4 +1,4 @@
-//! Runs one sample in a fresh child process and collects its answer.
+//! Runs one sample in a fresh child process and collects its result.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,33 +19,33 @@ use super::startline::{READY, Timed};
 use super::subject::Subject;
 use crate::cleanup::Cleanup;
 
-/// A child that takes so much longer than it was asked to read hangs.
+/// The excess over its requested time after which a child counts as hung.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// How long a sample that is ready waits for those of other hosts.
+/// The time for which a ready sample waits for those of other hosts.
 const OTHERS: Duration = Duration::from_secs(300);
 
 const STRANGE_ANSWER: &str = "the measuring child answered in an unknown way";
 
-/// Called when a sample is ready; returns the instant at which it begins.
+/// A function called when a sample is ready; it returns the instant at which the sample begins.
 pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
-/// Everything that the samples of one experiment share.
+/// The data common to the samples of one experiment.
 #[derive(Debug)]
 pub(super) struct Sampler<'a> {
     subject: &'a Subject,
     cold: &'a Cold,
     memory_bytes: u64,
     cleanup: &'a Cleanup,
-    /// Of the last sample; names its cgroup.
+    /// The number of the last sample, which names its cgroup.
     number: u64,
 }
 
-/// A sample and the memory that it took.
+/// A sample's result and the memory that it took.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) answer: Answer,
-    /// Page cache of the file included.
+    /// The peak memory, page cache of the file included.
     pub(super) memory_peak_bytes: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Sampler<'a> {
     /// Runs one sample.
     ///
     /// # Errors
-    /// What the child said before it failed, or that it had to be ended.
+    /// Fails with the child's message before it failed, or because it had to be ended.
     pub(super) fn run(&mut self, job: Job, cached: Cached) -> anyhow::Result<Outcome> {
         let (job, group) = self.prepare(job)?;
         let text = run_child(&job, group.as_ref(), self.cleanup)?;
@@ -71,11 +71,12 @@ impl<'a> Sampler<'a> {
         Ok(Outcome { answer, memory_peak_bytes })
     }
 
-    /// Runs one sample that begins at an instant: `start` is called when the sample has everything ready, and returns
-    /// the instant on the monotonic clock, in nanoseconds. The second value is the memory that it took.
+    /// Runs one sample that begins at a set instant. `start` is called when the sample has everything
+    /// ready, and returns the instant on the monotonic clock, in nanoseconds. The second value returned is
+    /// the memory that the sample took.
     ///
     /// # Errors
-    /// As for [`run`](Self::run), and what `start` fails with.
+    /// As for [`run`](Self::run), and with the error of `start`.
     pub(super) fn run_at(
         &mut self,
         job: Job,
@@ -89,7 +90,7 @@ impl<'a> Sampler<'a> {
         Ok((timed, memory_peak_bytes))
     }
 
-    /// What the next sample's child is told beside its work, and where it runs.
+    /// Completes the job of the next sample's child, and creates the group in which it runs.
     fn prepare(&mut self, job: Job) -> anyhow::Result<(Job, Option<Group>)> {
         self.number += 1;
         let group = self.cold.prepare(self.subject, self.memory_bytes, self.number, self.cleanup)?;
@@ -105,7 +106,8 @@ impl<'a> Sampler<'a> {
         group.and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, answer))
     }
 
-    /// What the process had in memory at most, and what the page cache holds of the file afterwards.
+    /// Returns the process's peak memory together with the pages of the file that the page cache
+    /// has afterwards.
     fn memory_without_group(&self, cached: Cached, answer: &Answer) -> Option<u64> {
         let process = answer.resident_peak_bytes?;
         let pages = || resident_bytes(&self.subject.handle, self.subject.bytes).ok();
@@ -117,12 +119,12 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Where the page cache's part of a sample's memory is counted.
+/// The place where the page cache's part of a sample's memory is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cached {
-    /// It has no part.
+    /// The page cache has no part.
     Not,
-    /// Beside the process.
+    /// The page cache is counted beside the process.
     Apart,
     /// The pages are mapped: the process counts those that it touched.
     Mapped,
@@ -131,12 +133,12 @@ pub(super) enum Cached {
 /// Runs a child that does nothing in `group`.
 ///
 /// # Errors
-/// This process may not put a child there.
+/// Fails when this process may not put a child there.
 pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
     run_child(&Job::new("", "/", &(), 0.0)?, Some(group), cleanup).map(drop)
 }
 
-/// Runs a child to its end, in `group` where there is one, and returns what it printed.
+/// Runs a child to its end, in `group` where there is one, and returns its output.
 ///
 /// # Errors
 /// As for [`Sampler::run`].
@@ -159,8 +161,8 @@ fn run_child_at(
     if let Some(door) = door {
         enter_on_spawn(&mut command, door);
     }
-    // Shared with the signal handler and the watchdog: Child knows whether it was waited for already, a bare
-    // process number does not.
+    // Shared with the signal handler and the watchdog: Child records whether it was waited for already, a
+    // bare process number does not.
     let child = Arc::new(Mutex::new(None));
     let doomed = Arc::clone(&child);
     let spawned = cleanup.create(
@@ -221,7 +223,7 @@ fn run_child_at(
     anyhow::bail!("{said}")
 }
 
-/// Lets a child that has everything ready begin. One that ends before that says why itself.
+/// Lets a child that has everything ready begin. A child that ends before that reports the reason itself.
 fn pass_start(
     start: &mut Start<'_>,
     stdin: Option<ChildStdin>,
@@ -232,7 +234,7 @@ fn pass_start(
     stdout.read_line(&mut line)?;
     if line.trim_end() == READY {
         let at_ns = start()?;
-        // A child that has ended meanwhile is told by its status.
+        // A child that has ended meanwhile is noticed by its status.
         let _ = writeln!(stdin, "{at_ns}");
     }
     Ok(())
@@ -253,7 +255,7 @@ fn command(job: &Job) -> anyhow::Result<Command> {
 /// Moves the child into the group between fork and exec, so that all of its memory is charged there.
 fn enter_on_spawn(command: &mut Command, door: File) {
     let enter = move || {
-        // "0" is whoever writes it.
+        // "0" stands for the process that writes it.
         rustix::io::write(&door, b"0").map(drop).map_err(io::Error::from)
     };
     // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork;
@@ -277,7 +279,7 @@ fn lock(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
 mod tests {
     use super::*;
 
-    // The test binary is not the program, so what can be tested here is the frame around the child. The samples
+    // The test binary is not the program, so only the code around the child can be tested here. The samples
     // themselves are tested in `child`, and the whole by the program's own tests.
     #[test]
     fn ending_a_child_twice_is_harmless() {

@@ -1,8 +1,9 @@
-//! `measure saturate`: how throughput and latency go with the number of readers, and with a rate that does not wait for
-//! the device.
+//! `measure saturate`: throughput and latency over the number of readers, and at a rate that does not wait
+//! for the device.
 //!
-//! First a closed loop: 1 to 256 readers, each of which begins its next read as the last one ends. Then an open loop at
-//! shares of the most that each row reached, latencies counted from when a read was *due*. [`words`] says how.
+//! First a closed loop: 1 to 256 readers, each of which begins its next read as the last one ends. Then an
+//! open loop at shares of the most that each row reached, latencies counted from when a read was *due*.
+//! [`words`] describes the method.
 
 use clap::Args;
 
@@ -22,7 +23,7 @@ use crate::result::{Experiment, Row, metric};
 
 mod words;
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "saturate",
     about: "Find the number of readers, and the rate, from which on latency only grows",
@@ -95,10 +96,10 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &WAYS)
 }
 
-/// Bytes of a block that direct reads take.
+/// Parses the bytes of a block for direct reads.
 ///
 /// # Errors
-/// A sentence that names the limits.
+/// Fails with a sentence that names the limits.
 pub(super) fn parse_block(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     if bytes.is_multiple_of(4096) && bytes <= 1 << 20 {
@@ -108,10 +109,10 @@ pub(super) fn parse_block(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The file for experiments that read directly, with so many blocks that they are at random places.
+/// Returns the file for experiments that read directly, with enough blocks for random places.
 ///
 /// # Errors
-/// The path cannot be used, or the file is too small; a [`Failure`].
+/// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
 pub(super) fn subject(context: &Context, size: Option<u64>, block_bytes: u64) -> anyhow::Result<Subject> {
     const BLOCKS_MIN: u64 = 64;
     let usual = if context.quick { FILE_BYTES_QUICK } else { FILE_BYTES };
@@ -137,7 +138,7 @@ pub(super) fn subject(context: &Context, size: Option<u64>, block_bytes: u64) ->
     Ok(subject)
 }
 
-/// Processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -153,10 +154,11 @@ fn chosen(given: &[u32], quick: bool, usual: &[u32], short: &[u32]) -> Vec<u32> 
     all
 }
 
-/// Reads with every row, number of readers and rate; one experiment for each number and for each rate.
+/// Reads with every row, number of readers and rate. Returns one experiment for each number and
+/// for each rate.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`]), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`]), or nothing could be measured.
 pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
     let subject = subject(context, options.size, block_bytes)?;
@@ -203,7 +205,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
         let known = ways.iter().position(|other| *other == way).and_then(|place| most[place]);
         known.unwrap_or(1.0) * f64::from(loads[index]) / 100.0
     };
-    // As many places as there were readers at most: a rate does not say how many are needed.
+    // As many places as the most readers: a rate does not determine how many are needed.
     let places = readers.last().copied().unwrap_or(1) as usize;
     let mut open =
         cells(loads.len(), &reached, |index, way| (places, Pacing::Open { per_second: rate(index, way) }));
@@ -235,7 +237,7 @@ fn cells(experiments: usize, ways: &[Way], setting: impl Fn(usize, Way) -> (usiz
     cells
 }
 
-/// The most that a row reached with any number of readers.
+/// Returns the most that a row reached with any number of readers.
 fn most_of(experiments: &[Experiment], row: &str) -> Option<f64> {
     let rates = experiments.iter().filter_map(|experiment| experiment.row(row).and_then(rate_of));
     rates.max_by(f64::total_cmp)

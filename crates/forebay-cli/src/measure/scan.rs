@@ -1,4 +1,5 @@
-//! `measure scan`: a file read from beginning to end, in eight ways, and with more and more in flight.
+//! `measure scan`: a file read from beginning to end, in eight ways, and with a growing number of
+//! requests in flight.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::context::Context;
 use crate::report::{columns, reads, verdicts};
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
-/// What the program knows of this experiment.
+/// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "scan",
     about: "Read a file from its beginning to its end, in several ways",
@@ -80,7 +81,7 @@ pub(crate) struct ScanOptions {
     pub(crate) hosts: HostsArgs,
 }
 
-/// One table: all rows as they are, or one row with so many requests in flight.
+/// One table: all rows as they are, or one row with this many requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Setting(Option<u32>);
 
@@ -90,7 +91,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// All rows once, and then the sweep.
+/// Returns all rows once, and then the sweep.
 fn cells(options: &ScanOptions, is_quick: bool) -> Vec<Cell<Setting, ScanRow>> {
     let depths = match options.depth.as_slice() {
         [] if is_quick || !options.rows.is_empty() => &[],
@@ -102,10 +103,10 @@ fn cells(options: &ScanOptions, is_quick: bool) -> Vec<Cell<Setting, ScanRow>> {
     rows.chain(depths.iter().map(of_depth)).collect()
 }
 
-/// Seconds as a positive number.
+/// Parses seconds as a positive number.
 ///
 /// # Errors
-/// A sentence that quotes the text.
+/// Fails with a sentence that quotes the text.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
@@ -120,7 +121,7 @@ fn parse_row(text: &str) -> Result<String, String> {
 /// Reads the file with every row in turn, again and again, each time in a fresh process.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or no row could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or no row could be measured.
 pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let sizes = Sizes::choose(context, options.memory, options.size)?;
     let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
@@ -128,7 +129,8 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     for note in &notes {
         context.progress.say(note);
     }
-    // Twice what a sample fills: the page cache takes its pages from what was freed last, and not from there alone.
+    // Twice the memory that a sample fills: the page cache takes its pages from those freed last, but not
+    // only from those.
     let touched = touch(2 * sizes.memory_bytes);
     let mut cells = cells(options, context.quick);
     let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
@@ -174,10 +176,10 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
     Ok(settings.into_iter().map(build).collect())
 }
 
-/// A sample with the file at `path`, and where the page cache's part of its memory is counted.
+/// Returns a sample with the file at `path`, and where the page cache's part of its memory is counted.
 ///
 /// # Errors
-/// The work has no JSON.
+/// Fails when the work has no JSON.
 pub(super) fn job(path: &Path, work: &ScanWork) -> anyhow::Result<(Job, Cached)> {
     let cached = match work.row {
         ScanRow::Mmap => Cached::Mapped,
@@ -197,10 +199,10 @@ fn build_row(cell: Cell<Setting, ScanRow>, cold: &Cold) -> Row {
     }
 }
 
-/// What a sample found and claims; `cache` is what rows that use the page cache found there.
+/// Returns the figures and claims of a sample; `cache` is the state of the page cache for rows that use it.
 pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken {
     let from_device = !row.uses_page_cache() || cache != CacheState::Warm;
-    // A reader, and a shard that does its reads.
+    // One worker is the reader; the second is a shard that does its reads.
     let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
     let claim = Claim {
         read_bytes: from_device.then_some(outcome.answer.bytes),
@@ -245,7 +247,7 @@ fn method(cold: &Cold, sizes: &Sizes, seconds_max: f64) -> String {
     )
 }
 
-/// What the memory figures count.
+/// Returns the source of the memory figures.
 pub(super) fn memory_source(cold: &Cold) -> &'static str {
     match cold {
         Cold::Cgroup(_) => "the sample's cgroup: process, page cache and kernel memory, from start to end",
@@ -255,7 +257,7 @@ pub(super) fn memory_source(cold: &Cold) -> &'static str {
     }
 }
 
-/// What a reader must know about the file and the repeats.
+/// Returns facts about the file and the repeats that a reader of the figures needs.
 pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if subject.pattern.is_some() {

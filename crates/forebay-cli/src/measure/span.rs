@@ -1,14 +1,14 @@
-//! How far random offsets reach.
+//! The range of random offsets.
 
 use super::job::RandomRow;
 use super::plan::Sizes;
 use super::units::{parse_bytes, show_bytes};
 use crate::exit::Failure;
 
-/// A span of fewer blocks would measure single places of the device.
+/// The fewest blocks of a span. Fewer would measure single places of the device.
 const BLOCKS_MIN: u64 = 16;
 
-/// How far the offsets reach.
+/// The range of the offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Span {
     TenthOfMemory,
@@ -25,7 +25,7 @@ impl Span {
         }
     }
 
-    /// In whole blocks.
+    /// Returns the size of the span, in whole blocks.
     pub(super) const fn bytes(self, memory_bytes: u64, file_bytes: u64, block_bytes: u64) -> u64 {
         let bytes = match self {
             Self::TenthOfMemory => memory_bytes / 10,
@@ -34,13 +34,13 @@ impl Span {
         bytes / block_bytes * block_bytes
     }
 
-    /// Those `named`, or the usual ones of this span when none is.
+    /// Returns the rows `named`, or the usual ones of this span when none is.
     pub(super) fn rows(self, named: &[String]) -> Vec<RandomRow> {
         RandomRow::ALL
             .into_iter()
             .filter(|row| match self {
                 _ if !named.is_empty() => named.iter().any(|name| name == row.name()),
-                // The comparisons of ways to read directly say the same on every span.
+                // The comparisons of ways to read directly have the same result on every span.
                 Self::TenthOfMemory => !matches!(
                     row,
                     RandomRow::DirectPolled
@@ -54,7 +54,7 @@ impl Span {
     }
 }
 
-/// Both spans hold enough blocks.
+/// Checks that both spans have enough blocks.
 ///
 /// # Errors
 /// [`Failure::Unsuitable`], with the remedy.
@@ -74,10 +74,10 @@ pub(super) fn check_spans(sizes: &Sizes, block_bytes: u64) -> Result<(), Failure
     Ok(())
 }
 
-/// The bytes of a random read.
+/// Parses the bytes of a random read.
 ///
 /// # Errors
-/// A sentence with what they can be.
+/// Fails with a sentence that names the valid values.
 pub(super) fn parse_block(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     if bytes.is_multiple_of(4096) && bytes <= 64 << 20 {

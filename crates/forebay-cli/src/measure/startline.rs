@@ -1,5 +1,6 @@
-//! A sample that begins at an instant which somebody else sets: when it has everything ready it says so on standard
-//! output, reads the instant on standard input, and waits for it. So samples on several hosts begin together.
+//! A sample that begins at an instant set by another process. When it has everything ready it reports that
+//! on standard output, reads the instant on standard input, and waits for it. So samples on several hosts
+//! begin together.
 
 use std::io::{self, BufRead, Write};
 use std::sync::{Mutex, PoisonError};
@@ -10,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use super::job::{Answer, Reading};
 
-/// The line with which a sample says that it waits.
+/// The line with which a sample reports that it waits.
 pub(super) const READY: &str = "ready";
 
-/// What is read at a start is read this long before it, and takes less.
+/// The time before a start at which the counters of that start are read. Reading them takes less.
 const BEFORE_NS: u64 = 5_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Of this process, which runs one sample: where [`Gauge::start`](super::gauge::Gauge::start) stands.
+/// The state of [`Gauge::start`](super::gauge::Gauge::start) in this process, which runs one sample.
 static LINE: Mutex<Line> = Mutex::new(Line::None);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    /// This sample begins when it likes.
+    /// This sample begins at any time.
     None,
     /// The next gauge waits.
     Armed,
@@ -31,15 +32,15 @@ enum Line {
     },
 }
 
-/// What a sample that began together with others answers.
+/// The result of a sample that began together with others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Timed {
     pub(super) answer: Answer,
-    /// When its time began, on the monotonic clock of its host.
+    /// The instant when its time began, on the monotonic clock of its host.
     pub(super) begun_ns: u64,
 }
 
-/// The clock that instants are told in: the same for all processes of a host.
+/// Returns the time on the clock in which instants are given: the same for all processes of a host.
 pub(super) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * NS_PER_S + now.tv_nsec.cast_unsigned()
@@ -50,10 +51,11 @@ pub(super) fn arm() {
     set(Line::Armed);
 }
 
-/// Waits until shortly before the start where this process was told to wait for one, and returns when that is.
+/// Waits until shortly before the start where this process was ordered to wait for one, and
+/// returns the start.
 ///
 /// # Errors
-/// The start was called off, or whoever sets it has gone.
+/// Fails when the start was called off, or the process that sets it has gone.
 pub(super) fn approach() -> io::Result<Option<u64>> {
     if get() != Line::Armed {
         return Ok(None);
@@ -69,10 +71,10 @@ pub(super) fn approach() -> io::Result<Option<u64>> {
     Ok(Some(at_ns))
 }
 
-/// Waits for the start itself, and notes when it really was.
+/// Waits for the start itself, and records its true time.
 ///
 /// # Errors
-/// The clock cannot be waited for.
+/// Fails when waiting for the clock fails.
 pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
     if let Some(at_ns) = at_ns {
         wait_until(at_ns)?;
@@ -81,10 +83,10 @@ pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// What the sample answers: with the time when it began where it waited for it.
+/// Returns the text of the sample's result, with the time of its begin where it waited for one.
 ///
 /// # Errors
-/// It has no JSON.
+/// Fails when the result has no JSON.
 pub(super) fn answer(reading: Reading) -> anyhow::Result<String> {
     let answer = Answer::of(reading);
     Ok(match get() {

@@ -1,5 +1,5 @@
-//! The rows that do not use Forebay: `buffered` and `mmap` of the scan, `buffered` and `direct-pread` of the random
-//! reads.
+//! The rows that do not use Forebay: `buffered` and `mmap` of the scan, `buffered`, `direct-pread` and
+//! `mmap` of the random reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -20,7 +20,7 @@ use super::pattern::{Checker, PAGE_BYTES};
 
 const BUFFERED_BYTES: usize = 128 * 1024;
 
-/// `buffered`: what a program does that knows nothing better.
+/// Runs `buffered`: the plain read loop of a program without special measures.
 pub(super) fn scan_buffered(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let mut file = File::open(&job.path)?;
     let mut buffer = vec![0; BUFFERED_BYTES];
@@ -40,7 +40,7 @@ pub(super) fn scan_buffered(job: &Job, work: &ScanWork) -> anyhow::Result<Readin
     pace.finish(gauge, Some(BUFFERED_BYTES as u64))
 }
 
-/// `mmap`: the first word of each page is looked at, which makes the kernel bring the page in.
+/// Runs `mmap`: reads the first word of each page, which makes the kernel bring the page in.
 pub(super) fn scan_mmap(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
     let file = File::open(&job.path)?;
     let map = Map::new(&file, usize::try_from(work.bytes)?, Advice::Sequential)?;
@@ -61,7 +61,7 @@ struct Map {
 
 impl Map {
     fn new(file: &File, bytes: usize, advice: Advice) -> anyhow::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: this is a new mapping at an address that the kernel chooses.
         let address = unsafe {
             rustix::mm::mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0)
         }?;
@@ -74,35 +74,36 @@ impl Map {
     fn first_word(&self, page: usize) -> u64 {
         let at = page * PAGE_BYTES;
         assert!(at + 8 <= self.bytes, "page {page} lies behind the end of the mapping");
-        // SAFETY: the eight bytes lie inside the mapping (asserted), which lives as long as `self`, and pages are
-        // aligned for a u64. The read is volatile and makes no reference, because other processes may write the
-        // file; should it be cut off, the signal ends this child process, which exists for this one sample.
+        // SAFETY: the eight bytes lie inside the mapping (asserted), which lives as long as `self`, and
+        // pages are aligned for a u64. The read is volatile and makes no reference, because other processes
+        // may write the file; if the file is truncated, the signal ends this child process, which exists
+        // for this one sample.
         u64::from_le(unsafe { ptr::read_volatile(self.address.byte_add(at).cast::<u64>()) })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; no reference into it was ever made. Failing to unmap leaks it until the
-        // process ends, which is now.
+        // SAFETY: this unmaps the mapping made in `new`; no reference into it was ever made. Failing to
+        // unmap leaks it until the process ends, which is now.
         let _ = unsafe { rustix::mm::munmap(self.address, self.bytes) };
     }
 }
 
-/// `buffered` and `direct-pread`: one thread for each read in flight.
+/// Runs `buffered` and `direct-pread`: one thread for each read in flight.
 pub(super) fn random_pread(job: &Job, work: &RandomWork, direct: bool) -> anyhow::Result<Reading> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&job.path)?;
     on_threads(job, work, |lane, gate| pread_lane(&file, job, work, lane, gate))
 }
 
-/// `mmap`: one thread for each read in flight, which touches every page of its block.
+/// Runs `mmap`: one thread for each read in flight, which touches every page of its block.
 pub(super) fn random_mmap(job: &Job, work: &RandomWork) -> anyhow::Result<Reading> {
     let file = File::open(&job.path)?;
     on_threads(job, work, |lane, gate| mmap_lane(&file, job, work, lane, gate))
 }
 
-/// Opens when all threads exist, and tells then when to end.
+/// A gate that opens when all threads exist, and then passes them the deadline.
 type Gate = RwLock<Option<Instant>>;
 
 fn on_threads(
@@ -110,15 +111,15 @@ fn on_threads(
     work: &RandomWork,
     read: impl Fn(usize, &Gate) -> anyhow::Result<(Latency, u64)> + Sync,
 ) -> anyhow::Result<Reading> {
-    // Held until all threads exist, then it tells when to end. Should a thread not be made, it opens without a time,
-    // and the others end at once.
+    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the
+    // lock opens without a deadline, and the others end at once.
     let gate = RwLock::new(None);
     let (gauge, outcomes) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut threads = Vec::with_capacity(work.depth);
         for lane in 0..work.depth {
-            // A lane needs few kilobytes; the default of 2 MiB each would still only be address space, but the
-            // kernel may back it with huge pages and spoil the memory figure.
+            // A lane needs few kilobytes. The default of 2 MiB each would still be only address space, but
+            // the kernel may back it with huge pages and spoil the memory figure.
             let builder = std::thread::Builder::new().stack_size(128 * 1024);
             let (read, gate) = (&read, &gate);
             threads.push(builder.spawn_scoped(scope, move || read(lane, gate))?);
@@ -161,7 +162,7 @@ fn pread_lane(
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
     let mut begun = Instant::now();
     let deadline = deadline.unwrap_or(begun);
-    // One that takes longer than the whole sample is measured, too.
+    // A read that takes longer than the whole sample is measured, too.
     while begun < deadline || latency.count() == 0 {
         let offset = offsets.next_offset();
         file.read_exact_at(buffer.bytes_mut(), offset)?;
@@ -188,7 +189,7 @@ fn mmap_lane(
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
     let mut begun = Instant::now();
     let deadline = deadline.unwrap_or(begun);
-    // As in the other rows, one that takes longer than the whole sample is measured, too.
+    // As in the other rows, a read that takes longer than the whole sample is measured, too.
     while begun < deadline || latency.count() == 0 {
         let first = offsets.next_offset() / PAGE_BYTES as u64;
         for page in first..first + work.block_bytes / PAGE_BYTES as u64 {

@@ -1,4 +1,4 @@
-//! The file that an experiment reads: its own, made here, or one that is only read.
+//! The file that an experiment reads: one created here, or an existing one that is only read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
@@ -21,26 +21,26 @@ use crate::exit::Failure;
 use crate::progress::{Step, Unit};
 
 const WRITE_BYTES: usize = 1 << 20;
-/// Writes in flight while the file is made; more gained nothing on the disks tried.
+/// Writes in flight while the file is written; more gained nothing on the disks tried.
 const WRITERS: usize = 4;
 const KEEP_FREE_BYTES: u64 = 1 << 30;
 
-/// What is read, and what is known about it.
+/// The file to be read, and its known properties.
 #[derive(Debug)]
 pub(super) struct Subject {
     /// Absolute, so that a child process finds it.
     pub(super) path: PathBuf,
-    /// How many bytes, from the beginning, the experiment may read; a multiple of [`PAGE_BYTES`].
+    /// The bytes, from the beginning, that the experiment may read; a multiple of [`PAGE_BYTES`].
     pub(super) bytes: u64,
-    /// What it holds, when this program wrote it.
+    /// The contents of the file, when this program wrote them.
     pub(super) pattern: Option<Pattern>,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
-    /// What limits its reads, beside the device.
+    /// The limit on its reads, beside the device.
     pub(super) io_limit: Option<IoLimit>,
-    /// What is beneath it.
+    /// The extents of the file and the device's write cache.
     pub(super) ground: Ground,
-    /// `ext4`, `xfs`, ...
+    /// The file system's type: `ext4`, `xfs`, ...
     pub(super) filesystem: String,
     /// Open buffered for reading: to evict its pages and to count them.
     pub(super) handle: File,
@@ -49,11 +49,12 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Makes or opens what `context.target` names. A file of our own has `bytes` bytes and is on the device when this
-    /// returns; of an existing one at most `limit` bytes are used.
+    /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when
+    /// this returns; of an existing one at most `limit` bytes are used.
     ///
     /// # Errors
-    /// A missing path, too little space, a file system without O_DIRECT, an empty file: each as a [`Failure`].
+    /// A missing path, too little space, a file system without O_DIRECT, an empty file: each as a
+    /// [`Failure`].
     pub(super) fn prepare(context: &Context, bytes: u64, limit: Option<u64>) -> anyhow::Result<Self> {
         match &context.target {
             Target::Directory(directory) => Self::create(context, directory, bytes),
@@ -87,7 +88,7 @@ impl Subject {
         require_direct(temp.path(), &filesystem)?;
         let pattern = Pattern::new(context.seed);
         let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
-        // Claims the space at once, so that running out of it is told before the writing.
+        // Allocates the space at once, so that a lack of it is reported before the writing.
         rustix::fs::fallocate(temp.file(), rustix::fs::FallocateFlags::empty(), 0, bytes)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| no_space(&directory, bytes, &error.into()))?;
@@ -116,7 +117,7 @@ impl Subject {
         if handle.metadata()?.file_type().is_file() {
             refuse_memory_filesystem(&path, &filesystem)?;
         }
-        // A block device has a length of zero in its metadata; its end is where seeking ends.
+        // A block device has a length of zero in its metadata; a seek to its end returns the length.
         let length = (&handle).seek(io::SeekFrom::End(0)).with_context(|| path.display().to_string())?;
         let bytes = length.min(limit) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         if bytes == 0 {
@@ -139,10 +140,11 @@ fn open_to_read(path: &Path) -> anyhow::Result<File> {
     Ok(File::open(path).map_err(|error| Failure::missing(path, &error))?)
 }
 
-/// Whether `bytes` fit below `directory` and leave room for everyone else.
+/// Checks that `bytes` fit below `directory` and leave room for other users.
 ///
 /// # Errors
-/// They do not; the sentence ends with `remedy`. Or the file system does not say how much is free.
+/// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
+/// its free space.
 pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(directory)
         .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
@@ -161,7 +163,7 @@ pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow:
     Ok(())
 }
 
-/// 1 GiB, on small file systems 5 %.
+/// Returns the space that stays free: 1 GiB, on small file systems 5 %.
 fn kept_free(total: u64) -> u64 {
     KEEP_FREE_BYTES.min(total / 20)
 }
@@ -215,10 +217,11 @@ fn write_pattern(path: &Path, bytes: u64, pattern: Pattern, step: &Step) -> io::
     }
 }
 
-/// Files in memory have no device to measure, although some kernels let them be opened with O_DIRECT.
+/// Rejects file systems in memory. Their files have no device to measure, although some kernels let them be
+/// opened with O_DIRECT.
 ///
 /// # Errors
-/// The file system is one of them.
+/// Fails when the file system is one of them.
 pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<(), Failure> {
     if matches!(filesystem, "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs") {
         return Err(Failure::Unsuitable(format!(
@@ -229,7 +232,7 @@ pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<
     Ok(())
 }
 
-/// Opens `path` with O_DIRECT once, which is the only test that tells the truth.
+/// Opens `path` with O_DIRECT once, which is the only reliable test.
 fn require_direct(path: &Path, filesystem: &str) -> anyhow::Result<()> {
     match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
         Ok(_) => Ok(()),
@@ -282,7 +285,7 @@ mod tests {
         temp.file().write_all_at(&[7; 10_000], 0).expect("space for 10 kB");
         match Subject::prepare(&context, 0, None) {
             Ok(subject) => assert_eq!((subject.bytes, subject.pattern), (8192, None)),
-            // The checkout may be on a file system without O_DIRECT; then that is what is said.
+            // The checkout may be on a file system without O_DIRECT; the error must then report that.
             Err(error) => assert!(error.to_string().contains("O_DIRECT"), "{error}"),
         }
         if let Ok(subject) = Subject::prepare(&context, 0, Some(5000)) {

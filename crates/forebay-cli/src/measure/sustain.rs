@@ -1,8 +1,8 @@
-//! `measure sustain`: one load for a minute or longer, after the device had nothing to do: what it does at first, what
-//! it goes on with, and when that changes.
+//! `measure sustain`: runs one load for a minute or longer on a device that was idle before.
+//! Reports the level at first, the level that lasts, and when the level changes.
 //!
-//! [`cells`] makes the file, runs every load in a fresh process ([`load`]) and builds the table; [`level`] looks for
-//! the change, [`stall`] for standstills.
+//! [`cells`] makes the file, runs every load in a fresh process ([`load`]) and builds the table.
+//! [`level`] finds the change, [`stall`] the standstills.
 
 use clap::Args;
 
@@ -26,7 +26,7 @@ pub(crate) use cells::simulated;
 use cells::{Plan, measure};
 use job::{LoadRow, SEQUENTIAL_BYTES};
 
-/// What the program knows of this experiment.
+/// This experiment's entry in the list of experiments.
 pub(crate) static KIND: Kind = Kind {
     name: "sustain",
     about: "Keep one load up after an idle time: the level at first, the level that lasts, and where it changes",
@@ -94,7 +94,7 @@ const COLUMNS: &[Column] = &[
     column(metric::SYNC_MS, "sync ms", 1.0, "how long the sync took after the load"),
 ];
 
-/// Less does not tell a sustained level.
+/// A shorter load does not show a sustained level.
 const SECONDS: f64 = 60.0;
 const SECONDS_QUICK: f64 = 5.0;
 const SECONDS_MAX: f64 = 1800.0;
@@ -144,7 +144,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Runs every load; one experiment.
+/// Runs every load and returns one experiment.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.

@@ -1,4 +1,4 @@
-//! The harm to other tasks: a thousand timer tasks on a runtime, and how late each of their times was.
+//! Harm to other tasks: a thousand timer tasks on a runtime, and the lateness of each of their wake-ups.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use tokio::task::JoinHandle;
 
 use super::latency::Latency;
 
-/// Tasks that wait for a time, and then for the next.
+/// Number of tasks; each waits for its next due time, again and again.
 pub(super) const TASKS: u32 = 1_000;
-/// From one time of a task to its next. The tasks' times lie equally far apart: ten in each millisecond. A thousand tasks
-/// that each wake every millisecond would take a processor for themselves.
+/// Interval between two due times of a task. The due times of all tasks are spread evenly: ten in each
+/// millisecond. A thousand tasks that each wake every millisecond would need a processor for themselves.
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
-/// Histograms, so that workers seldom write to the same one.
+/// Number of histograms; with several, workers seldom write to the same one.
 const SHARES: usize = 16;
-/// What the times are called in [`Evidence`](super::turns::Evidence), and their metrics begin with.
+/// Name of the lateness in [`Evidence`](super::turns::Evidence); the names of its metrics begin with it.
 pub(super) const NAME: &str = "timers_late";
 
-/// What is done, in words.
+/// Describes the method in words.
 pub(super) fn method() -> String {
     format!(
         "Beside it {TASKS} tasks of a Tokio runtime wait for a time each {} ms, so that {} times a millisecond are due, and \
@@ -32,7 +32,7 @@ pub(super) fn method() -> String {
     )
 }
 
-/// Running; the runtime needs its time driver.
+/// Running timer tasks; the runtime needs its time driver.
 #[derive(Debug)]
 pub(super) struct Timers {
     shared: Arc<Shared>,
@@ -42,9 +42,9 @@ pub(super) struct Timers {
 #[derive(Debug)]
 struct Shared {
     base: Instant,
-    /// Times before this one do not count; nanoseconds after `base`.
+    /// Due times before this one do not count; nanoseconds after `base`.
     from_ns: AtomicU64,
-    /// Nor do those after this one, and the tasks end.
+    /// Due times from this one on do not count either, and the tasks end.
     until_ns: AtomicU64,
     late: Vec<Mutex<Latency>>,
 }
@@ -56,7 +56,7 @@ impl Shared {
 }
 
 impl Timers {
-    /// Starts the tasks; nothing counts before [`count`](Self::count).
+    /// Starts the tasks. Nothing counts before [`count`](Self::count).
     ///
     /// # Errors
     /// Memory for the counters is missing.
@@ -68,17 +68,18 @@ impl Timers {
         Ok(Self { shared, tasks })
     }
 
-    /// Times from now on count.
+    /// Starts counting: due times from now on count.
     pub(super) fn count(&self) {
         self.shared.from_ns.store(self.shared.now_ns(), Ordering::Relaxed);
     }
 
-    /// Times after this do not count. Those before it do, however late they are noticed.
+    /// Stops counting: due times after this do not count. Those before it do, however late they are noticed.
     pub(super) fn end(&self) {
         self.shared.until_ns.store(self.shared.now_ns(), Ordering::Relaxed);
     }
 
-    /// How late they were; waits for the tasks, a period at most unless they are later than that.
+    /// Returns the lateness of all due times. Waits for the tasks, at most a period unless they are
+    /// later than that.
     ///
     /// # Errors
     /// A task panicked.
@@ -97,7 +98,8 @@ impl Timers {
     }
 }
 
-/// A time that is missed does not move the ones after it, and each counts with its own lateness.
+/// Waits for the due times of a task. A missed one does not move those after it, and each counts
+/// with its own lateness.
 async fn wait_again(task: u32, shared: Arc<Shared>) {
     let period_ns = PERIOD.as_nanos() as u64;
     let mut due_ns = period_ns * u64::from(task) / u64::from(TASKS);
@@ -134,13 +136,13 @@ mod tests {
         timers.end();
         let window = [&timers.shared.from_ns, &timers.shared.until_ns].map(|at| at.load(Ordering::Relaxed));
         let late = timers.stop(&runtime).expect("no task panicked");
-        // One is due each so often, whatever the machine let run.
+        // One is due in each such interval, whatever the machine scheduled.
         let apart_ns = PERIOD.as_nanos() as u64 / u64::from(TASKS);
         let expected = window[1].div_ceil(apart_ns) - window[0].div_ceil(apart_ns);
         assert_eq!(late.count(), expected);
     }
 
-    /// The point of it: whoever blocks a worker makes the others' times late, and that is seen in all of them.
+    /// The purpose of the experiment: a task that blocks a worker delays the others, and all of them show it.
     #[test]
     fn a_worker_that_is_blocked_is_seen_in_the_times_of_the_others() {
         let runtime = runtime();

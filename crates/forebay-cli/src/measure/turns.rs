@@ -1,5 +1,5 @@
-//! What all experiments do alike: every way in every setting is a cell, the cells take turns within a repeat, and
-//! what the samples found becomes a row.
+//! The common part of all experiments. Every way in every setting is a cell, cells take turns
+//! within a repeat, and the samples of a cell become a row.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -17,18 +17,18 @@ use crate::context::Context;
 use crate::progress::Unit;
 use crate::result::{Metrics, Row, Sample};
 
-/// A way of doing the work: a row.
+/// A way to do the work; each is a row.
 pub(super) trait Way: Copy {
-    /// A stable name.
+    /// Returns a stable name.
     fn name(&self) -> &'static str;
-    /// What it does, in one sentence.
+    /// Describes the way in one sentence.
     fn description(&self) -> &'static str;
 }
 
-/// Reads the name of one of `ways`.
+/// Parses the name of one of `ways`.
 ///
 /// # Errors
-/// A sentence that names them.
+/// The text names none of them; the sentence lists the names.
 pub(super) fn parse_way<W: Way>(text: &str, ways: &[W]) -> Result<String, String> {
     let names: Vec<&str> = ways.iter().map(Way::name).collect();
     if names.contains(&text) {
@@ -38,22 +38,22 @@ pub(super) fn parse_way<W: Way>(text: &str, ways: &[W]) -> Result<String, String
     }
 }
 
-/// Those of `ways` that were named; all when none was.
+/// Returns those of `ways` that were named, or all when none was.
 pub(super) fn chosen<W: Way>(ways: &[W], named: &[String]) -> Vec<W> {
     let wanted = |way: &&W| named.is_empty() || named.iter().any(|name| name == way.name());
     ways.iter().filter(wanted).copied().collect()
 }
 
-/// What a child saw beside its answer; every answer has it as a field.
+/// Measurements of a child beside its result; every result has them as a field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Evidence {
     pub(super) witness: Witness,
-    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name for metrics that
-    /// begin with it, such as `durable_p50_us`.
+    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name
+    /// for metrics that begin with it, such as `durable_p50_us`.
     pub(super) times: BTreeMap<String, Latency>,
 }
 
-/// What one sample found.
+/// The result of one sample.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) metrics: Metrics,
@@ -66,25 +66,25 @@ pub(super) struct Taken {
 pub(super) struct Cell<S, W> {
     pub(super) setting: S,
     pub(super) way: W,
-    /// By number of repeat, or why there are none.
+    /// Samples by number of repeat, or the reason why there are none.
     pub(super) taken: Result<Vec<(u32, Taken)>, String>,
 }
 
-/// How often cells take turns.
+/// How many turns the cells take, and until when.
 #[derive(Debug)]
 pub(super) struct Turns<'a> {
     pub(super) label: String,
     pub(super) repeats: usize,
     /// No repeat begins that would not end by then, except the first.
     pub(super) until: Option<Instant>,
-    /// What failing cells were measured on.
+    /// Path of the measurement, for the error when every cell failed.
     pub(super) place: &'a Path,
     pub(super) context: &'a Context,
 }
 
 impl Turns<'_> {
-    /// Takes a sample of every cell in each repeat, each time beginning with the next one, and returns how many repeats
-    /// there were. A cell that fails once is left out from then on.
+    /// Takes a sample of every cell in each repeat, starting each repeat with the next cell, and
+    /// returns the number of repeats. A cell that fails once is skipped from then on.
     ///
     /// # Errors
     /// Every cell failed.
@@ -96,8 +96,8 @@ impl Turns<'_> {
         self.take_in(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
     }
 
-    /// As [`take`](Self::take), with the order of each repeat from `order`, which is given its number and how many cells
-    /// there are.
+    /// Does the same as [`take`](Self::take) with the order of each repeat from `order`, which
+    /// receives the number of the repeat and the number of cells.
     ///
     /// # Errors
     /// Every cell failed.
@@ -138,7 +138,8 @@ impl<S, W: Way> Cell<S, W> {
         Self { setting, way, taken: Ok(Vec::new()) }
     }
 
-    /// The row: medians of the samples, percentiles of all samples' operations together, and the gates.
+    /// Returns the row: medians of the samples, percentiles over the operations of all samples
+    /// together, and the gates.
     pub(super) fn into_row(self) -> Row {
         let row = match self.taken {
             Ok(taken) => row_of(self.way.name(), taken, gates::processors()),
@@ -148,23 +149,25 @@ impl<S, W: Way> Cell<S, W> {
     }
 }
 
-/// All cells; those of one setting stand beside each other, so that ways which are compared run one after the other.
+/// Returns all cells. Those of one setting are adjacent, so that ways that are compared run one
+/// after the other.
 pub(super) fn cells<S: Copy, W: Way>(settings: &[S], ways: &[W]) -> Vec<Cell<S, W>> {
     settings.iter().flat_map(|setting| ways.iter().map(|way| Cell::new(*setting, *way))).collect()
 }
 
-/// A seed for each repeat, which all cells share; of 53 bits, which every reader of a JSON text can hold exactly.
+/// Returns a seed for each repeat, shared by all cells. It has 53 bits, which every JSON parser
+/// stores exactly.
 pub(super) fn seeds(context: &Context, repeats: usize) -> Vec<u64> {
     let mut seeds = SplitMix::new(context.seed);
     (0..repeats).map(|_| seeds.next_u64() >> 11).collect()
 }
 
-/// A note when the budget did not suffice.
+/// Returns a note when the budget did not suffice.
 pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
     (done < wanted).then(|| format!("{done} of {wanted} repeats were run: the time given was over"))
 }
 
-/// The row of what was taken on so many processors, by number of repeat; see [`Cell::into_row`].
+/// Returns the row of samples taken on `processors` processors, by number of repeat; see [`Cell::into_row`].
 pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
     let seen: Vec<_> =
         taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim)).collect();
@@ -179,7 +182,7 @@ pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) ->
         }
         for (name, latency) in taken.evidence.times {
             match merged.get_mut(&name) {
-                // Histograms of this program have the same bounds.
+                // All histograms of this program have the same bounds.
                 Some(all) => drop(all.add(&latency)),
                 None => drop(merged.insert(name, latency)),
             }
@@ -205,7 +208,7 @@ pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) ->
     row
 }
 
-/// When the budget of the experiment is over.
+/// Returns the end of the experiment's budget.
 pub(super) fn until(context: &Context) -> Option<Instant> {
     context.remaining().and_then(|left: Duration| Instant::now().checked_add(left))
 }

@@ -1,7 +1,7 @@
-//! Byte counts as people write them.
+//! Byte counts in human-readable form.
 
-/// Reads `4096`, `128KiB`, `256 MiB`, `3g`, `1.5GB`: KiB/MiB/GiB/TiB and the bare letters are powers of 1024,
-/// kB/MB/GB/TB are powers of 1000.
+/// Parses `4096`, `128KiB`, `256 MiB`, `3g`, `1.5GB`. KiB/MiB/GiB/TiB and the bare letters are
+/// powers of 1024, kB/MB/GB/TB are powers of 1000.
 ///
 /// # Errors
 /// A sentence that quotes the text and shows the accepted form.
@@ -32,7 +32,7 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `bytes` with the largest binary unit that keeps it above one: `256 MiB`, `1.5 GiB`, `312 B`.
+/// Returns `bytes` in the largest binary unit that keeps the number above one: `256 MiB`, `1.5 GiB`, `312 B`.
 pub(super) fn show_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";

@@ -1,10 +1,11 @@
-//! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one whose
-//! workers compute.
+//! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one
+//! whose workers compute.
 //!
-//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables; [`log`], [`store`] and [`peers`] are
-//! the rows ([`appender`], [`batches`], [`mod@file`]), [`published`] the same with a file for each append; [`load`] is what
-//! keeps the workers busy, [`source`] the thread from which appends come at fixed times, [`stamp`] tells when a record was durable, [`targets`] what `--check` holds
-//! the figures against.
+//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables. [`log`],
+//! [`store`] and [`peers`] are the rows ([`appender`], [`batches`], [`mod@file`]); [`published`]
+//! has the same rows with a file for each append. [`load`] keeps the workers busy, and [`source`]
+//! is the thread that starts appends at fixed times. [`stamp`] records when a record was durable.
+//! [`targets`] has the limits that `--check` applies to the figures.
 
 use clap::{Args, ValueEnum};
 
@@ -38,7 +39,7 @@ pub(super) use cells::{Plan, Setting, measure};
 pub(super) use job::{FlushChoice, Load, Times, WalRow, Workload};
 use load::workers;
 
-/// What the program knows of this experiment.
+/// This experiment's entry in the list of experiments.
 pub(crate) static KIND: Kind = Kind {
     name: "wal",
     about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
@@ -59,11 +60,11 @@ pub(crate) static KIND: Kind = Kind {
     verdicts: appends::wal,
 };
 
-/// What charts of appends show.
+/// Metrics in the charts of appends.
 pub(super) const CHARTS: &[&str] =
     &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT, metric::TIMERS_LATE[1]];
 
-/// What tables of appends show.
+/// Columns in the tables of appends.
 pub(super) const COLUMNS: &[Column] = &[
     columns::APPENDS_PER_S,
     columns::RECORDS_PER_S,
@@ -85,10 +86,10 @@ pub(super) const COLUMNS: &[Column] = &[
     columns::CPU_US_PER_APPEND,
 ];
 
-/// A sample of this experiment, and of `measure blocking`.
+/// Runs one sample of this experiment or of `measure blocking`, and returns its result as text.
 ///
 /// # Errors
-/// The row failed, or lost what it had answered.
+/// The row failed, or lost an append after it had reported success.
 pub(super) fn sample(job: &Job) -> anyhow::Result<String> {
     Ok(serde_json::to_string(&run::sample(&job.path, job.device_stat.as_deref(), &job.work()?)?)?)
 }
@@ -162,7 +163,7 @@ enum LoopChoice {
 }
 
 impl LoadChoice {
-    /// The loads that were chosen.
+    /// Returns the chosen loads.
     pub(super) fn loads(choice: Option<Self>) -> Vec<Load> {
         match choice {
             Some(Self::None) => vec![Load::None],
@@ -177,10 +178,10 @@ fn parse_row(text: &str) -> Result<String, String> {
     parse_way(text, &WalRow::APPENDS)
 }
 
-/// Bytes of a record.
+/// Parses the bytes of a record.
 ///
 /// # Errors
-/// A sentence that names the limits.
+/// The number is outside the limits; the sentence names them.
 pub(super) fn parse_record(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         bytes @ 8..=65_536 => Ok(bytes),
@@ -188,18 +189,18 @@ pub(super) fn parse_record(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What all plans take for the file and the log.
+/// Returns the size that all plans use for the file and for a segment of the log.
 pub(super) fn file_bytes(quick: bool) -> u64 {
     if quick { FILE_BYTES_QUICK } else { FILE_BYTES }
 }
 
-/// Numbers of threads beside the usual one: 1, and 4 times as many as processors.
+/// Returns the numbers of threads beside the usual one: 1, and 4 times the number of processors.
 pub(super) fn swept_threads() -> impl Iterator<Item = Option<u32>> {
     let usual = workers() as u32;
     [1, 4 * usual].into_iter().filter(move |threads| *threads != usual).map(Some)
 }
 
-/// The settings with each of these numbers of threads; as they are when there are none.
+/// Returns the settings with each of these numbers of threads, or unchanged when there are none.
 pub(super) fn with_threads(settings: Vec<Setting>, threads: &[u32]) -> Vec<Setting> {
     if threads.is_empty() {
         return settings;
@@ -211,7 +212,8 @@ pub(super) fn with_threads(settings: Vec<Setting>, threads: &[u32]) -> Vec<Setti
     threads.iter().flat_map(each).collect()
 }
 
-/// Appends with every row in turn; one experiment for each loop and load, and with `sweeps` for other numbers of threads.
+/// Measures appends with every row in turn. Returns one experiment for each loop and load, and with
+/// `sweeps` also for other numbers of threads.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -239,7 +241,7 @@ fn settings(options: &WalOptions, quick: bool, sweeps: bool) -> Vec<Setting> {
     let mut settings = Vec::new();
     let wanted = |kind| options.kind.is_none_or(|chosen| chosen == kind);
     let mut loads = LoadChoice::loads(options.load);
-    // Harm that is only looked at needs no second loop, and no place in a quick report.
+    // Harm that is only observed needs no second loop, and no place in a quick report.
     let harm = options.load.is_none() && !quick && wanted(LoopChoice::Open);
     loads.extend(harm.then_some(Load::Timers));
     for load in loads {

@@ -1,9 +1,10 @@
-//! `measure walk`: lookups in an index on the device, each a chain of reads of which every one depends on the
-//! one before.
+//! `measure walk`: lookups in an index on the device. Each is a chain of reads, and every read depends
+//! on the one before.
 //!
-//! [`published`] is what a lookup does beside it where it is counted as published. [`plant`] writes the index ([`tree`]); [`cells`] runs every row in a fresh process ([`mod@run`]) and builds
-//! the tables. [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup
-//! after the other, each answer verified. [`targets`] is what `--check` holds the figures against.
+//! [`published`] does the other work of a lookup that is counted as published. [`plant`] writes the
+//! index ([`tree`]). [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables.
+//! [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup after the
+//! other, each result verified. [`targets`] has the limits that `--check` applies to the figures.
 
 use clap::{Args, ValueEnum};
 
@@ -32,7 +33,7 @@ use cells::{Plan, Setting, measure};
 use job::{WalkRow, processors};
 use tree::fan_out_max;
 
-/// What the program knows of this experiment.
+/// This experiment's entry in the list of experiments.
 pub(crate) static KIND: Kind = Kind {
     name: "walk",
     about: "Look keys up in an index on the device, each a chain of dependent reads, in several ways",
@@ -74,7 +75,7 @@ pub(crate) static KIND: Kind = Kind {
 
 const FILE_BYTES: u64 = 1 << 30;
 const FILE_BYTES_QUICK: u64 = 128 << 20;
-/// The depth at which the project's targets are set.
+/// Depth for which the project's targets are set.
 const DEPTH: u64 = 6;
 const DEPTH_MAX: u64 = 8;
 
@@ -137,7 +138,7 @@ enum Beside {
 }
 
 impl WalkOptions {
-    /// What the report measures: not every depth.
+    /// Returns the options of the report, which does not measure every depth.
     pub(crate) fn for_report() -> Self {
         Self { depth: vec![DEPTH], threads: vec![1], in_report: true, ..Self::default() }
     }
@@ -161,7 +162,8 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Looks up with every row in turn; one experiment for each size of a node, depth and number of threads.
+/// Measures lookups with every row in turn. Returns one experiment for each size of a node, depth and
+/// number of threads.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -199,7 +201,7 @@ pub(crate) fn run(options: &WalkOptions, context: &mut Context) -> anyhow::Resul
     Ok(experiments)
 }
 
-/// The rows that were asked for and can be measured so.
+/// Returns the requested rows that can be measured with these options.
 fn rows(options: &WalkOptions) -> anyhow::Result<Vec<WalkRow>> {
     let mut rows = chosen(&WalkRow::ALL, &options.rows);
     rows.retain(|row| !options.as_published || *row != WalkRow::IoUring);
@@ -210,7 +212,7 @@ fn rows(options: &WalkOptions) -> anyhow::Result<Vec<WalkRow>> {
     Ok(rows)
 }
 
-/// Depths and threads that go together, and what is beside them.
+/// Returns the depths and threads that go together, and the load beside them.
 fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting> {
     let harm = options.beside == Some(Beside::Timers);
     let setting = |depth, threads: u32| Setting { depth, threads: threads as usize, timers: harm };
@@ -227,7 +229,7 @@ fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting>
             settings.extend(new);
             settings
         };
-    // Harm that is only looked at has no place in a quick report, nor where something else was asked for.
+    // Harm that is only observed has no place in a quick report, nor where other settings were requested.
     let by_itself = options.in_report || (options.depth.is_empty() && options.threads.is_empty());
     if options.beside.is_none() && by_itself && !quick && !options.check {
         settings.push(Setting { depth: DEPTH, threads: 1, timers: true });

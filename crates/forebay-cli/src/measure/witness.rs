@@ -1,4 +1,4 @@
-//! What the machine did while a sample ran: readings before and after, whose differences the gates look at.
+//! Activity of the machine during a sample: readings before and after, whose differences the gates check.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup;
 
-/// Threads beyond these are not read one by one: it would take longer than what it tells is worth.
+/// Maximum threads that are read one by one: reading more takes longer than the information is worth.
 const THREADS_MAX: usize = 64;
 const SECTOR_BYTES: u64 = 512;
 
-/// Counters at one moment; what is `None` cannot be read here.
+/// Counters at one moment; `None` where a counter cannot be read here.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Readings {
-    /// Bytes that the device delivered and took, for everybody.
+    /// Bytes read from and written to the device, by all processes.
     pub(super) device: Option<Bytes>,
-    /// Bytes that this process caused to be read and written there.
+    /// Bytes read from and written to storage on behalf of this process.
     pub(super) own: Option<Bytes>,
-    /// Ticks of all processors, and those of them that another virtual machine had.
+    /// Ticks of all processors, and how many of them went to other virtual machines.
     pub(super) ticks: Option<Ticks>,
-    /// How often a cgroup held this process back.
+    /// Number of times a cgroup throttled this process.
     pub(super) throttled: Option<u64>,
     /// Nanoseconds on a processor, by thread.
     pub(super) threads: Option<BTreeMap<u32, u64>>,
@@ -43,18 +43,18 @@ pub(super) struct Ticks {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Witness {
     pub(super) seconds: f64,
-    /// User and system, all threads of the process.
+    /// User and system time of all threads of the process.
     pub(super) cpu_seconds: f64,
     pub(super) device: Option<Bytes>,
     pub(super) own: Option<Bytes>,
     pub(super) ticks: Option<Ticks>,
     pub(super) throttled: Option<u64>,
-    /// The share of the time in which the busiest thread was on a processor, of those that were there at the end.
+    /// Share of the time that the busiest thread was on a processor, of the threads that existed at the end.
     pub(super) busiest_thread: Option<f64>,
 }
 
 impl Readings {
-    /// Reads what can be read. `device_stat` is a block device's `stat` file.
+    /// Takes all available readings. `device_stat` is a block device's `stat` file.
     pub(super) fn now(device_stat: Option<&Path>) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -70,8 +70,8 @@ impl Readings {
 }
 
 impl Readings {
-    /// Reads the counters of bytes once more: they count all that happens, so they are read as close to the measured
-    /// time as possible, and the others, which take up to milliseconds, are not between.
+    /// Reads the byte counters once more. They include everything that happens, so they are read as close to
+    /// the measured time as possible, and the others, which take up to milliseconds, are not between.
     pub(super) fn read_bytes_again(&mut self, device_stat: Option<&Path>) {
         if self.device.is_some() {
             self.device = device_stat.and_then(|stat| parse_device(&fs::read_to_string(stat).ok()?));
@@ -83,7 +83,7 @@ impl Readings {
 }
 
 impl Witness {
-    /// What happened between two readings, in `seconds` that cost `cpu_seconds`.
+    /// Returns the differences between two readings, over `seconds` that cost `cpu_seconds`.
     pub(super) fn between(before: &Readings, after: &Readings, seconds: f64, cpu_seconds: f64) -> Self {
         let bytes = |before: Option<Bytes>, after: Option<Bytes>| {
             let (before, after) = (before?, after?);
@@ -115,17 +115,17 @@ impl Witness {
     }
 }
 
-/// Whether the device counts at all: a queue can be told not to.
+/// Returns whether the device counts at all: a queue can be configured not to.
 fn counts(stat: &Path) -> bool {
     let Some(device) = stat.parent() else { return true };
-    // A partition's queue is its disk's, one folder up.
+    // The queue of a partition is that of its disk, one folder up.
     let setting = ["queue/iostats", "../queue/iostats"]
         .iter()
         .find_map(|file| fs::read_to_string(fs::canonicalize(device).ok()?.join(file)).ok());
     setting.is_none_or(|text| text.trim() != "0")
 }
 
-/// Fields 3 and 7 of a block device's `stat`: sectors read and written.
+/// Parses fields 3 and 7 of a block device's `stat`: sectors read and written.
 fn parse_device(stat: &str) -> Option<Bytes> {
     let mut fields = stat.split_whitespace().map(|field| field.parse::<u64>().ok());
     let (read, written) = (fields.nth(2)??, fields.nth(3)??);
@@ -137,8 +137,8 @@ fn parse_own(io: &str) -> Option<Bytes> {
     Some(Bytes { read: value("read_bytes:")?, written: value("write_bytes:")? })
 }
 
-/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; guest times, which follow,
-/// are in user and nice already.
+/// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. The
+/// guest times that follow are already in user and nice.
 fn parse_ticks(stat: &str) -> Option<Ticks> {
     let fields: Vec<u64> = stat
         .lines()
@@ -151,7 +151,7 @@ fn parse_ticks(stat: &str) -> Option<Ticks> {
     Some(Ticks { all: fields.iter().sum(), stolen: *fields.get(7)? })
 }
 
-/// How often the groups held their processes back, together. `None` where no group counts that.
+/// Returns how often the cgroups throttled their processes, together. `None` where no group counts that.
 fn throttled(stats: &[PathBuf]) -> Option<u64> {
     let texts = stats.iter().filter_map(|path| fs::read_to_string(path).ok());
     texts.filter_map(|text| parse_throttled(&text)).reduce(|sum, times| sum.saturating_add(times))
@@ -161,7 +161,8 @@ fn parse_throttled(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
 }
 
-/// Nanoseconds on a processor of each thread; `None` where there are very many, or the kernel does not count.
+/// Returns the nanoseconds on a processor of each thread; `None` where there are very many, or the
+/// kernel does not count.
 fn threads() -> Option<BTreeMap<u32, u64>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -169,7 +170,7 @@ fn threads() -> Option<BTreeMap<u32, u64>> {
             return None;
         }
         let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // A thread that has just ended is no reason to know nothing of the others.
+        // A thread that has just ended is no reason to drop the figures of the others.
         let Ok(text) = fs::read_to_string(entry.path().join("schedstat")) else { continue };
         found.insert(thread, text.split_whitespace().next()?.parse().ok()?);
     }

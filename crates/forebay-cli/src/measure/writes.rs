@@ -1,8 +1,9 @@
-//! `measure writes`: random writes of 4 KiB into a file that was written before, and what of the time a program
-//! spends on them it usually leaves out: open, sync, close.
+//! `measure writes`: random writes of 4 KiB into a file that was written before. Shows the parts
+//! of a program's time for them that are usually left out: open, sync, close.
 //!
-//! [`cells`] makes the file, runs every row in a fresh process ([`mod@run`]) and builds the tables; [`blocking`] and
-//! [`engine`] are the rows, both made of clients ([`client`]) with a part of the blocks each.
+//! [`cells`] makes the file, runs every row in a fresh process ([`mod@run`]) and builds the tables.
+//! [`blocking`] and [`engine`] are the rows, both made of clients ([`client`]) with a part of the
+//! blocks each.
 
 use clap::Args;
 
@@ -28,7 +29,7 @@ pub(crate) use cells::simulated;
 use cells::{Plan, Setting, measure};
 use job::{BLOCK_BYTES, Pattern, WriteRow};
 
-/// What the program knows of this experiment.
+/// This experiment's entry in the list of experiments.
 pub(crate) static KIND: Kind = Kind {
     name: "writes",
     about: "Write blocks at random, with and without the time for open, sync and close, in several ways",
@@ -89,7 +90,7 @@ const FILE_BYTES_QUICK: u64 = 256 << 20;
 const OPERATIONS: u64 = 16_384;
 const OPERATIONS_QUICK: u64 = 4_096;
 const CLIENTS: [u32; 3] = [1, 2, 4];
-/// A file with fewer blocks for each write would not be written sparsely.
+/// Minimum blocks of the file for each write: with fewer, the writes would not be sparse.
 const SPARSE_BLOCKS: u64 = 4;
 
 /// What can be chosen for random writes.
@@ -121,7 +122,7 @@ pub(crate) struct WritesOptions {
 }
 
 impl WritesOptions {
-    /// What the report measures: a quick one has time for one client only.
+    /// Returns the options of the report: a quick one has time for one client only.
     fn for_report(is_quick: bool) -> Self {
         Self { clients: if is_quick { vec![1] } else { Vec::new() }, ..Self::default() }
     }
@@ -143,7 +144,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes with every row in turn; one experiment for each pattern and number of clients.
+/// Measures writes with every row in turn. Returns one experiment for each pattern and number of clients.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`]), or nothing could be measured.

@@ -1,4 +1,5 @@
-//! What to change first, and what it would give: what programs usually do against the best row, by how much it differs.
+//! The most useful changes and their gains: the usual way of programs against the best row, ordered by
+//! the factor between them.
 
 use maud::{Markup, html};
 
@@ -9,19 +10,19 @@ use crate::doctor::Verdict;
 use crate::doctor::units::number;
 use crate::result::{Experiment, Report, Row, metric};
 
-/// Less is not worth a change.
+/// Minimum factor: less is not worth a change.
 const WORTHWHILE: f64 = 1.2;
-/// So many are first.
+/// Number of changes shown.
 const SHOWN: usize = 6;
 
-/// One comparison: rows that programs usually are like, and what to do instead.
+/// One comparison: rows like the usual programs, and the change to make.
 struct Rule {
     experiment: &'static str,
     metric: &'static str,
     /// Whether more of the metric is better.
     more: bool,
     usual: &'static [&'static str],
-    /// What the metric counts, in words that follow "more" or "less".
+    /// The quantity of the metric, in words that follow "more" or "less".
     counts: &'static str,
     what: &'static str,
 }
@@ -109,20 +110,20 @@ const RULES: [Rule; 10] = [
     },
 ];
 
-/// One change.
+/// One recommended change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Advice {
-    /// How many times better it is.
+    /// Factor of the improvement.
     pub(crate) times: f64,
-    /// What to do.
+    /// The change.
     pub(crate) what: String,
-    /// What it gives, with the figures.
+    /// The gain, with the figures.
     pub(crate) gain: String,
-    /// The section that shows it.
+    /// Number of the section with the measurement.
     pub(crate) section: usize,
 }
 
-/// The list on the page, with what the doctor found wanting behind it.
+/// Returns the list on the page, followed by the doctor's findings.
 pub(crate) fn of(report: &Report) -> Markup {
     let advice = advice(report);
     let groups = columns::groups(&report.experiments);
@@ -156,7 +157,7 @@ pub(crate) fn of(report: &Report) -> Markup {
     }
 }
 
-/// All changes that are worth while, the one that gives most first.
+/// Returns all worthwhile changes, the one with the largest gain first.
 pub(crate) fn advice(report: &Report) -> Vec<Advice> {
     let groups = columns::groups(&report.experiments);
     let mut all: Vec<Advice> = Vec::new();
@@ -218,7 +219,7 @@ fn has(row: &Row, rule: &Rule) -> bool {
     row.metrics.get(rule.metric).is_some_and(|value| value > 0.0)
 }
 
-/// From one at a time to as many as the device has use for.
+/// Returns the advice to go from one operation at a time to as many as the device can use.
 fn at_once(report: &Report) -> Option<Advice> {
     let curve = facts::curve(report)?;
     let ((alone, first), (knee, row)) = (curve.first(), curve.knee());

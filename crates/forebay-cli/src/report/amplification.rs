@@ -6,20 +6,20 @@ use crate::result::{Experiment, Row, metric};
 
 const RATE: &str = metric::IOPS;
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let files = experiment.number("files").map_or_else(|| "?".to_owned(), number);
     format!("{} from {files} file(s)", heading(experiment))
 }
 
-/// What those of all numbers of files are called.
+/// Returns the heading of the experiments of all numbers of files.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let size = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
     format!("Pieces of {} to {} wanted at random", size("wanted_bytes_min"), size("wanted_bytes_max"))
 }
 
-/// The verdicts: what is read for a byte that is wanted, of each number of files; then the most files against the
-/// fewest.
+/// Returns the verdicts: bytes read for each byte requested, for each number of files; then the most
+/// files against the fewest.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let mut all = experiments.to_vec();
     let files = |experiment: &Experiment| experiment.number("files").unwrap_or_default();
@@ -31,7 +31,8 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     sentences
 }
 
-/// The kernel's account of the process where there is one: the device's counters hold everyone's reads.
+/// Returns the metric to use: the kernel's account of the process where there is one, otherwise that of
+/// the device, whose counters include the reads of all processes.
 fn counted(row: &Row) -> Option<&'static str> {
     [metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE]
         .into_iter()
@@ -127,7 +128,7 @@ mod tests {
         let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
             let mut metrics = Metrics::default();
             metrics.set(metric::PROCESS_BYTES_PER_BYTE, per_byte * factor).set(RATE, rate * factor);
-            // Somebody else reads, too.
+            // Another process reads, too.
             metrics.set(metric::DEVICE_BYTES_PER_BYTE, 100.0 * factor);
             Sample { repeat: 0, metrics }
         });

@@ -7,14 +7,14 @@ use maud::{Markup, html};
 use super::{columns, html as page, sections};
 use crate::result::Report;
 
-/// What can be said to a question.
+/// The possible verdicts on a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is so.
+    /// Yes.
     Yes,
-    /// It depends, on what the sentence says.
+    /// Depends on a condition that the sentence gives.
     Partly,
-    /// It is not so.
+    /// No.
     No,
     /// A figure, where there is no yes or no.
     Measured,
@@ -43,20 +43,20 @@ impl Verdict {
     }
 }
 
-/// A question with its answer.
+/// A question with its verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {
     /// The question.
     pub(crate) question: &'static str,
-    /// What can be said.
+    /// The verdict.
     pub(crate) verdict: Verdict,
     /// The figure behind it, with its unit.
     pub(crate) figure: Option<String>,
-    /// The figure in a sentence.
+    /// A sentence with the figure.
     pub(crate) sentence: String,
-    /// The section that shows it.
+    /// Number of the section with the measurement.
     pub(crate) section: Option<usize>,
-    /// The command that answers it, or answers it better.
+    /// The command that measures it, or measures it better.
     pub(crate) command: Option<&'static str>,
 }
 
@@ -73,7 +73,7 @@ impl Answer {
     }
 }
 
-/// The summary on the page.
+/// Returns the summary on the page.
 pub(crate) fn of(report: &Report) -> Markup {
     let groups = columns::groups(&report.experiments);
     html! {
@@ -105,7 +105,7 @@ pub(crate) fn of(report: &Report) -> Markup {
     }
 }
 
-/// All five, in their order.
+/// Returns all five, in their order.
 pub(crate) fn answers(report: &Report) -> [Answer; 5] {
     [
         questions::pattern(report),

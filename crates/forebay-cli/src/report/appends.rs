@@ -6,7 +6,7 @@ use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
 
 const P99: &str = metric::DURABLE[1];
-/// The log's rows, the most prompt first, and what a sentence calls them.
+/// The log's rows, the most prompt first, and their names in sentences.
 const LOGS: [(&str, &str); 3] = [
     ("forebay-realtime", "the log at real-time priority"),
     ("forebay-prompt", "the log at prompt priority beside polite workers"),
@@ -20,7 +20,7 @@ const OTHERS: [(&str, &str); 5] = [
     ("std-in-task", "blocking calls in the task"),
 ];
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     let threads = experiment.number("threads").map_or_else(String::new, |count| format!("{count} "));
@@ -44,7 +44,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     format!("{what}, {} appender(s), {load}", count("appenders"))
 }
 
-/// The verdicts of `measure wal`.
+/// Returns the verdicts of `measure wal`.
 pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences: Vec<String> = experiments.iter().copied().filter_map(published).collect();
     let all = || experiments.iter().copied().filter(|found| !is_published(found));
@@ -75,14 +75,14 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     sentences
 }
 
-/// The verdicts of `measure blocking`.
+/// Returns the verdicts of `measure blocking`.
 pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
     let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
     let harm = beside.filter_map(|found| harm::sentence(found, "no-appends", &title(found)));
     experiments.iter().flat_map(|experiment| batches(experiment)).chain(harm).collect()
 }
 
-/// All ways beside each other, the quickest first: what these figures count is not what an append costs.
+/// Returns a sentence with all ways, the quickest first. They are not the cost of an append.
 fn published(experiment: &Experiment) -> Option<String> {
     let p50 = metric::SEEN[0];
     let mut rows: Vec<(f64, &Row)> = experiment
@@ -102,7 +102,7 @@ fn published(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// Whether each append had a file of its own.
+/// Returns whether each append had a file of its own.
 fn is_published(experiment: &Experiment) -> bool {
     experiment.parameters.get("as_published").is_some_and(|value| value == true)
 }
@@ -111,17 +111,17 @@ fn is(experiment: &Experiment, name: &str, value: &str) -> bool {
     experiment.parameters.get(name).and_then(serde_json::Value::as_str) == Some(value)
 }
 
-/// The row with its figures, when it was measured and got what it asks for.
+/// Returns the row with its figures, when it was measured and got its requested settings.
 fn measured<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Row> {
     experiment.row(name).filter(|row| row.skipped.is_none() && row.degraded.is_none())
 }
 
-/// The log's most prompt row that was measured.
+/// Returns the log's most prompt row that was measured.
 fn log(experiment: &Experiment) -> Option<(&Row, &'static str)> {
     LOGS.iter().find_map(|(name, words)| Some((measured(experiment, name)?, *words)))
 }
 
-/// `310 µs`, `2.90 ms`.
+/// Formats a time: `310 µs`, `2.90 ms`.
 fn time(us: f64) -> String {
     if us < 1000.0 { format!("{} µs", number(us)) } else { format!("{} ms", number(us / 1000.0)) }
 }
@@ -130,7 +130,7 @@ fn time_of(row: &Row, metric: &str) -> Option<String> {
     row.metrics.get(metric).map(time)
 }
 
-/// How a time of `row` compares with that of `other`: `9.4 times less than`.
+/// Compares a time of `row` with that of `other`: `9.4 times less than`.
 fn compared(row: &Row, other: &Row, metric: &str) -> Option<String> {
     Some(match difference(row, other, metric)? {
         Difference::Less(times) => format!("{} times less than", number(times)),
@@ -139,7 +139,7 @@ fn compared(row: &Row, other: &Row, metric: &str) -> Option<String> {
     })
 }
 
-/// What a sentence ends with when nothing tells how far repeats lie apart.
+/// Returns the end of a sentence when no repeats show the noise.
 fn hint(row: &Row) -> &'static str {
     if row.samples.len() < 2 { "; measured once, so take it as a hint" } else { "" }
 }
@@ -225,7 +225,7 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// One sentence for the log and one for the store.
+/// Returns one sentence for the log and one for the store.
 fn batches(experiment: &Experiment) -> Vec<String> {
     let log = ("the log", ["direct", "spawn-blocking", "async"]);
     let store = ("the store", ["store-direct", "store-spawn-blocking", "store-async"]);

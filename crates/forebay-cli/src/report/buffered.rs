@@ -1,14 +1,15 @@
-//! Where reading through the page cache wins over reading directly.
+//! Loads at which reading through the page cache is faster than reading directly.
 
 use super::noise::{Difference, difference};
 use super::reads::span;
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
 
-/// Ways of reading directly; the best of them is what the page cache is held against.
+/// Ways of direct reading; the page cache is compared with the best of them.
 const DIRECT: [&str; 4] = ["direct", "direct-polled", "direct-tokio", "direct-pread"];
 
-/// At which depths of a span the page cache is faster, equal or slower. `None` where it was not measured.
+/// Describes at which depths of a span the page cache is faster, equal or slower. `None` where it was
+/// not measured.
 pub(super) fn wins(group: &[&Experiment]) -> Option<String> {
     let mut depths: Vec<(f64, Difference)> = group
         .iter()
@@ -47,10 +48,10 @@ pub(super) fn wins(group: &[&Experiment]) -> Option<String> {
     })
 }
 
-/// From which share of the most on a scan has all there is.
+/// Share of the maximum from which a scan counts as reaching it.
 const ENOUGH: f64 = 0.95;
 
-/// How many large requests in flight a scan needs, and at which numbers the page cache is faster.
+/// Describes how many large requests in flight a scan needs, and at which numbers the page cache is faster.
 pub(super) fn scans(swept: &[&Experiment], buffered: Option<&Row>) -> Option<String> {
     const ROW: &str = "direct-large";
     let mut rows: Vec<(f64, &Row)> = swept

@@ -1,39 +1,40 @@
-//! One chart of the page as a figure: the drawing, its legend, what it counts, and the same numbers as a table.
+//! One chart of the page as a figure: the drawing, its legend, the quantity shown, and the same numbers
+//! as a table.
 
 use maud::{Markup, html};
 
 use super::svg::{self, Bar, Line, Mark, Spread, XAxis};
 use crate::doctor::units::number;
 
-/// A table beside a chart has at most so many rows; longer series are told by every n-th of their points.
+/// Maximum rows of a table beside a chart; longer series show every n-th of their points.
 const TABLE_ROWS: usize = 60;
 
 /// A chart, before it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chart {
-    /// What it shows, with the conditions: `p99 µs over reads in flight`.
+    /// The title, with the conditions: `p99 µs over reads in flight`.
     pub(crate) title: String,
-    /// What the numbers count and how the drawing is read: sentences.
+    /// Sentences on the meaning of the numbers and on how to read the drawing.
     pub(crate) note: String,
-    /// What is drawn.
+    /// The drawing.
     pub(crate) shape: Shape,
 }
 
-/// What a chart can be.
+/// The kinds of charts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
     /// A bar for each row of an experiment.
     Bars {
-        /// What a bar's length counts.
+        /// Quantity and unit of a bar's length.
         axis: String,
         /// The bars.
         bars: Vec<Bar>,
     },
     /// Bars made of parts.
     Stacked {
-        /// What a part's length counts.
+        /// Quantity and unit of a part's length.
         axis: String,
-        /// The parts' names.
+        /// Names of the parts.
         parts: Vec<String>,
         /// Each bar's name and its parts' lengths.
         bars: Vec<(String, Vec<f64>)>,
@@ -42,16 +43,16 @@ pub(crate) enum Shape {
     Lines {
         /// The horizontal axis.
         x: XAxis,
-        /// What the vertical axis counts.
+        /// Quantity and unit of the vertical axis.
         y: String,
         /// The lines.
         lines: Vec<Line>,
-        /// Places and levels worth a word.
+        /// Places and levels with a remark.
         marks: Vec<Mark>,
     },
 }
 
-/// The chart as a figure; `id` is unique on the page.
+/// Returns the chart as a figure; `id` is unique on the page.
 pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
     html! {
         figure id=(id) {
@@ -81,7 +82,7 @@ pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
     }
 }
 
-/// The chart in words, for those who do not see it.
+/// Describes the chart in words, for readers who cannot see it.
 fn label(chart: &Chart) -> String {
     let told = |name: &str, values: &[(f64, f64)]| match (values.first(), values.last()) {
         (Some(first), Some(last)) if values.len() > 1 => {
@@ -145,7 +146,7 @@ fn table(shape: &Shape) -> Markup {
     }
 }
 
-/// One row for each place at which some line has a point.
+/// Returns a table with one row for each place at which some line has a point.
 fn lines_table(x: &XAxis, y: &str, lines: &[Line]) -> Markup {
     let mut places: Vec<f64> =
         lines.iter().flat_map(|line| line.points.iter().map(|point| point.x)).collect();
@@ -173,7 +174,7 @@ fn lines_table(x: &XAxis, y: &str, lines: &[Line]) -> Markup {
     }
 }
 
-/// A share of operations as `99.9 %`, with all of its nines.
+/// Formats a share of operations as `99.9 %`, with all of its nines.
 fn share(value: f64) -> String {
     let text = format!("{:.6}", value * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))

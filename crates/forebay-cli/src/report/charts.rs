@@ -1,5 +1,6 @@
-//! Which charts an experiment gets: it goes by what its numbers have. Parameters that vary give curves over them, several
-//! percentiles a curve over the share of operations, times of several calls bars made of parts, series a line over time.
+//! Selects the charts of an experiment by the available numbers. Parameters that vary give curves over
+//! them, several percentiles a curve over the share of operations, times of several calls bars made of
+//! parts, series a line over time.
 
 mod calls;
 mod knees;
@@ -12,10 +13,10 @@ use super::svg::{Bar, Line, Point, Spread, Whisker, XAxis};
 use super::view;
 use crate::result::{Experiment, Row, metric};
 
-/// So many lines can still be told apart.
+/// Maximum lines that remain distinguishable.
 const LINES: usize = 12;
 
-/// All charts of experiments that belong together, in the order in which the page shows them.
+/// Returns all charts of experiments that belong together, in the order in which the page shows them.
 pub(crate) fn of(group: &[&Experiment]) -> Vec<Chart> {
     let mut charts = match group {
         [] => return Vec::new(),
@@ -75,7 +76,8 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
     view::charts(group[0]).filter_map(chart).collect()
 }
 
-/// Throughput to the right, latency upwards: where a curve turns upwards, more at once only adds latency.
+/// Returns the chart of latency (vertical) over throughput (horizontal). Where a curve turns upwards,
+/// more operations in flight only add latency.
 fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
     let first = group.first().filter(|_| group.len() >= 4)?;
     let rate = [metric::IOPS, metric::LOOKUPS_PER_S]
@@ -105,7 +107,7 @@ fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
     })
 }
 
-/// A line for each name of a row, as far as there are points.
+/// Returns a line for each name of a row that has points.
 fn rows(group: &[&Experiment], points: impl Fn(&str) -> Vec<Point>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in group.iter().flat_map(|experiment| &experiment.rows) {
@@ -119,7 +121,7 @@ fn rows(group: &[&Experiment], points: impl Fn(&str) -> Vec<Point>) -> Vec<Line>
     lines
 }
 
-/// The points of the row `name`, in the order of the group's axis.
+/// Returns the points of the row `name`, in the order of the group's axis.
 fn points(
     group: &[&Experiment],
     name: &str,
@@ -128,7 +130,7 @@ fn points(
     in_order(group).into_iter().filter_map(|experiment| point(experiment, experiment.row(name)?)).collect()
 }
 
-/// The experiments in the order of what differs between them.
+/// Returns the experiments in the order of the parameter that differs between them.
 fn in_order<'a>(group: &[&'a Experiment]) -> Vec<&'a Experiment> {
     let axis = view::axis(group);
     let place = |experiment: &Experiment| axis.as_ref().and_then(|axis| experiment.number(&axis.parameter));
@@ -137,12 +139,12 @@ fn in_order<'a>(group: &[&'a Experiment]) -> Vec<&'a Experiment> {
     ordered
 }
 
-/// Whether the group's axis counts readers.
+/// Returns whether the group's axis counts readers.
 fn over_readers(group: &[&Experiment]) -> bool {
     view::axis(group).is_some_and(|axis| axis.parameter == "readers")
 }
 
-/// A horizontal axis with a tick for each place that was measured.
+/// Returns a horizontal axis with a tick for each measured place.
 fn over(title: &str, lines: &[Line]) -> XAxis {
     let places = lines.iter().flat_map(|line| line.points.iter().map(|point| point.x));
     let (low, high) =
@@ -157,7 +159,7 @@ fn whisker(column: &Column, row: &Row) -> Option<Whisker> {
     Some(Whisker { value, low, high })
 }
 
-/// What a column counts, as the beginning of a paragraph.
+/// Returns the meaning of a column, as the beginning of a paragraph.
 fn meaning(column: &Column) -> String {
     format!("{}: {}", column.heading, column.meaning)
 }

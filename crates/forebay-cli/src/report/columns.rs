@@ -1,4 +1,4 @@
-//! Which metrics a table shows, in which order and unit, and what an experiment is called.
+//! The metrics of a table, with their order and units, and the titles of experiments.
 
 use crate::doctor::units::number;
 use crate::measure::kind::{self, Kind};
@@ -11,13 +11,14 @@ pub(crate) struct Column {
     pub(crate) metric: &'static str,
     /// The column's heading, with the unit.
     pub(crate) heading: &'static str,
-    /// What a metric's value is divided by to get the heading's unit.
+    /// Divisor from the metric's unit to the heading's unit.
     divisor: f64,
-    /// What the number counts, for the page.
+    /// Meaning of the number, for the page.
     pub(crate) meaning: &'static str,
 }
 
-// Columns that several experiments have; one that has others of its own makes them with [`column`] beside its `KIND`.
+// Columns that several experiments have. An experiment makes columns of its own with [`column`] beside
+// its `KIND`.
 
 pub(crate) const MB_PER_S: Column = column(
     metric::MB_PER_S,
@@ -148,7 +149,7 @@ pub(crate) const CPU_US_PER_APPEND: Column = column(
     1.0,
     "processor microseconds, user and system, all threads, for one append",
 );
-/// Of several hosts, which `scan` and `random` can be measured on.
+/// For several hosts, on which `scan` and `random` can be measured.
 pub(crate) const FIRST_DONE_S: Column = column(
     metric::FIRST_DONE_S,
     "first done s",
@@ -165,7 +166,7 @@ pub(crate) const START_SKEW_US: Column =
     column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
 pub(crate) const SECONDS: Column = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
-/// What is shown of an experiment that this program does not know.
+/// Columns of an experiment that this program has no entry for.
 pub(crate) const SHARED: &[Column] = &[
     MB_PER_S,
     IOPS,
@@ -188,7 +189,8 @@ pub(crate) const SHARED: &[Column] = &[
     SECONDS,
 ];
 
-/// A column: the metric, its heading with the unit, what a value is divided by to get that unit, and what it counts.
+/// Returns a column: the metric, its heading with the unit, the divisor to that unit, and the meaning
+/// of the number.
 pub(crate) const fn column(
     metric: &'static str,
     heading: &'static str,
@@ -199,12 +201,12 @@ pub(crate) const fn column(
 }
 
 impl Column {
-    /// The column of a metric, as `kind` shows it.
+    /// Returns the column of a metric, as `kind` shows it.
     pub(crate) fn of(kind: &'static Kind, metric: &str) -> Option<&'static Self> {
         kind.columns.iter().find(|column| column.metric == metric)
     }
 
-    /// The columns for which some row of `group` has a value, the most important first.
+    /// Returns the columns for which some row of `group` has a value, the most important first.
     pub(crate) fn present(group: &[&Experiment]) -> Vec<&'static Self> {
         let Some(first) = group.first() else { return Vec::new() };
         let has = |column: &&Self| {
@@ -216,35 +218,35 @@ impl Column {
         kind::of(first).columns.iter().filter(has).collect()
     }
 
-    /// The column whose spread a table tells: the one that the rows are compared by.
+    /// Returns the column whose spread a table shows: that of the metric by which the rows are compared.
     pub(crate) fn compared(group: &[&Experiment], columns: &[&'static Self]) -> Option<&'static Self> {
         let wanted = group.first().map(|first| kind::of(first).compared);
         let found = columns.iter().find(|column| Some(column.metric) == wanted);
         found.or(columns.first()).copied()
     }
 
-    /// The median of a row in the heading's unit.
+    /// Returns the median of a row in the heading's unit.
     pub(crate) fn value(&self, row: &Row) -> Option<f64> {
         row.metrics.get(self.metric).map(|value| value / self.divisor)
     }
 
-    /// Smallest and largest value of a row in the heading's unit.
+    /// Returns the smallest and largest value of a row in the heading's unit.
     pub(crate) fn spread(&self, row: &Row) -> Option<(f64, f64)> {
         row.spread(self.metric).map(|(low, high)| (low / self.divisor, high / self.divisor))
     }
 
-    /// The median of a row as text; a dash when there is none.
+    /// Returns the median of a row as text, or a dash when there is none.
     pub(crate) fn cell(&self, row: &Row) -> String {
         self.value(row).map_or_else(|| "-".to_owned(), number)
     }
 }
 
-/// What an experiment is called in headings.
+/// Returns the title of an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     (kind::of(experiment).title)(experiment)
 }
 
-/// What experiments that belong together are called.
+/// Returns the heading of experiments that belong together.
 pub(crate) fn heading(group: &[&Experiment]) -> String {
     match group {
         [] => String::new(),
@@ -253,7 +255,7 @@ pub(crate) fn heading(group: &[&Experiment]) -> String {
     }
 }
 
-/// Experiments that belong together, as their kind says.
+/// Groups the experiments that belong together, as their kind defines it.
 pub(crate) fn groups<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<Vec<&'a Experiment>> {
     let mut groups: Vec<Vec<&Experiment>> = Vec::new();
     for experiment in experiments {

@@ -1,17 +1,17 @@
-//! The gates of runs in words: what failed, and what is not known.
+//! The gates of runs in words: those that failed, and those that are unknown.
 
 use crate::doctor::units::number;
 use crate::result::{Condition, Experiment, Gate, Row};
 
-/// What stands behind the name of a row that failed a gate.
+/// Suffix of the name of a row that failed a gate.
 pub(crate) const MARK: &str = " (!)";
 
-/// The name of a row in a table.
+/// Returns the name of a row in a table.
 pub(crate) fn marked_name(row: &Row) -> String {
     format!("{}{}", row.name, if row.is_marked() { MARK } else { "" })
 }
 
-/// One line for each gate that failed, then one that counts them all.
+/// Returns one line for each gate that failed, then one with the counts of all gates.
 pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
     let all = || {
         group.iter().flat_map(|experiment| {
@@ -38,7 +38,7 @@ pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
     lines
 }
 
-/// A gate that failed, in a sentence.
+/// Describes a gate that failed, in a sentence.
 fn failed(row: Option<&Row>, gate: &Condition) -> String {
     let of = row.map_or_else(String::new, |row| format!(" of {}", row.name));
     let repeats = match (row, gate.repeats.len()) {
@@ -54,7 +54,7 @@ fn failed(row: Option<&Row>, gate: &Condition) -> String {
     format!("GATE FAILED: {}{of}{seen}: {}", gate.name, gate.why)
 }
 
-/// What a check found, in words.
+/// Describes the finding of a check in words.
 pub(crate) fn check(row: &Row, gate: &Gate) -> String {
     let outcome = if gate.passed { "met" } else { "MISSED" };
     format!(

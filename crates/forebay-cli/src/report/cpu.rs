@@ -5,7 +5,7 @@ use crate::doctor::units::{bytes, number};
 use crate::measure::reads::names;
 use crate::result::{Experiment, Row, metric};
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let block = experiment
         .number("block_bytes")
@@ -14,7 +14,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     format!("Processor time of random reads{block}, {readers} at once")
 }
 
-/// The verdicts, of each number of reads in flight.
+/// Returns the verdicts, one for each number of reads in flight.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
     for experiment in experiments {
@@ -43,7 +43,7 @@ fn costs(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// How many reads one core drives, at the best and at the worst.
+/// Returns a sentence on how many reads one core drives, at best and at worst.
 fn one_core(experiment: &Experiment) -> Option<String> {
     let mut rows: Vec<(&Row, f64)> = experiment
         .rows

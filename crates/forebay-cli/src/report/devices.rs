@@ -1,9 +1,9 @@
-//! The verdicts held against simulated devices: each has properties that were planted, every verdict must find
-//! those of its kind, and must claim none where there is none. All devices go through all verdicts.
+//! Tests of the verdicts against simulated devices. Each device has planted properties. Every verdict must
+//! find those of its kind, and must claim none where there is none. All devices go through all verdicts.
 //!
-//! The devices are those of the core's simulator, used through Forebay in virtual time, so that the same seed gives the
-//! same numbers on every machine. A step of a simulated processor takes half a microsecond; reads take milliseconds here,
-//! so that the devices are the limit.
+//! The devices are those of the core's simulator, used through Forebay in virtual time, so that the
+//! same seed gives the same numbers on every machine. A step of a simulated processor takes half a
+//! microsecond; reads take milliseconds here, so that the devices are the limit.
 
 mod arithmetic;
 mod observe;
@@ -28,7 +28,7 @@ fn mean_us(times: &[Duration]) -> f64 {
     times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64
 }
 
-/// As `measure saturate` writes it.
+/// Builds the experiment in the form of `measure saturate`.
 fn saturate_of(seen: &Seen) -> Experiment {
     let mut metrics = Metrics::default();
     metrics.set(metric::IOPS, seen.per_second).set(names::MEAN_US, mean_us(&seen.times));
@@ -40,14 +40,14 @@ fn saturate_of(seen: &Seen) -> Experiment {
     experiment
 }
 
-/// The number that stands before `words` in the sentences.
+/// Returns the number before `words` in the sentences.
 fn number_before(sentences: &[String], words: &str) -> Option<f64> {
     let sentence = sentences.iter().find(|sentence| sentence.contains(words))?;
     let before = sentence.split(words).next()?;
     before.rsplit([' ', '(']).next()?.replace(',', "").parse().ok()
 }
 
-/// Each device with the sentences of `verdicts` and what is wrong with them.
+/// Returns a text for each fault: the device, the fault, and the sentences of `verdicts`.
 fn wrong(
     devices: &[Device],
     verdicts: impl Fn(&Device, u64) -> (Vec<String>, Vec<Option<String>>),
@@ -107,13 +107,13 @@ fn what_is_planted_in_reads_is_found_and_nothing_else() {
     assert_right(&wrong(&devices, reads_of));
 }
 
-/// Slow flushes and volatile caches.
+/// Slow flushes, and volatile caches.
 #[test]
 fn what_is_planted_in_writes_is_found_and_nothing_else() {
     assert_right(&wrong(&devices(), writes_of));
 }
 
-/// Stalls and purses that run empty.
+/// Stalls, and burst credit that runs out.
 #[test]
 fn what_is_planted_in_a_long_load_is_found_and_nothing_else() {
     assert_right(&wrong(&devices(), load_of));
@@ -140,7 +140,7 @@ fn every_property_is_planted_often_enough() {
     assert!(devices.len() >= 30, "{}", devices.len());
 }
 
-/// The table itself must notice a verdict that claims too much, too little, or something else.
+/// The table itself must notice a verdict that claims too much, too little, or the wrong property.
 #[test]
 fn what_is_claimed_wrongly_is_noticed() {
     let all = devices();
@@ -189,7 +189,7 @@ fn what_is_claimed_wrongly_of_writes_is_noticed() {
     assert!(purse(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
 }
 
-/// The limit and how many programs the device carries.
+/// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
     let told = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
     let claimed = told("each further one only adds latency");
@@ -208,7 +208,7 @@ fn limit(device: &Device, sentences: &[String]) -> Option<String> {
     }
 }
 
-/// All three definitions come within the next level of the limit.
+/// Checks that all three definitions are within the next level of the limit.
 fn knees(device: &Device, curve: &[Level]) -> Option<String> {
     let places = device.places?;
     let found = saturation(curve)?.knees.map(|knee| curve[knee].readers);

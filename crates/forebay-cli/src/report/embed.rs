@@ -2,24 +2,24 @@
 
 use crate::result::{Experiment, Report, Series};
 
-/// What a page has at most.
+/// Maximum size of a page.
 pub(crate) const PAGE_BYTES_MAX: usize = 2_000_000;
-/// A series that is thinned keeps so many values at most.
+/// Maximum values of a series after thinning.
 const SERIES_VALUES: usize = 600;
 
-/// The text for the source, and what is told about it.
+/// The text for the source, and a remark on it.
 #[derive(Debug)]
 pub(super) struct Embedded {
     pub(super) json: String,
-    /// What it has not, where it has not all.
+    /// Describes the data left out, where any are.
     pub(super) left_out: Option<&'static str>,
 }
 
 /// Leaves something out of an experiment.
 type Step = fn(&mut Experiment);
 
-/// The JSON of all numbers in at most `room` bytes: as it is, else with shorter series, else also without histograms, else
-/// also without the single repeats, else none.
+/// Returns the JSON of all numbers in at most `room` bytes. It is complete if it fits, otherwise with shorter
+/// series, then also without histograms, then also without the single repeats, and finally `null`.
 pub(super) fn embed(report: &Report, room: usize) -> Embedded {
     let whole = text(report);
     if whole.len() <= room {
@@ -57,7 +57,7 @@ fn shorten(experiment: &mut Experiment) {
     experiment.rows.iter_mut().for_each(|row| shorten_series(&mut row.series));
 }
 
-/// Groups of neighbours become their mean; where they stand in time is where the first of them stood.
+/// Replaces groups of adjacent values by their mean; its time is that of the first of them.
 fn shorten_series(series: &mut Series) {
     for (name, values) in series {
         let together = values.len().div_ceil(SERIES_VALUES).max(1);
@@ -71,7 +71,7 @@ fn shorten_series(series: &mut Series) {
     }
 }
 
-/// A mean has as many digits as division gives it, which nobody needs.
+/// Rounds a mean, whose further digits come from the division and have no use.
 fn thousandths(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

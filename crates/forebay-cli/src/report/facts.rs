@@ -5,8 +5,8 @@ use super::view;
 use crate::doctor::units::number;
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 
-/// The sweeps that show where more stops paying, the better one first, and the share of the most that counts as all of it:
-/// as the sentences of each have it.
+/// The sweeps that show where more load no longer pays off, the better one first, and the share of the
+/// maximum that counts as all of it, the same as in each sweep's sentences.
 const SWEEPS: [(&str, f64); 2] = [("saturate", 0.95), ("random", 0.9)];
 
 /// A row of an experiment, and the section of the page that shows it.
@@ -18,12 +18,12 @@ pub(crate) struct Found<'a> {
     pub(crate) experiment: &'a Experiment,
     /// The row.
     pub(crate) row: &'a Row,
-    /// The metric that was looked for.
+    /// Value of the metric that was searched for.
     pub(crate) value: f64,
 }
 
-/// Whether a row's figures may be compared: measured, granted what it asks for, not from memory, and not contradicted by
-/// the device's own counters.
+/// Returns whether a row's figures may be compared: measured, granted its requested settings, not from
+/// memory, and not contradicted by the device's own counters.
 pub(crate) fn counts(row: &Row) -> bool {
     row.skipped.is_none()
         && row.degraded.is_none()
@@ -31,8 +31,8 @@ pub(crate) fn counts(row: &Row) -> bool {
         && row.disbelieved().is_none()
 }
 
-/// Whether a row may stand for the device where no row is proven to: read past the page cache, and no counter
-/// contradicts it.
+/// Returns whether a row may stand for the device where no row is proven to: it read past the page
+/// cache, and no counter contradicts it.
 fn is_direct(row: &Row) -> bool {
     let contradicts = |gate: &Condition| gate.name == DEVICE_BYTES && gate.failed();
     counts(row)
@@ -40,8 +40,8 @@ fn is_direct(row: &Row) -> bool {
         && !row.conditions.iter().any(contradicts)
 }
 
-/// The rows that say what the device does: those that its counters prove, or, where there are no counters, all that read
-/// past the page cache. A row that the page cache serves in part says nothing of the device.
+/// Returns the rows that describe the device: those proven by its counters or, where there are no counters,
+/// all that read past the page cache. A row that the page cache serves in part does not describe the device.
 pub(crate) fn of_device<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
     let all = rows(report, name, metric);
     let proven: Vec<_> =
@@ -52,7 +52,7 @@ pub(crate) fn of_device<'a>(report: &'a Report, name: &str, metric: &str) -> Vec
     }
 }
 
-/// Every row of experiments called `name` whose figures count and that has the metric.
+/// Returns every row of experiments called `name` whose figures count and that has the metric.
 pub(crate) fn rows<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     for (section, group) in groups(&report.experiments).into_iter().enumerate() {
@@ -65,46 +65,46 @@ pub(crate) fn rows<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Foun
     found
 }
 
-/// How a row goes with the number of readers.
+/// A row over the number of readers.
 #[derive(Debug)]
 pub(crate) struct Curve<'a> {
     /// The number of the section.
     pub(crate) section: usize,
-    /// What the load counts.
+    /// The quantity that the load counts.
     pub(crate) load: String,
-    /// The share of the most that counts as all of it.
+    /// Share of the maximum that counts as all of it.
     pub(crate) enough: f64,
     /// Load and row, ascending.
     pub(crate) points: Vec<(f64, &'a Row)>,
-    /// The experiment of the smallest load: what was held fixed is the same in all.
+    /// The experiment of the smallest load; the fixed parameters are the same in all.
     pub(crate) experiment: &'a Experiment,
     /// The device's counters prove that all of these reads came from it.
     pub(crate) proven: bool,
 }
 
 impl<'a> Curve<'a> {
-    /// The row of the smallest load.
+    /// Returns the row of the smallest load.
     pub(crate) fn first(&self) -> (f64, &'a Row) {
         self.points[0]
     }
 
-    /// The row of the largest load.
+    /// Returns the row of the largest load.
     pub(crate) fn last(&self) -> (f64, &'a Row) {
         self.points[self.points.len() - 1]
     }
 
-    /// The load with the most reads a second.
+    /// Returns the load with the most reads per second.
     pub(crate) fn best(&self) -> (f64, &'a Row) {
         let best = self.points.iter().max_by(|a, b| rate(a.1).total_cmp(&rate(b.1)));
         *best.unwrap_or(&self.last())
     }
 
-    /// The most reads a second.
+    /// Returns the maximum of the reads per second.
     pub(crate) fn most(&self) -> f64 {
         rate(self.best().1)
     }
 
-    /// What more than the load of the knee brings, as far as it was measured.
+    /// Returns a sentence on the gain beyond the load of the knee, as far as it was measured.
     pub(crate) fn beyond_knee(&self) -> String {
         let ((knee, row), (last, _), (at, best)) = (self.knee(), self.last(), self.best());
         if knee >= last {
@@ -122,12 +122,12 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// The limit of a control group that its most comes up to, in words.
+    /// Returns, in words, the limit of a control group that the maximum comes up to.
     pub(crate) fn limit(&self) -> Option<String> {
         limit(self.experiment, self.most())
     }
 
-    /// The smallest load that has about all of the most.
+    /// Returns the smallest load that reaches about all of the maximum.
     pub(crate) fn knee(&self) -> (f64, &'a Row) {
         let enough = self.enough * self.most();
         let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
@@ -135,10 +135,12 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// A token bucket lets a little more or less through than its rate.
+/// Share of a limit that counts as reaching it: a token bucket lets a little more or less through than
+/// its rate.
 const AT_THE_LIMIT: f64 = 0.85;
 
-/// The limit of a control group that so many reads a second come up to, in words: then the device may have more to give.
+/// Returns, in words, the limit of a control group that `per_second` reads come up to: then the device
+/// may have more to offer.
 pub(crate) fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
     let block = experiment.number("block_bytes").unwrap_or(0.0);
     let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;
@@ -164,7 +166,8 @@ fn rate(row: &Row) -> f64 {
     row.metrics.get(metric::IOPS).unwrap_or(0.0)
 }
 
-/// The sweep over concurrency whose row reached the most reads a second: of `saturate`, else of `random`.
+/// Returns the sweep over concurrency whose row reached the most reads per second: of `saturate`,
+/// otherwise of `random`.
 pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
     SWEEPS.into_iter().find_map(|(name, enough)| {
         let mut curves = Vec::new();
@@ -182,7 +185,7 @@ pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
     })
 }
 
-/// A small part of a file may lie in a drive's memory.
+/// Returns whether the reads cover the whole file: a small part of it may fit in a drive's memory.
 fn whole(experiment: &Experiment) -> bool {
     match (experiment.number("span_bytes"), experiment.number("file_bytes")) {
         (Some(span), Some(file)) => span >= file * 0.999,
@@ -218,7 +221,7 @@ pub(crate) mod tests {
     use crate::environment::Environment;
     use crate::result::{Metrics, Sample};
 
-    /// A row of three repeats that differ by a hundredth.
+    /// Returns a row of three repeats that differ by a hundredth.
     pub(crate) fn row(name: &str, figures: &[(&str, f64)]) -> Row {
         let samples = [0.99, 1.0, 1.01].iter().enumerate().map(|(index, factor)| {
             let mut metrics = Metrics::default();
@@ -232,13 +235,13 @@ pub(crate) mod tests {
         row
     }
 
-    /// A report of these experiments.
+    /// Returns a report of these experiments.
     pub(crate) fn report(experiments: Vec<Experiment>) -> Report {
         let environment = Environment { cpus_allowed: 2, ..Environment::default() };
         Report::new(environment, experiments)
     }
 
-    /// Random reads at four depths.
+    /// Returns random reads at four depths.
     pub(crate) fn random(figures: [(u32, f64); 4]) -> Vec<Experiment> {
         let experiment = |(depth, iops): (u32, f64)| {
             let mut experiment = Experiment::new("random", "")

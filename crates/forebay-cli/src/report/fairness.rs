@@ -3,7 +3,7 @@
 use crate::doctor::units::number;
 use crate::result::{Experiment, metric};
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let hogs = experiment.number("hogs").map_or_else(|| "?".to_owned(), number);
     format!(
@@ -13,7 +13,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     )
 }
 
-/// What several of them are called together.
+/// Returns the heading of several such experiments.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     format!("A small reader beside hogs that {}", does(experiment, "several"))
 }
@@ -23,7 +23,7 @@ fn does(experiment: &Experiment, hogs: &str) -> String {
     format!("{does}{}", if hogs == "1" { "s" } else { "" })
 }
 
-/// The verdicts: of each number of hogs what classes are worth.
+/// Returns the verdicts: the benefit of classes for each number of hogs.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     experiments.iter().filter_map(|experiment| worth(experiment)).collect()
 }

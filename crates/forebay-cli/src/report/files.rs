@@ -5,7 +5,7 @@ use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 
 const RATE: &str = metric::FILES_PER_S;
-/// Times of calls and what a sentence calls them.
+/// Times of calls and their names in sentences.
 const CALLS: [(&str, &str); 6] = [
     (metric::OPEN_US, "opening"),
     (metric::READ_US, "reading"),
@@ -17,13 +17,13 @@ const CALLS: [(&str, &str); 6] = [
 const ROWS: [(&str, &str); 3] =
     [("std-threads", "threads with std::fs"), ("tokio-fs", "tokio::fs"), ("forebay", "Forebay from Tokio")];
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let at_once = experiment.number("at_once").map_or_else(|| "?".to_owned(), number);
     format!("{}, {at_once} at once", heading(experiment))
 }
 
-/// What those of one call are called.
+/// Returns the heading of the experiments of one call.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let size = experiment.number("file_bytes").map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
     match experiment.parameters.get("call").and_then(serde_json::Value::as_str) {
@@ -34,7 +34,7 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     }
 }
 
-/// The verdicts: of each call with the most files at once.
+/// Returns the verdicts: one for each call, with the most files at once.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut told = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     sentences
 }
 
-/// Which way is the fastest, by how much, and where its time goes.
+/// Returns a sentence on the fastest way: by how much it leads, and where its time goes.
 fn fastest(experiment: &Experiment) -> Option<String> {
     let mut rows: Vec<(&Row, f64, &str)> = ROWS
         .iter()
@@ -85,7 +85,7 @@ fn fastest(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// `; 81 % of the time in calls is syncing`.
+/// Returns `; 81 % of the time in calls is syncing`.
 fn where_it_goes(row: &Row) -> Option<String> {
     let parts: Vec<(f64, &str)> =
         CALLS.iter().filter_map(|(metric, words)| Some((row.metrics.get(metric)?, *words))).collect();

@@ -1,4 +1,4 @@
-//! What became of other tasks meanwhile: a thousand timers of a Tokio runtime, and how late they were.
+//! Harm to other tasks during the work: a thousand timers of a Tokio runtime, and their lateness.
 
 use super::noise::{Difference, difference};
 use crate::doctor::units::number;
@@ -7,8 +7,8 @@ use crate::result::{Experiment, Row, metric};
 const P99: &str = metric::TIMERS_LATE[1];
 const LONGEST: &str = metric::TIMERS_LATE[3];
 
-/// What the timer tasks cost themselves, from the row in which nothing else is done: a note, because their processor
-/// time is taken from all rows alike.
+/// Returns a note on the cost of the timer tasks themselves, from the row without any other work. It
+/// is a note, because all rows alike pay for their processor time.
 pub(crate) fn own_cost(experiment: &Experiment, alone: &str) -> Option<String> {
     let row = experiment.row(alone)?;
     let share = row.metrics.get(metric::TIMERS_CPU_SHARE)?;
@@ -21,7 +21,7 @@ pub(crate) fn own_cost(experiment: &Experiment, alone: &str) -> Option<String> {
     ))
 }
 
-/// Whose work makes the other tasks late, beyond noise, and whose does not.
+/// Returns a sentence on which rows make the other tasks late, beyond noise, and which do not.
 pub(crate) fn sentence(experiment: &Experiment, alone: &str, title: &str) -> Option<String> {
     let base = experiment.row(alone).filter(|row| row.skipped.is_none())?;
     let calm = base.metrics.get(P99)?;
@@ -88,7 +88,7 @@ mod tests {
         assert!(text.ends_with("no later beside `calm`"), "{text}");
         let text = told(vec![row("nothing", 1100.0), row("calm", 1105.0)]);
         assert!(text.ends_with("no way makes them later: `calm`"), "{text}");
-        // Without the row that they are compared with there is no claim.
+        // Without the baseline row there is no claim.
         assert_eq!(told(vec![row("loud", 4400.0)]), "");
         assert_eq!(told(vec![row("nothing", 1100.0)]), "");
     }

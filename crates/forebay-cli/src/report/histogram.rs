@@ -1,15 +1,15 @@
-//! Times of single operations, as a result keeps them: HdrHistogram V2, compressed, in base64.
+//! Times of single operations, in the form stored in a result: HdrHistogram V2, compressed, in base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
-/// A curve has at most so many points for each nine of its tail.
+/// Maximum points of a curve for each nine of its tail.
 const POINTS_OF_A_NINE: i32 = 12;
 
-/// The latency in microseconds that each share of operations did not exceed, up to the last share that at
-/// least one operation lies beyond. `None` of a text that holds no histogram, or an empty one.
+/// Returns the latency in microseconds that each share of operations did not exceed, up to the last share
+/// that at least one operation exceeds. `None` for a text that has no histogram, or an empty one.
 pub(crate) fn curve(text: &str) -> Option<Vec<(f64, f64)>> {
     let histogram = read(text)?;
     let count = histogram.len();
@@ -22,7 +22,8 @@ pub(crate) fn curve(text: &str) -> Option<Vec<(f64, f64)>> {
     Some(shares.map(|share| (share, histogram.value_at_quantile(share) as f64 / 1000.0)).collect())
 }
 
-/// The times it holds, in microseconds, ascending, each with its count. Empty when the text is none.
+/// Returns the recorded times in microseconds, ascending, each with its count. Empty when the text has
+/// no histogram.
 pub(super) fn counts_us(text: &str) -> Vec<(f64, u64)> {
     let Some(histogram) = read(text) else { return Vec::new() };
     let values = histogram.iter_recorded();
@@ -41,7 +42,7 @@ pub(crate) mod tests {
     use super::*;
     use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
-    /// The text of a histogram of these microseconds.
+    /// Returns the text of a histogram of these microseconds.
     pub(crate) fn text(microseconds: impl Iterator<Item = u64>) -> String {
         let mut histogram = Histogram::<u32>::new_with_bounds(1, 60_000_000_000, 2).expect("a few kilobytes");
         microseconds.for_each(|time| histogram.record(time * 1000).expect("less than a minute"));

@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else, works offline, and holds every number it shows.
+//! The page: one self-contained file that works offline and has every number it shows.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -11,13 +11,14 @@ use crate::result::Report;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The whole page, of at most [`PAGE_BYTES_MAX`] as far as thinning the numbers in its source can make it so.
+/// Returns the whole page, of at most [`PAGE_BYTES_MAX`] as far as thinning the numbers in its source
+/// allows it.
 pub(crate) fn page(report: &Report) -> String {
     let without = document(report, &Embedded { json: String::new(), left_out: None });
     document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + TOLD_BYTES)))
 }
 
-/// More than what is told about numbers that are left out.
+/// More bytes than the remark on omitted numbers takes.
 const TOLD_BYTES: usize = 1000;
 
 fn document(report: &Report, embedded: &Embedded) -> String {
@@ -131,7 +132,7 @@ fn legend(report: &Report) -> Markup {
     }
 }
 
-/// Text with what stands between backticks as code.
+/// Returns the text with the parts between backticks as code.
 pub(crate) fn prose(text: &str) -> Markup {
     html! {
         @for (index, part) in text.split('`').enumerate() {
@@ -140,13 +141,13 @@ pub(crate) fn prose(text: &str) -> Markup {
     }
 }
 
-/// A sentence as a paragraph has it: its first letter in upper case and a full stop at its end.
+/// Returns a sentence as a paragraph has it: its first letter in upper case and a full stop at its end.
 pub(crate) fn sentence(text: &str) -> Markup {
     let text = capital(text);
     prose(&if text.ends_with(['.', ':', '?']) { text } else { format!("{text}.") })
 }
 
-/// A sentence with its first letter in upper case; the name of a row stays as it is.
+/// Returns a sentence with its first letter in upper case; the name of a row stays as it is.
 pub(crate) fn capital(sentence: &str) -> String {
     let mut letters = sentence.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

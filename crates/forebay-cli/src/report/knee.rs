@@ -1,18 +1,18 @@
-//! Where more load stops paying: three definitions of the knee of a curve of throughput over load, which agree on a
-//! device of one limit and tell how far to trust them where they do not.
+//! The point where more load no longer pays off: three definitions of the knee of a curve of throughput
+//! over load. They agree on a device of one limit, and show how far to trust them where they do not.
 
-/// One load and what came of it.
+/// One load and its results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Level {
     /// Readers, each with one read in flight.
     pub(crate) readers: f64,
-    /// Reads a second, all together.
+    /// Reads per second, all readers together.
     pub(crate) per_second: f64,
-    /// What a read takes on average.
+    /// Mean time of a read.
     pub(crate) mean_us: f64,
 }
 
-/// How a knee is found.
+/// A method to find a knee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Definition {
     /// The largest *power*, throughput divided by response time (Kleinrock, "Power and deterministic rules of thumb
@@ -28,7 +28,7 @@ pub(crate) enum Definition {
 impl Definition {
     pub(crate) const ALL: [Self; 3] = [Self::Power, Self::Chord, Self::Share];
 
-    /// The name in sentences.
+    /// Returns the name in sentences.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Power => "largest power (Kleinrock)",
@@ -37,7 +37,8 @@ impl Definition {
         }
     }
 
-    /// The level at which this definition sees the knee of `curve`, an index. `None` of an empty curve.
+    /// Returns the index of the level at which this definition finds the knee of `curve`. `None` for
+    /// an empty curve.
     pub(crate) fn find(self, curve: &[Level]) -> Option<usize> {
         match self {
             Self::Power => first_largest(curve.iter().map(|level| level.per_second / level.mean_us)),
@@ -51,28 +52,28 @@ impl Definition {
 }
 
 const SHARE: f64 = 0.95;
-/// Twice the load that brings less than this many times the throughput brings none: the step is within what repeats
-/// differ by.
+/// Minimum gain of twice the load, as a factor of the throughput: a smaller step is within the noise
+/// between repeats.
 const GAIN_OF_DOUBLING: f64 = 1.1;
-/// A curve that rises by less is flat.
+/// Minimum rise of a curve; one that rises by less is flat.
 const FLAT: f64 = 1.05;
 
-/// What a curve of throughput over load says.
+/// The result of a curve of throughput over load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Saturation {
     /// The largest throughput.
     pub(crate) per_second: f64,
-    /// The largest throughput divided by that of one reader: how many readers the device serves at full speed. The
-    /// crossing of the two asymptotes (Denning and Buzen, "The operational analysis of queueing network models",
-    /// ACM Computing Surveys 1978). `None` when nobody measured one reader.
+    /// The largest throughput divided by that of one reader: the number of readers that the device serves at
+    /// full speed. This is the crossing of the two asymptotes (Denning and Buzen, "The operational analysis
+    /// of queueing network models", ACM Computing Surveys 1978). `None` when one reader was not measured.
     pub(crate) places: Option<f64>,
     /// The knees by [`Definition::ALL`], each an index into the curve.
     pub(crate) knees: [usize; 3],
 }
 
-/// The curve must ascend in its load. `None` when there are fewer than three levels, or when the throughput still
-/// grew at the end, or only the last level comes near the most: then the device may have more to give, and a knee would
-/// be one of the measurement.
+/// Returns the saturation of a curve, which must ascend in its load. Returns `None` when there are fewer than
+/// three levels, when the throughput still grew at the end, or when only the last level comes near the
+/// maximum. Then the device may have more to offer, and a knee would be an artefact of the measurement.
 pub(crate) fn saturation(curve: &[Level]) -> Option<Saturation> {
     if curve.len() < 3 || grows(curve)? {
         return None;
@@ -89,7 +90,7 @@ pub(crate) fn saturation(curve: &[Level]) -> Option<Saturation> {
     Some(Saturation { per_second, places: alone.map(|level| per_second / level.per_second), knees })
 }
 
-/// Whether the last doubling of the load brought more than repeats differ by.
+/// Returns whether the last doubling of the load brought more than the noise between repeats.
 fn grows(curve: &[Level]) -> Option<bool> {
     let last = curve.last()?;
     let before = curve.iter().rev().find(|level| level.readers * 2.0 <= last.readers)?;
@@ -107,14 +108,14 @@ fn chord(curve: &[Level]) -> Option<usize> {
     let least = curve.iter().map(|level| level.per_second).fold(f64::INFINITY, f64::min);
     let (width, height) = (last.readers - first.readers, most(curve)? - least);
     if height < (FLAT - 1.0) * least || width <= 0.0 {
-        // What rises by less than noise has its knee where it begins.
+        // A curve that rises by less than noise has its knee where it begins.
         return Some(0);
     }
     let above = |level: &Level| (level.per_second - least) / height - (level.readers - first.readers) / width;
     first_largest(curve.iter().map(above))
 }
 
-/// The first of the largest values.
+/// Returns the first of the largest values.
 fn first_largest(values: impl Iterator<Item = f64>) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for (index, value) in values.enumerate().filter(|(_, value)| value.is_finite()) {
@@ -129,7 +130,8 @@ fn first_largest(values: impl Iterator<Item = f64>) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A device that serves `places` reads at a time, each in 100 us: the bounds of the operational laws.
+    /// Returns the curve of a device that serves `places` reads at a time, each in 100 us: the bounds
+    /// of the operational laws.
     fn ideal(places: f64) -> Vec<Level> {
         let level = |doublings| {
             let readers = f64::from(1 << doublings);
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(saturation(&ideal(1024.0)), None);
         assert_eq!(saturation(&ideal(2.0)[..2]), None);
         assert_eq!(saturation(&[]), None);
-        // Little by little, less than the noise from one level to the next.
+        // Grows slowly, by less than the noise from one level to the next.
         let mut slow = ideal(1.0);
         for (index, level) in slow.iter_mut().enumerate() {
             level.per_second *= 1.08_f64.powi(index as i32);

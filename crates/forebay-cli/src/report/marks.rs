@@ -1,5 +1,5 @@
-//! Gates on the page: the limits that show whether a figure means what it seems to mean. A row that fails one is marked,
-//! not hidden.
+//! Gates on the page: the limits that show whether a figure can be taken at face value. A row that
+//! fails one is marked, not hidden.
 
 use maud::{Markup, html};
 
@@ -8,7 +8,7 @@ use super::html::prose;
 use crate::doctor::units::number;
 use crate::result::{Condition, Experiment, Gate, Report, Row};
 
-/// A gate of a run, of a row or of an experiment, or a limit that a check held a row against.
+/// A gate of a run, of a row or of an experiment, or a limit that a check applied to a row.
 #[derive(Clone, Copy, Debug)]
 struct Limit<'a> {
     name: &'a str,
@@ -17,7 +17,7 @@ struct Limit<'a> {
     at_most: Option<f64>,
     passed: Option<bool>,
     why: &'a str,
-    /// `None`: of all rows.
+    /// `None`: applies to all rows.
     row: Option<&'a str>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Limit<'a> {
         self.name == other.name
     }
 
-    /// The limit in words.
+    /// Returns the limit in words.
     fn wanted(&self) -> String {
         match (self.at_least, self.at_most) {
             (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
@@ -52,7 +52,7 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// A gate's name in words.
+/// Returns a gate's name in words.
 fn in_words(name: &str) -> String {
     match name {
         "device_bytes" => "device bytes against claimed bytes".to_owned(),
@@ -74,12 +74,12 @@ fn of_experiment(experiment: &Experiment) -> impl Iterator<Item = Limit<'_>> {
     whole.chain(experiment.rows.iter().flat_map(of_row))
 }
 
-/// Whether a row failed a gate.
+/// Returns whether a row failed a gate.
 pub(crate) fn failed(row: &Row) -> bool {
     of_row(row).any(|gate| gate.failed())
 }
 
-/// What stands behind a row's name: gates that it failed, and what it asked for without getting it.
+/// Returns the marks behind a row's name: gates that it failed, and requested settings that it did not get.
 pub(crate) fn marks(row: &Row) -> Markup {
     html! {
         @for gate in of_row(row).filter(Limit::failed) { span.mark-failed { "failed: " (in_words(gate.name)) } }
@@ -87,13 +87,13 @@ pub(crate) fn marks(row: &Row) -> Markup {
     }
 }
 
-/// The gates of experiments that belong together: how often each held, and where it did not.
+/// Returns the gates of experiments that belong together: how often each held, and where it did not.
 pub(crate) fn of(group: &[&Experiment]) -> Markup {
     let gates: Vec<Limit<'_>> = group.iter().flat_map(|experiment| of_experiment(experiment)).collect();
     let mut kinds: Vec<Limit<'_>> = Vec::new();
     for gate in &gates {
         match kinds.iter_mut().find(|known| known.is_like(gate)) {
-            // Of one that is known the limit is, too.
+            // Where the result of a gate is known, its limit is, too.
             Some(known) if known.passed.is_none() && gate.passed.is_some() => *known = *gate,
             Some(_) => {}
             None => kinds.push(*gate),
@@ -130,7 +130,7 @@ pub(crate) fn of(group: &[&Experiment]) -> Markup {
     }
 }
 
-/// How often a gate held, failed, or was not known.
+/// Describes how often a gate held, failed, or was unknown.
 fn result(all: &[&Limit<'_>]) -> String {
     let count = |passed| all.iter().filter(|gate| gate.passed == passed).count();
     let (held, failed, unknown) = (count(Some(true)), count(Some(false)), count(None));
@@ -153,7 +153,7 @@ fn result(all: &[&Limit<'_>]) -> String {
     parts.join("; ")
 }
 
-/// The value that comes nearest to failing, or fails most.
+/// Returns the value that comes nearest to failing, or fails most.
 fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
     let excess = |value: f64| {
         let below = gates.iter().filter_map(|gate| gate.at_least).map(|least| least - value);
@@ -163,10 +163,11 @@ fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
     gates.iter().filter_map(|gate| gate.value).max_by(|a, b| excess(*a).total_cmp(&excess(*b)))
 }
 
-/// A gate that fails more often than this has one sentence for all: on a busy machine it may be every row.
+/// Maximum failures that get a sentence each; above it, a gate has one sentence for all: on a busy
+/// machine every row may fail it.
 const TOLD_APART: usize = 3;
 
-/// What a reader should distrust: every failed gate of a report, as sentences.
+/// Returns warnings for the reader: every failed gate of a report, as sentences.
 pub(crate) fn warnings(report: &Report) -> Vec<String> {
     let mut failures: Vec<(Limit<'_>, Vec<&Experiment>, Vec<Limit<'_>>)> = Vec::new();
     for experiment in groups(&report.experiments).into_iter().flatten() {
@@ -205,7 +206,7 @@ fn reason(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(" ({why})") }
 }
 
-/// One sentence for a gate that failed often; which rows they are stands in their tables.
+/// Returns one sentence for a gate that failed often; the tables mark the rows.
 fn together(kind: &Limit<'_>, experiments: &[&Experiment], gates: &[Limit<'_>]) -> String {
     let mut names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     names.dedup();
@@ -267,7 +268,8 @@ mod tests {
         );
     }
 
-    /// Story: the page of a run beside other work began with a sentence for each row of it, four screens long.
+    /// Regression: the page of a run beside other work began with a sentence for each row of it, four
+    /// screens long.
     #[test]
     fn a_gate_that_fails_everywhere_is_told_once() {
         let gate = |value| Condition::at_most("other_io", value, 0.05).because("a share");

@@ -1,4 +1,4 @@
-//! Results for people: a summary for the terminal, one HTML page, sentences computed from the numbers.
+//! Human-readable results: a summary for the terminal, one HTML page, sentences computed from the numbers.
 
 mod advice;
 pub(crate) mod amplification;

@@ -1,33 +1,35 @@
-//! Whether latencies are of two sorts, as where a cache answers some operations and a slower device the others.
+//! Decides whether latencies are of two sorts, as where a cache serves some operations and a slower
+//! device the others.
 //!
-//! The method: on a scale of quarter octaves, the valley between two sorts is an octave in which next to nothing lies, with
-//! a share of at least one in a hundred on each side, whose medians lie far apart. A long tail, be it exponential or a
-//! power of the latency, has as much in the octave before any point as behind it, and so has no valley.
+//! Method: on a scale of quarter octaves, the valley between two sorts is an octave that is nearly
+//! empty. Each side has a share of at least one in a hundred, and their medians are far apart. A long
+//! tail, exponential or a power of the latency, has as much in the octave before any point as behind
+//! it, and so has no valley.
 
-/// Quarter octaves.
+/// Steps of the scale: quarter octaves.
 const STEPS_PER_OCTAVE: f64 = 4.0;
-/// The valley: two steps to each side of a point.
+/// Half width of the valley: two steps to each side of a point.
 const VALLEY_STEPS: usize = 2;
-/// Fewer operations say nothing of a share of one in a hundred.
+/// Minimum operations: fewer do not show a share of one in a hundred.
 const OPERATIONS_MIN: u64 = 200;
 const SHARE_MIN: f64 = 0.01;
-/// Most of what may lie in the valley, as a share of the smaller side.
+/// Maximum content of the valley, as a share of the smaller side.
 const VALLEY_MAX: f64 = 0.1;
-/// The slower sort takes at least so many times as long.
+/// Minimum factor between the two sorts.
 const APART_MIN: f64 = 3.0;
 
 /// Two sorts of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sorts {
-    /// What the faster ones take, in the middle.
+    /// Median of the faster operations.
     pub(super) fast_us: f64,
-    /// What the slower ones take, in the middle.
+    /// Median of the slower operations.
     pub(super) slow_us: f64,
-    /// Their share of all.
+    /// Share of the slower operations.
     pub(super) slow_share: f64,
 }
 
-/// Looks at a histogram: latencies in microseconds, ascending, each with its count.
+/// Returns the two sorts in a histogram of latencies in microseconds, ascending, each with its count.
 pub(super) fn two_sorts(histogram: &[(f64, u64)]) -> Option<Sorts> {
     let all: u64 = histogram.iter().map(|(_, count)| count).sum();
     if all < OPERATIONS_MIN {
@@ -67,7 +69,7 @@ fn count(part: &[(f64, u64)]) -> u64 {
     part.iter().map(|(_, count)| count).sum()
 }
 
-/// The median.
+/// Returns the median.
 fn middle(part: &[(f64, u64)]) -> Option<f64> {
     let half = count(part).div_ceil(2);
     let mut sum = 0;
@@ -83,7 +85,7 @@ fn middle(part: &[(f64, u64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// `count` latencies by their quantiles.
+    /// Returns `count` latencies, given by their quantiles.
     fn of(count: u32, quantile: impl Fn(f64) -> f64) -> Vec<(f64, u64)> {
         (0..count).map(|index| (quantile((f64::from(index) + 0.5) / f64::from(count)), 1)).collect()
     }
@@ -94,7 +96,7 @@ mod tests {
         all
     }
 
-    /// An exponential distribution, as of a queue.
+    /// Returns the quantiles of an exponential distribution, as of a queue.
     fn exponential(mean: f64) -> impl Fn(f64) -> f64 {
         move |share| -mean * (1.0 - share).ln()
     }

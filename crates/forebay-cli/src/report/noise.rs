@@ -1,31 +1,33 @@
-//! Whether two rows differ, or only their samples do: the one rule behind every verdict and every comparison.
+//! Decides whether two rows differ, or only their samples: the one rule behind every verdict and every
+//! comparison.
 
 use crate::result::Row;
 
-/// Differences below this are called none, whatever the repeats say: few of them hide the machine's own drift.
+/// Minimum factor of a difference. Smaller ones count as none whatever the repeats are: few repeats
+/// hide the machine's own drift.
 pub(crate) const NOTEWORTHY: f64 = 1.05;
 
-/// Where repeats lie further apart than this, that two rows do not differ is not shown either: a claim that they are alike
-/// needs repeats that are.
+/// Spread of repeats above which two rows cannot be called alike either: that claim needs repeats that
+/// are alike.
 const WIDE: f64 = 1.25;
 
-/// How a figure of one row compares with that of another.
+/// The result of comparing a figure of one row with that of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Difference {
     /// No difference beyond noise.
     Equal,
-    /// So many times as large.
+    /// Larger by this factor.
     More(f64),
-    /// So many times smaller.
+    /// Smaller by this factor.
     Less(f64),
 }
 
-/// How `metric` of `row` compares with that of `other`. They are equal unless the figures differ by 5 %, and each
-/// lies outside of everything that the other row's repeats gave. `None` when one of them has no figure.
+/// Compares `metric` of `row` with that of `other`. They are equal unless the figures differ by 5 %
+/// and each lies outside the range of the other row's repeats. `None` when one of them has no figure.
 pub(crate) fn difference(row: &Row, other: &Row, metric: &str) -> Option<Difference> {
     let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
     let times = if own >= theirs { own / theirs } else { theirs / own };
-    // Against nothing everything is more; nothing against nothing is equal.
+    // Against zero every figure is more; zero against zero is equal.
     let is_clear = !times.is_nan() && times >= NOTEWORTHY && apart(row, other, metric);
     Some(match (is_clear, own >= theirs) {
         (false, _) => Difference::Equal,
@@ -34,7 +36,7 @@ pub(crate) fn difference(row: &Row, other: &Row, metric: &str) -> Option<Differe
     })
 }
 
-/// Whether each row's figure lies outside of everything that the other row's repeats gave.
+/// Returns whether each row's figure lies outside the range of the other row's repeats.
 fn apart(row: &Row, other: &Row, metric: &str) -> bool {
     let outside = |row: &Row, other: &Row| match (row.metrics.get(metric), other.spread(metric)) {
         (Some(median), Some((low, high))) => median < low || median > high,
@@ -43,7 +45,8 @@ fn apart(row: &Row, other: &Row, metric: &str) -> bool {
     outside(row, other) && outside(other, row)
 }
 
-/// Everything that the repeats of these rows gave of a metric each, when that is too wide for a claim that they are alike.
+/// Returns the range of all repeats of these rows, each with its metric, when it is too wide to call
+/// them alike.
 pub(crate) fn too_wide(figures: &[(&Row, &str)]) -> Option<(f64, f64)> {
     let spreads = figures.iter().filter_map(|(row, metric)| row.spread(metric));
     let (low, high) = spreads.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;

@@ -1,18 +1,18 @@
-//! The order of rows in words, where differences within what repeats differ by are none.
+//! The order of rows in words; differences within the noise between repeats count as none.
 
 use super::noise::{Difference, difference};
 use crate::doctor::units::number;
 use crate::result::Row;
 
-/// Which values are the better ones.
+/// Direction in which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     Less,
     More,
 }
 
-/// `1. 'a' 2,400 and 'b' 2,390; 2. 'c' 1,000`: rows that have `metric`, the best first; rows that differ from the first
-/// of a place by no more than noise share it. `None` with fewer than two rows.
+/// Returns the rows that have `metric`, the best first: `1. 'a' 2,400 and 'b' 2,390; 2. 'c' 1,000`. Rows that
+/// differ from the first of a place by no more than noise share it. `None` with fewer than two rows.
 pub(super) fn order(rows: &[&Row], metric: &str, better: Better) -> Option<String> {
     let mut known: Vec<(&Row, f64)> =
         rows.iter().filter_map(|row| Some((*row, row.metrics.get(metric)?))).collect();

@@ -4,13 +4,13 @@ use super::noise::{Difference, difference, too_wide};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let memory = experiment.number("memory_mib").map_or_else(|| "?".to_owned(), number);
     format!("{}, {memory} MiB of memory", heading(experiment))
 }
 
-/// What those of one pattern are called.
+/// Returns the heading of the experiments of one pattern.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let piece = experiment.number("piece_bytes").map_or_else(|| "?".to_owned(), |piece| bytes(piece as u64));
     let participants = experiment.number("participants").map_or_else(|| "?".to_owned(), number);
@@ -24,14 +24,15 @@ fn pattern(experiment: &Experiment) -> &str {
     experiment.parameters.get("pattern").and_then(serde_json::Value::as_str).unwrap_or("?")
 }
 
-/// The verdicts: for random pieces one for each size of memory, for strided records one for each number of participants.
+/// Returns the verdicts: for random pieces one for each size of memory, for strided records one for
+/// each number of participants.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let rows = |name: &str, of: &Experiment| of.rows.iter().find(|row| row.name == name).cloned();
     let mut sentences = Vec::new();
     for experiment in experiments {
         let gathered = if pattern(experiment) == "random" { "combine" } else { "collective" };
         let Some(gathering) = rows(gathered, experiment) else { continue };
-        // The rows that gather nothing stand in the first table of their pattern.
+        // The rows that gather nothing are in the first table of their pattern.
         let family = |name: &str| {
             let family = experiments.iter().filter(|other| heading(other) == heading(experiment));
             family.filter_map(|other| rows(name, other)).next()

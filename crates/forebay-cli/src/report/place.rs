@@ -1,11 +1,11 @@
-//! Where a report was made: what works there, and what is under the path.
+//! The place of the measurement: the features that work there, and the storage under the path.
 
 use maud::{Markup, html};
 
 use crate::doctor::units::bytes;
 use crate::environment::{DeviceInfo, Environment};
 
-/// What `doctor` found.
+/// Returns the findings of `doctor`.
 pub(crate) fn doctor(environment: &Environment) -> Markup {
     html! {
         section aria-labelledby="doctor" {
@@ -31,7 +31,7 @@ pub(crate) fn doctor(environment: &Environment) -> Markup {
     }
 }
 
-/// Kernel, processor, memory, file system and devices.
+/// Returns kernel, processor, memory, file system and devices.
 pub(crate) fn environment(environment: &Environment) -> Markup {
     let mut facts = vec![
         ("kernel".to_owned(), environment.kernel.clone()),
@@ -115,11 +115,11 @@ fn device_line(device: &DeviceInfo) -> String {
     parts.join(", ")
 }
 
-/// A time as `2026-11-22 01:05 UTC`.
+/// Formats a time as `2026-11-22 01:05 UTC`.
 pub(crate) fn date(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Counted from 1 March of the year 0, so that the day that comes every four years is the last of its year: 400 years
-    // have 146,097 days, and from March on five months have 153.
+    // Days are counted from 1 March of the year 0, so that the leap day is the last day of its year.
+    // 400 years have 146,097 days, and from March on five months have 153.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -3,7 +3,7 @@
 use crate::doctor::units::bytes;
 use crate::result::Experiment;
 
-/// What a scan is called in headings.
+/// Returns the title of a scan in headings.
 pub(crate) fn scan_title(experiment: &Experiment) -> String {
     match experiment.number("depth") {
         Some(depth) => format!("{}, {depth} x 512 KiB in flight", of_file(experiment)),
@@ -11,7 +11,7 @@ pub(crate) fn scan_title(experiment: &Experiment) -> String {
     }
 }
 
-/// What scans of all depths are called.
+/// Returns the heading of the scans of all depths.
 pub(crate) fn scan_heading(experiment: &Experiment) -> String {
     match experiment.number("depth") {
         Some(_) => format!("{} with more and more in flight", of_file(experiment)),
@@ -26,13 +26,13 @@ fn of_file(experiment: &Experiment) -> String {
     }
 }
 
-/// What random reads are called in headings.
+/// Returns the title of random reads in headings.
 pub(crate) fn random_title(experiment: &Experiment) -> String {
     let depth = experiment.number("depth").map_or_else(String::new, |depth| format!(", {depth} in flight"));
     format!("{}{depth}", random_heading(experiment))
 }
 
-/// What random reads of all depths are called.
+/// Returns the heading of the random reads of all depths.
 pub(crate) fn random_heading(experiment: &Experiment) -> String {
     let block = experiment
         .number("block_bytes")
@@ -40,7 +40,7 @@ pub(crate) fn random_heading(experiment: &Experiment) -> String {
     format!("Random reads{block} over {}", span(experiment))
 }
 
-/// Which part of the file random reads went to.
+/// Describes the part of the file that random reads went to.
 pub(crate) fn span(experiment: &Experiment) -> String {
     let (Some(span), Some(file)) = (experiment.number("span_bytes"), experiment.number("file_bytes")) else {
         return "the file".to_owned();

@@ -8,18 +8,18 @@ use crate::doctor::units::{bytes, number};
 use crate::measure::reads::names;
 use crate::result::{Experiment, Row, metric};
 
-/// A way that keeps its processors so busy is limited by them.
+/// Load of the processors from which a way is limited by them.
 const BUSY: f64 = 0.9;
-/// An open loop that gets less than this share of what it asks for does not keep up.
+/// Minimum share of its rate that an open loop must reach to keep up.
 const KEPT_UP: f64 = 0.97;
-/// Repeats that differ by more than this share of their median say less than their median does.
+/// Maximum difference between repeats, as a share of their median; above it the median is not trusted.
 const UNSTEADY: f64 = 0.25;
-/// A program that lacks less than a twentieth of its full speed still has it.
+/// Tolerance of a program's full speed: one that lacks less than a twentieth of it still has it.
 const ROUNDED: f64 = 1.05;
-/// Latency that has doubled is worth a word.
+/// Growth of latency that is worth mentioning: doubled.
 const DOUBLED: f64 = 2.0;
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     match (experiment.number("readers"), experiment.number("load_percent")) {
         (Some(readers), _) => format!("{}, {} at once", heading(experiment), number(readers)),
@@ -28,7 +28,7 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     }
 }
 
-/// What experiments of all loads are called.
+/// Returns the heading of the experiments of all loads.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let block = experiment
         .number("block_bytes")
@@ -41,7 +41,7 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     }
 }
 
-/// Whether they differ in their load only.
+/// Returns whether the experiments differ in their load only.
 pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
     is_open(one) == is_open(other) && one.number("block_bytes") == other.number("block_bytes")
 }
@@ -50,12 +50,12 @@ fn is_open(experiment: &Experiment) -> bool {
     experiment.parameters.get("loop").and_then(serde_json::Value::as_str) == Some("open")
 }
 
-/// A row with what it did at each load.
+/// A row with its figures at each load.
 struct Curve<'a> {
     name: &'a str,
     levels: Vec<Level>,
     rows: Vec<&'a Row>,
-    /// The limit of a control group that its most comes up to, in words.
+    /// The limit of a control group that its maximum comes up to, in words.
     limit: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Curve<'_> {
         self.levels.iter().map(|level| level.per_second).fold(0.0, f64::max)
     }
 
-    /// Whether its processors were busy where it was fastest.
+    /// Returns whether the processors were busy where the row was fastest.
     fn is_bound_by_processors(&self) -> bool {
         let rate = |row: &Row| row.metrics.get(metric::IOPS).unwrap_or(0.0);
         let fastest = self.rows.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
@@ -96,7 +96,7 @@ impl Curve<'_> {
     }
 }
 
-/// The verdicts: of the fastest row all of them, of the others where they end.
+/// Returns the verdicts: for the fastest row all of them, for the others their limits.
 pub(crate) fn of(all: &[&Experiment]) -> Vec<String> {
     let mut curves = curves(all);
     curves.sort_by(|a, b| b.most().total_cmp(&a.most()));
@@ -120,7 +120,7 @@ pub(crate) fn of(all: &[&Experiment]) -> Vec<String> {
     sentences
 }
 
-/// Closed loops by row, ascending in their readers.
+/// Returns the closed loops by row, ascending in their readers.
 fn curves<'a>(experiments: &[&'a Experiment]) -> Vec<Curve<'a>> {
     let mut closed: Vec<(f64, &Experiment)> = experiments
         .iter()
@@ -148,7 +148,7 @@ fn curves<'a>(experiments: &[&'a Experiment]) -> Vec<Curve<'a>> {
     curves
 }
 
-/// From where more readers bring nothing.
+/// Returns a sentence on the number of readers from which more bring nothing.
 fn limit(curve: &Curve<'_>, found: &Saturation) -> String {
     let [_, _, share] = found.knees;
     let last = curve.levels.len() - 1;
@@ -197,7 +197,7 @@ fn programs(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
         (false, Some(_)) => "this limit",
         (false, None) => "this device",
     };
-    // A device for two serves 1.98 at the speed of one: what is missing is the waiting for each other.
+    // A device for two serves 1.98 times the speed of one: the rest is lost to waiting for each other.
     let rest = match (places * ROUNDED).floor() {
         one if one <= 1.0 => "one such program, and each further one takes from the others".to_owned(),
         many => format!("{} such programs at full speed, and more of them only share it", number(many)),
@@ -221,7 +221,8 @@ fn no_limit(curve: &Curve<'_>) -> Option<String> {
     ))
 }
 
-/// Whether the reads of the fewest readers, who hardly wait for each other, are of two sorts.
+/// Returns a sentence when the reads of the fewest readers, which hardly wait for each other, are of
+/// two sorts.
 fn sorts(curve: &Curve<'_>) -> Option<String> {
     let histogram = counts_us(curve.rows.first()?.histograms.get("latency")?);
     let found = two_sorts(&histogram)?;
@@ -237,7 +238,7 @@ fn sorts(curve: &Curve<'_>) -> Option<String> {
     ))
 }
 
-/// What callers wait that do not wait for each other.
+/// Returns a sentence on the wait of callers that do not wait for each other.
 fn at_a_rate(name: &str, experiments: &[&Experiment]) -> Option<String> {
     let mut loads: Vec<(f64, &Row)> = experiments
         .iter()
@@ -270,7 +271,7 @@ fn at_a_rate(name: &str, experiments: &[&Experiment]) -> Option<String> {
     ))
 }
 
-/// Whether an open loop got what it asked for.
+/// Returns whether an open loop reached its rate.
 fn keeps_up(row: &Row) -> bool {
     let (Some(got), Some(offered)) = (row.metrics.get(metric::IOPS), row.metrics.get(names::OFFERED_PER_S))
     else {
@@ -299,7 +300,7 @@ mod tests {
         Row::from_samples(name, samples.collect())
     }
 
-    /// A device of so many places, each read in 100 us.
+    /// Returns the experiments of a device with `places` places, each read in 100 us.
     fn closed(name: &str, places: f64, share: f64) -> Vec<Experiment> {
         let of_readers = |doublings| {
             let readers = f64::from(1 << doublings);
@@ -376,7 +377,8 @@ mod tests {
         );
     }
 
-    /// Story: a container with `io.max riops=160000`: "this device carries 16 such programs".
+    /// Regression: for a container with `io.max riops=160000`, the sentence was "this device carries
+    /// 16 such programs".
     #[test]
     fn a_limit_of_a_control_group_is_not_called_one_of_the_device() {
         let limited = |reads: u32| -> Vec<Experiment> {
@@ -394,7 +396,7 @@ mod tests {
             ) && sentences[2].contains("this limit carries 16 such programs"),
             "{sentences:?}"
         );
-        // One that is far away limits nothing.
+        // A limit far above the rate limits nothing.
         assert!(of(&limited(900_000))[2].contains("this device carries 16 such programs"));
     }
 

@@ -1,4 +1,4 @@
-//! The experiments on the page: a sentence, charts, a table, how the numbers were made, and the gates.
+//! The experiments on the page: a sentence, charts, a table, the method, and the gates.
 
 use maud::{Markup, html};
 
@@ -7,17 +7,17 @@ use super::{chart, charts, html as page, marks, view};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row};
 
-/// Where a section is found on the page.
+/// Returns the id of a section on the page.
 pub(crate) fn id(index: usize) -> String {
     format!("experiment-{}", index + 1)
 }
 
-/// A link to a section, named as the section is.
+/// Returns a link to a section, labelled with the section's heading.
 pub(crate) fn link(index: usize, groups: &[Vec<&Experiment>]) -> Markup {
     html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or_else(String::new, |group| heading(group))) } }
 }
 
-/// All experiments, those that belong together as one section.
+/// Returns all experiments; those that belong together form one section.
 pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
     html! {
         @for (index, group) in groups(experiments).iter().enumerate() {
@@ -48,7 +48,7 @@ fn figures(group: &[&Experiment], id: &str) -> Markup {
     }
 }
 
-/// How the numbers were made, what must be known about them, and what each row is.
+/// Returns the method behind the numbers, the notes on them, and the description of each row.
 fn about(group: &[&Experiment]) -> Markup {
     let rows = || group.iter().flat_map(|experiment| &experiment.rows);
     let described: Vec<&Row> = once(rows().map(|row| &row.name))
@@ -64,7 +64,7 @@ fn about(group: &[&Experiment]) -> Markup {
     }
 }
 
-/// Each text once, in the order in which they appear.
+/// Returns each text once, in the order in which they appear.
 fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     let mut seen = Vec::new();
     for text in texts {
@@ -75,7 +75,7 @@ fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     seen
 }
 
-/// One table for experiments that belong together: one row for each place of the axis and each way.
+/// Returns one table for experiments that belong together: one row for each place of the axis and each way.
 fn table(group: &[&Experiment]) -> Markup {
     let columns = Column::present(group);
     let axis = view::axis(group);

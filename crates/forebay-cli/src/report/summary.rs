@@ -10,7 +10,7 @@ use crate::doctor::units::number;
 use crate::measure::kind;
 use crate::result::{Experiment, Report, Row};
 
-/// Tables of all experiments, what the doctor found wanting, and the verdicts.
+/// Returns the tables of all experiments, the doctor's findings, and the verdicts.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -46,7 +46,7 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
-/// One table for experiments that belong together: one row for each way in each of them.
+/// Writes one table for experiments that belong together: one row for each way in each of them.
 fn table(text: &mut String, group: &[&Experiment]) {
     let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
     let _ = writeln!(text, "{}", heading(group));
@@ -100,7 +100,7 @@ fn table(text: &mut String, group: &[&Experiment]) {
     }
 }
 
-/// How far the repeats of the column lie apart, and how many there were.
+/// Describes the spread of the column over the repeats, and their number.
 fn spread(column: &Column, row: &Row) -> String {
     match column.spread(row) {
         Some((low, high)) if row.samples.len() > 1 => {

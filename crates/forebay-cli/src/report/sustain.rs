@@ -3,7 +3,7 @@
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     format!(
         "One load for {} s after {} s without any",
@@ -12,10 +12,10 @@ pub(crate) fn title(experiment: &Experiment) -> String {
     )
 }
 
-/// Standstills that are not regular, and less of the time than this, are worth no word.
+/// Minimum share of the time for standstills that are not regular; below it they are not mentioned.
 const STILL_SHARE_MIN: f64 = 0.01;
 
-/// The verdicts: of each load whether its level lasts, and whether it stands still now and then.
+/// Returns the verdicts: for each load whether its level lasts, and whether it stands still at times.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let of_row = |experiment: &Experiment, row: &Row| [lasts(experiment, row), stands_still(row)];
     experiments
@@ -34,7 +34,7 @@ fn load(row: &Row) -> &str {
     }
 }
 
-/// What is seen in most repeats.
+/// Returns the value of a metric that most repeats have.
 fn mostly(row: &Row, metric: &str) -> Option<f64> {
     let seen = row.samples.iter().filter(|sample| sample.metrics.get(metric).is_some()).count();
     row.metrics.get(metric).filter(|_| 2 * seen > row.samples.len())

@@ -1,6 +1,7 @@
-//! A small library of shapes: bars, stacked bars, lines and markers, over linear and logarithmic axes. What is drawn is
-//! decided elsewhere (`charts`). Colours come from the page's style sheet, so that a chart follows the light or the dark
-//! scheme; series differ by shape as well as by colour; every chart scales with the page (viewBox, no fixed width).
+//! A small library of shapes: bars, stacked bars, lines and markers, over linear and logarithmic axes.
+//! `charts` decides on their contents. Colours come from the page's style sheet, so that a chart
+//! follows the light or the dark scheme. Series differ by shape as well as by colour. Every chart
+//! scales with the page (viewBox, no fixed width).
 
 mod bars;
 mod lines;
@@ -26,12 +27,12 @@ pub(crate) struct Whisker {
     pub(crate) high: f64,
 }
 
-/// The class that colours a series.
+/// Returns the class that colours a series.
 pub(crate) fn class(series: usize) -> String {
     format!("s{}", series % 8)
 }
 
-/// A series' own shape around a point, so that colour is not all that tells series apart.
+/// Returns a series' own shape around a point, so that series differ by more than colour.
 fn dot(series: usize, x: f64, y: f64) -> Markup {
     let class = class(series);
     match series % 5 {
@@ -54,7 +55,7 @@ fn path(corners: &[(f64, f64)]) -> String {
     format!("M{}Z", corners.join("L"))
 }
 
-/// A series' sign in a legend.
+/// Returns a series' sign in a legend.
 pub(crate) fn sign(series: usize, filled: bool) -> Markup {
     html! {
         svg.sign viewBox="0 0 22 12" aria-hidden="true" focusable="false" {
@@ -68,7 +69,7 @@ pub(crate) fn sign(series: usize, filled: bool) -> Markup {
     }
 }
 
-/// A coordinate with one decimal: enough for a screen, short in the file.
+/// Formats a coordinate with one decimal: enough for a screen, short in the file.
 fn n(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Sentences computed from the numbers: also when Forebay loses, and when nothing can be said.
+//! Sentences computed from the numbers, also when Forebay loses, and when nothing can be concluded.
 
 use super::columns::groups;
 use super::noise::{Difference, difference};
@@ -8,7 +8,7 @@ use crate::doctor::units::{bytes, number};
 use crate::measure::kind::{ALL, Kind};
 use crate::result::{CacheState, Experiment, Row, metric};
 
-/// The verdicts of all experiments, in the order in which the report shows them.
+/// Returns the verdicts of all experiments, in the order in which the report shows them.
 pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
     let of_kind = |kind: &&Kind| {
         let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
@@ -17,13 +17,14 @@ pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
     ALL.iter().flat_map(of_kind).collect()
 }
 
-/// What `kind` says of its experiments, without the rows that are not believed.
+/// Returns the sentences of `kind` on its experiments, without the rows that are disbelieved.
 pub(crate) fn sentences(kind: &Kind, own: &[&Experiment]) -> Vec<String> {
     let believed: Vec<Experiment> = own.iter().map(|experiment| believed(experiment)).collect();
     (kind.verdicts)(&believed.iter().collect::<Vec<_>>())
 }
 
-/// The experiment with rows that were measured and are not believed turned into rows without figures.
+/// Returns the experiment with every row that was measured and is disbelieved turned into a row
+/// without figures.
 fn believed(experiment: &Experiment) -> Experiment {
     let mut believed = experiment.clone();
     for row in &mut believed.rows {
@@ -34,7 +35,7 @@ fn believed(experiment: &Experiment) -> Experiment {
     believed
 }
 
-/// The verdicts of `measure scan`.
+/// Returns the verdicts of `measure scan`.
 pub(crate) fn scans(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
     let (swept, whole): (Vec<&Experiment>, Vec<&Experiment>) =
@@ -45,7 +46,7 @@ pub(crate) fn scans(experiments: &[&Experiment]) -> Vec<String> {
     sentences
 }
 
-/// The verdicts of `measure random`.
+/// Returns the verdicts of `measure random`.
 pub(crate) fn randoms(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
     for group in groups(experiments.iter().copied()) {
@@ -97,7 +98,7 @@ fn scan(experiment: &Experiment, sentences: &mut Vec<String>) {
     }
 }
 
-/// "and needs 2.5 MiB", as far as it was measured.
+/// Returns "and needs 2.5 MiB", as far as it was measured.
 fn needs(row: &Row, other: &Row) -> String {
     let memory = |row: &Row| row.metrics.get(metric::MEMORY_PEAK_BYTES);
     let mut words = String::new();
@@ -115,7 +116,7 @@ fn needs(row: &Row, other: &Row) -> String {
     words
 }
 
-/// What a row saves in memory, when it is worth a word.
+/// Returns a phrase on the memory that a row saves, when it is worth mentioning.
 fn less_memory(row: &Row, other: &Row) -> String {
     let memory = |row: &Row| row.metrics.get(metric::MEMORY_PEAK_BYTES);
     match (memory(row), memory(other)) {
@@ -177,7 +178,7 @@ fn random_of_span(group: &[&Experiment], sentences: &mut Vec<String>) {
     knee(group, rate(&direct), sentences);
 }
 
-/// Where more reads in flight stop paying.
+/// Adds a sentence on the number of reads in flight from which more no longer pay off.
 fn knee(group: &[&Experiment], most: f64, sentences: &mut Vec<String>) {
     if group.len() < 3 || most <= 0.0 {
         return;
@@ -206,7 +207,8 @@ fn knee(group: &[&Experiment], most: f64, sentences: &mut Vec<String>) {
     }
 }
 
-/// How two rows differ in a rate (more is better). `None` when one of them has no figure.
+/// Returns a sentence on how two rows differ in a rate (more is better). `None` when one of them has
+/// no figure.
 fn compare(
     subject: &str,
     row: &Row,
@@ -248,7 +250,7 @@ fn compare(
     Some(sentence)
 }
 
-/// How two rows differ in a cost (less is better).
+/// Returns a sentence on how two rows differ in a cost (less is better).
 fn cpu(subject: &str, row: &Row, other: &str, other_row: &Row, metric: &str, unit: &str) -> Option<String> {
     let (own, theirs) = (row.metrics.get(metric)?, other_row.metrics.get(metric)?);
     if own <= 0.0 || theirs <= 0.0 {
@@ -266,7 +268,7 @@ fn cpu(subject: &str, row: &Row, other: &str, other_row: &Row, metric: &str, uni
     })
 }
 
-/// Median and range of a row: `1,000 (900 to 1,100)`.
+/// Formats median and range of a row: `1,000 (900 to 1,100)`.
 fn ranges(row: &Row, metric: &str) -> String {
     let median = row.metrics.get(metric).map_or_else(|| "-".to_owned(), number);
     match row.spread(metric) {
@@ -275,7 +277,7 @@ fn ranges(row: &Row, metric: &str) -> String {
     }
 }
 
-/// Adds a sentence, when one could be made.
+/// Adds a sentence, if there is one.
 fn push(sentences: &mut Vec<String>, sentence: Option<String>) {
     sentences.extend(sentence);
 }

@@ -1,4 +1,4 @@
-//! What the page asks about experiments: over which parameter they were swept, which charts they have, what they say.
+//! Properties of experiments for the page: the parameter of a sweep, the charts, the sentences.
 
 use super::columns::Column;
 use super::verdicts;
@@ -8,20 +8,20 @@ use crate::result::Experiment;
 /// Parameters that differ without being swept over.
 const BESIDE: [&str; 5] = ["seed", "repeats", "seconds", "seconds_max", "file_bytes"];
 
-/// What `load` is, where a kind has loads of two sorts.
+/// The meaning of `load`, where a kind has loads of two sorts.
 const CLEARER: [(&str, &str); 2] = [("readers", "readers"), ("load_percent", "load, % of the row's most")];
 
 /// A parameter over which experiments that belong together differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
-    /// Its name in the parameters, where it is a number.
+    /// Its name among the parameters; the parameter is a number.
     pub(crate) parameter: String,
-    /// What a chart writes below it.
+    /// Its label below a chart.
     pub(crate) label: String,
 }
 
-/// What differs within a group: the parameter of its kind, or, where that stays the same, the first number that does not
-/// (a kind may have two loops, each over a parameter of its own).
+/// Returns the parameter that differs within a group: that of its kind or, where it stays the same,
+/// the first number that differs (a kind may have two loops, each over a parameter of its own).
 pub(crate) fn axis(group: &[&Experiment]) -> Option<Axis> {
     let first = group.first()?;
     let differs = |name: &str| {
@@ -39,7 +39,7 @@ pub(crate) fn axis(group: &[&Experiment]) -> Option<Axis> {
     others.find(|name| differs(name)).map(|name| Axis { parameter: name.clone(), label: in_words(name) })
 }
 
-/// A parameter's name with its unit apart: `load_percent` is `load, %`.
+/// Returns a parameter's name with its unit apart: `load_percent` is `load, %`.
 fn in_words(parameter: &str) -> String {
     for (suffix, unit) in
         [("_percent", ", %"), ("_per_s", " a second"), ("_bytes", ", bytes"), ("_us", ", µs"), ("_s", ", s")]
@@ -51,18 +51,18 @@ fn in_words(parameter: &str) -> String {
     parameter.replace('_', " ")
 }
 
-/// The columns that have a chart of their own.
+/// Returns the columns that have a chart of their own.
 pub(crate) fn charts(experiment: &Experiment) -> impl Iterator<Item = &'static Column> + use<> {
     let kind = kind::of(experiment);
     kind.charts.iter().filter_map(|metric| Column::of(kind, metric))
 }
 
-/// How a metric is shown.
+/// Returns the column that shows a metric.
 pub(crate) fn column(experiment: &Experiment, metric: &str) -> Option<&'static Column> {
     Column::of(kind::of(experiment), metric)
 }
 
-/// What the numbers of experiments that belong together say, the most important first.
+/// Returns sentences on the numbers of experiments that belong together, the most important first.
 pub(crate) fn sentences(group: &[&Experiment]) -> Vec<String> {
     group.first().map_or_else(Vec::new, |first| verdicts::sentences(kind::of(first), group))
 }

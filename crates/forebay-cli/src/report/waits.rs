@@ -1,4 +1,4 @@
-//! How the result of `forebay wait` is shown among experiments.
+//! The presentation of a result of `forebay wait` among experiments.
 
 use super::columns::{Column, SECONDS, column};
 use crate::doctor::units::number;
@@ -6,7 +6,7 @@ use crate::measure::kind::{Kind, only_shown};
 use crate::result::{Experiment, metric};
 use crate::saved::waited::{NAME, PROGRAM};
 
-/// It is measured by a command of its own.
+/// Entry of an experiment that is only shown; a command of its own measures it.
 pub(crate) static KIND: Kind = only_shown(NAME, COLUMNS, &[metric::WAIT_SHARE], title, verdicts);
 
 const COLUMNS: &[Column] = &[
@@ -33,15 +33,15 @@ const COLUMNS: &[Column] = &[
     SECONDS,
 ];
 
-/// The program that was measured.
+/// Returns the measured program.
 pub(crate) fn command(experiment: &Experiment) -> &str {
     experiment.parameters.get("command").and_then(serde_json::Value::as_str).unwrap_or("a program")
 }
 
-/// A command may be a whole script; its whole text is among the parameters.
+/// Maximum length of a shown command: it may be a whole script, whose full text is among the parameters.
 const SHOWN_MAX: usize = 60;
 
-/// The beginning of a command, for headings and sentences.
+/// Returns the beginning of a command, for headings and sentences.
 pub(crate) fn short(command: &str) -> String {
     let more = if command.chars().count() > SHOWN_MAX { " .." } else { "" };
     let shown: String = command.chars().take(SHOWN_MAX).collect();

@@ -8,13 +8,13 @@ use crate::result::{Experiment, Row, metric};
 const RATE: &str = metric::LOOKUPS_PER_S;
 const CPU: &str = metric::CPU_US_PER_LOOKUP;
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let depth = experiment.number("depth").map_or_else(|| "?".to_owned(), number);
     format!("{}, {depth} read(s) each", heading(experiment))
 }
 
-/// What experiments of all depths are called.
+/// Returns the heading of the experiments of all depths.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let count = |name: &str| experiment.number(name).map_or_else(|| "?".to_owned(), number);
     format!(
@@ -31,24 +31,24 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     )
 }
 
-/// Whether they differ in their depth only.
+/// Returns whether the experiments differ in their depth only.
 pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
     ["node_bytes", "threads", "in_flight"].iter().all(|name| one.number(name) == other.number(name))
         && is_beside_timers(one) == is_beside_timers(other)
         && is_published(one) == is_published(other)
 }
 
-/// Whether a thousand other tasks waited for times meanwhile.
+/// Returns whether a thousand timer tasks ran beside the lookups.
 fn is_beside_timers(experiment: &Experiment) -> bool {
     experiment.parameters.get("beside").is_some_and(|value| value == "timers")
 }
 
-/// Whether each lookup had a file of its own.
+/// Returns whether each lookup had a file of its own.
 fn is_published(experiment: &Experiment) -> bool {
     experiment.parameters.get("as_published").is_some_and(|value| value == true)
 }
 
-/// The verdicts: of each index the lookups of the most reads, from the fewest threads.
+/// Returns the verdicts: for each index on the lookups with the most reads, from the fewest threads.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let walks = || experiments.iter().copied().filter(|found| !is_beside_timers(found));
     let order = |experiment: &Experiment| {
@@ -85,7 +85,7 @@ fn of_row(row: &Row, metric: &str) -> Option<String> {
     row.metrics.get(metric).map(number)
 }
 
-/// How a figure of `row` compares with that of `other`: `1.3 times as much as`.
+/// Compares a figure of `row` with that of `other`: `1.3 times as much as`.
 fn compared(row: &Row, other: &Row, metric: &str, words: [&'static str; 2]) -> Option<String> {
     Some(match difference(row, other, metric)? {
         Difference::More(times) => format!("{} times {} than", number(times), words[0]),
@@ -152,7 +152,7 @@ fn from_tokio(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// How much of a lookup is spent on the device, and so how much is left above it.
+/// Returns a sentence on the share of a lookup that is spent on the device, and so on the rest above it.
 fn on_the_device(experiment: &Experiment) -> Option<String> {
     let ways = [
         ("io_uring", "in a bare loop"),

@@ -10,13 +10,13 @@ use flush::flush;
 const ADVERTISED: &str = metric::IOPS_ADVERTISED;
 const RELIABLE: &str = metric::IOPS_RELIABLE;
 
-/// What such an experiment is called in headings.
+/// Returns the title of such an experiment in headings.
 pub(crate) fn title(experiment: &Experiment) -> String {
     let clients = experiment.number("clients").map_or_else(|| "?".to_owned(), number);
     format!("{}, {clients} client(s)", heading(experiment))
 }
 
-/// What those of one pattern are called.
+/// Returns the heading of the experiments of one pattern.
 pub(crate) fn heading(experiment: &Experiment) -> String {
     let pattern = experiment.parameters.get("pattern").and_then(serde_json::Value::as_str);
     format!(
@@ -26,7 +26,7 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     )
 }
 
-/// The verdicts: of each pattern with the fewest clients.
+/// Returns the verdicts: for each pattern on the fewest clients.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let writes = || experiments.iter().copied();
     let mut sentences = Vec::new();
@@ -56,7 +56,8 @@ fn figures<'a>(experiment: &'a Experiment, metric: &str) -> impl Iterator<Item =
     values.collect::<Vec<_>>().into_iter().filter(|(_, value)| *value > 0.0)
 }
 
-/// How far the figures lie apart that can be had for the same writes: the largest against the smallest.
+/// Returns a sentence on the range of figures that the same writes can give: the largest against the
+/// smallest.
 fn ratio(experiment: &Experiment) -> Option<String> {
     let (top, largest) = figures(experiment, ADVERTISED).max_by(|a, b| a.1.total_cmp(&b.1))?;
     let (bottom, smallest) = figures(experiment, RELIABLE).min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -102,7 +103,7 @@ fn ratio(experiment: &Experiment) -> Option<String> {
     ))
 }
 
-/// Which way is best where each write has to be durable before the next one.
+/// Returns a sentence on the best way where each write must be durable before the next one.
 fn each_durable(experiment: &Experiment) -> Option<String> {
     let names = ["o-direct-dsync", "fdatasync-each", "fsync-each", "forebay-durable"];
     let of_these = |(row, _): &(&Row, f64)| names.contains(&row.name.as_str());
@@ -134,7 +135,7 @@ fn each_durable(experiment: &Experiment) -> Option<String> {
     })
 }
 
-/// Whether every repeat of `row` lies above every repeat of `other`.
+/// Returns whether every repeat of `row` is above every repeat of `other`.
 fn above(row: &Row, metric: &str, other: &Row, other_metric: &str) -> bool {
     match (row.spread(metric), other.spread(other_metric)) {
         (Some((low, _)), Some((_, high))) => low > high,
@@ -142,7 +143,7 @@ fn above(row: &Row, metric: &str, other: &Row, other_metric: &str) -> bool {
     }
 }
 
-/// `the repeats spread too widely (12,000 to 80,000 a second)`, where they do.
+/// Returns `the repeats spread too widely (12,000 to 80,000 a second)`, where they do.
 fn spread(figures: &[(&Row, &str)]) -> Option<String> {
     let (low, high) = too_wide(figures)?;
     Some(format!("the repeats spread too widely ({} to {} a second)", number(low), number(high)))
@@ -219,8 +220,9 @@ mod tests {
         assert!(sentences[1].contains("all ways are about as fast"), "{sentences:?}");
     }
 
-    /// On a disk that other machines share, repeats of one row lay between 12,000 and 80,000 a second. Their medians differed
-    /// by half, no row was above all of another, and so they were called "about as fast".
+    /// Regression: on a disk that other machines share, repeats of one row were between 12,000 and
+    /// 80,000 per second. Their medians differed by half, no row was above all repeats of another, and
+    /// so they were called "about as fast".
     #[test]
     fn repeats_that_spread_widely_are_not_called_alike() {
         let wide = |name: &str, rates: [f64; 3]| {
@@ -245,7 +247,7 @@ mod tests {
         assert!(sentences[1].contains("the repeats spread too widely (12,000 to 75,000 a second)"), "{text}");
         assert!(sentences[2].contains("(12,000 to 80,000 a second) to say what a flush costs"), "{text}");
         assert!(!text.contains("about as fast") && !text.contains("no clear difference"), "{text}");
-        // A row that is above all others is told, however wide it is itself.
+        // A row above all others is mentioned, however wide its own spread is.
         let clear = of(&[&experiment("dense", 1, rows([150e3, 310e3, 800e3]))]);
         assert!(
             clear[0].contains("`o-direct` advertises 310,000 writes a second, and what can be relied on"),

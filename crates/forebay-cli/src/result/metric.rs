@@ -1,6 +1,6 @@
 //! The names of metrics, so that the experiments that fill them and the report that shows them agree.
 
-/// Useful bytes a second, in millions of bytes.
+/// Useful bytes per second, in millions of bytes.
 pub(crate) const MB_PER_S: &str = "mb_per_s";
 /// CPU seconds (user and system, all threads of the process) for each 10^9 bytes read.
 pub(crate) const CPU_S_PER_GB: &str = "cpu_s_per_gb";
@@ -12,7 +12,7 @@ pub(crate) const BUFFERS_PEAK_BYTES: &str = "buffers_peak_bytes";
 pub(crate) const IN_FLIGHT_AVG: &str = "in_flight_avg";
 /// Wall time of a sample.
 pub(crate) const SECONDS: &str = "seconds";
-/// Operations a second.
+/// Operations per second.
 pub(crate) const IOPS: &str = "iops";
 /// Latency percentiles as the caller saw them, in microseconds.
 pub(crate) const P50_US: &str = "p50_us";
@@ -24,43 +24,43 @@ pub(crate) const P99_9_US: &str = "p99_9_us";
 pub(crate) const CPU_US_PER_IO: &str = "cpu_us_per_io";
 /// Voluntary and involuntary context switches of all threads for each operation.
 pub(crate) const CONTEXT_SWITCHES_PER_IO: &str = "context_switches_per_io";
-/// Appends that were answered, a second.
+/// Completed appends per second.
 pub(crate) const APPENDS_PER_S: &str = "appends_per_s";
 /// Records of those appends, where an append has several.
 pub(crate) const RECORDS_PER_S: &str = "records_per_s";
 /// Time until an append was durable, stamped where that happened, in microseconds: p50, p99, p99.9, largest.
 pub(crate) const DURABLE: [&str; 4] =
     ["durable_p50_us", "durable_p99_us", "durable_p99_9_us", "durable_max_us"];
-/// Time until the task that awaits an append was told that it is durable.
+/// Time until the task that awaits an append was notified that it is durable.
 pub(crate) const SEEN: [&str; 4] = ["seen_p50_us", "seen_p99_us", "seen_p99_9_us", "seen_max_us"];
-/// From when an append was due until it was begun.
+/// Time from the planned start of an append until it began.
 pub(crate) const LATE_P99_US: &str = "late_p99_us";
-/// Work of the runtime's own, units a second.
+/// The runtime's own work, in units per second.
 pub(crate) const WORK_PER_S: &str = "work_per_s";
-/// That work, as a share of what there was without appends.
+/// That work, as a share of the work without appends.
 pub(crate) const WORK_KEPT: &str = "work_kept";
-/// How late timer tasks beside the work were: p50, p99, p99.9, largest, in microseconds.
+/// Lateness of timer tasks beside the work: p50, p99, p99.9, largest, in microseconds.
 pub(crate) const TIMERS_LATE: [&str; 4] =
     ["timers_late_p50_us", "timers_late_p99_us", "timers_late_p99_9_us", "timers_late_max_us"];
-/// Processor time of these tasks and their runtime when nothing else is done, as a share of one processor.
+/// Processor time of these tasks and their runtime without any other work, as a share of one processor.
 pub(crate) const TIMERS_CPU_SHARE: &str = "timers_cpu_share";
 /// CPU microseconds (user and system, all threads of the process) for each append.
 pub(crate) const CPU_US_PER_APPEND: &str = "cpu_us_per_append";
-/// Lookups that were answered and verified, a second.
+/// Completed and verified lookups per second.
 pub(crate) const LOOKUPS_PER_S: &str = "lookups_per_s";
 /// CPU microseconds (user and system, all threads of the process) for each lookup.
 pub(crate) const CPU_US_PER_LOOKUP: &str = "cpu_us_per_lookup";
 /// Voluntary and involuntary context switches of all threads for each lookup.
 pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: &str = "context_switches_per_lookup";
-/// How often a lookup's task was polled again.
+/// Number of times that a lookup's task was polled again.
 pub(crate) const WAKES_PER_LOOKUP: &str = "wakes_per_lookup";
-/// Several hosts: seconds from the first start to when the first, and the last host was done.
+/// Several hosts: seconds from the first start until the first, and until the last host was done.
 pub(crate) const FIRST_DONE_S: &str = "first_done_s";
 /// See [`FIRST_DONE_S`].
 pub(crate) const LAST_DONE_S: &str = "last_done_s";
-/// Several hosts: how far their starts lay apart, in microseconds.
+/// Several hosts: the distance between their starts, in microseconds.
 pub(crate) const START_SKEW_US: &str = "start_skew_us";
-/// Several hosts: how well the clock of the least known one is known, in microseconds.
+/// Several hosts: error bound of the clock with the largest one, in microseconds.
 pub(crate) const CLOCK_ERROR_US: &str = "clock_error_us";
 /// Operations divided by the time in write calls alone.
 pub(crate) const IOPS_ADVERTISED: &str = "iops_advertised";
@@ -74,21 +74,21 @@ pub(crate) const WRITE_MS: &str = "write_ms";
 pub(crate) const SYNC_MS: &str = "sync_ms";
 /// See [`OPEN_MS`].
 pub(crate) const CLOSE_MS: &str = "close_ms";
-/// From the beginning until the last client was ready.
+/// Time from the beginning until the last client was ready.
 pub(crate) const TOTAL_MS: &str = "total_ms";
-/// How long the sync took that a row did not make.
+/// Time of the sync that a row did not make.
 pub(crate) const SYNC_LEFT_OUT_MS: &str = "sync_left_out_ms";
 /// Share of a lookup's time in which its read is at the block device.
 pub(crate) const DEVICE_SHARE: &str = "device_share";
-/// Bytes that the block device moved for each byte that the program asked for.
+/// Bytes that the block device moved for each byte that the program requested.
 pub(crate) const DEVICE_BYTES_PER_BYTE: &str = "device_bytes_per_byte";
-/// The same by the kernel's account of the process.
+/// The same ratio by the kernel's account of the process.
 pub(crate) const PROCESS_BYTES_PER_BYTE: &str = "process_bytes_per_byte";
 /// Writes that the block device completed.
 pub(crate) const DEVICE_REQUESTS: &str = "device_requests";
 /// Bytes of such a write, on average.
 pub(crate) const REQUEST_BYTES_MEAN: &str = "request_bytes_mean";
-/// Files with which all calls were made, a second.
+/// Files per second on which all calls were made.
 pub(crate) const FILES_PER_S: &str = "files_per_s";
 /// CPU microseconds (user and system, all threads of the process) for each file.
 pub(crate) const CPU_US_PER_FILE: &str = "cpu_us_per_file";
@@ -102,27 +102,27 @@ pub(crate) const WRITE_US: &str = "write_us";
 pub(crate) const SYNC_US: &str = "sync_us";
 /// Mean time of closing one file.
 pub(crate) const CLOSE_US: &str = "close_us";
-/// Mean time of asking for the metadata of one file.
+/// Mean time of reading the metadata of one file.
 pub(crate) const STAT_US: &str = "stat_us";
-/// Useful bytes a second before a level changes, in millions of bytes.
+/// Useful bytes per second before a level changes, in millions of bytes.
 pub(crate) const BURST_MB_PER_S: &str = "burst_mb_per_s";
-/// And after it.
+/// The same after the change.
 pub(crate) const SUSTAINED_MB_PER_S: &str = "sustained_mb_per_s";
-/// When it changes.
+/// Time of the change, in seconds.
 pub(crate) const CHANGE_S: &str = "change_s";
-/// What was moved before it fell.
+/// Bytes moved before the level fell.
 pub(crate) const DROP_BYTES: &str = "bytes_until_drop";
 /// Standard deviation of the sustained level, as a share of its mean.
 pub(crate) const VARIATION: &str = "variation";
-/// Times in which next to nothing ended.
+/// Number of periods in which almost nothing completed.
 pub(crate) const STALL_COUNT: &str = "stall_count";
-/// How long one of them lasts, in the middle.
+/// Median length of such a period.
 pub(crate) const STALL_MS: &str = "stall_ms";
-/// From one to the next, where that is regular.
+/// Interval between two such periods, where it is regular.
 pub(crate) const STALL_EVERY_S: &str = "stall_every_s";
-/// All of them together, as a share of the time.
+/// Length of all such periods together, as a share of the time.
 pub(crate) const STALL_SHARE: &str = "stall_share";
-/// How wide the steps were in which they were looked for.
+/// Width of the steps in which they were searched for.
 pub(crate) const STALL_STEP_MS: &str = "stall_step_ms";
 /// Share of a program's time in which a thread stood still for I/O and none ran.
 pub(crate) const FULL_WAIT_SHARE: &str = "full_wait_share";
@@ -134,5 +134,5 @@ pub(crate) const FULL_IOWAIT_SHARE: &str = "full_iowait_share";
 pub(crate) const WAIT_SHARE: &str = "wait_share";
 /// Waits of all threads, in seconds.
 pub(crate) const WAIT_S: &str = "wait_s";
-/// What programs that take all they can get moved beside a reader.
+/// Throughput, beside a reader, of programs that take all they can get.
 pub(crate) const HOG_MB_PER_S: &str = "hog_mb_per_s";

@@ -18,7 +18,7 @@ pub(super) struct Assertion {
 /// `EXPERIMENT[param=value,..].ROW.METRIC`.
 #[derive(Debug, PartialEq)]
 struct Figure {
-    /// As it was written.
+    /// The expression as it was written.
     text: String,
     experiment: String,
     parameters: Vec<(String, String)>,
@@ -36,7 +36,7 @@ enum Operator {
     Unequal,
 }
 
-/// What became of an expression.
+/// The result of an expression.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) holds: bool,
@@ -45,7 +45,7 @@ pub(super) struct Outcome {
 }
 
 impl Operator {
-    /// The longer ones first: `>` is the beginning of `>=`.
+    /// The longer ones first: `>` is a prefix of `>=`.
     const ALL: [(&'static str, Self); 6] = [
         (">=", Self::AtLeast),
         ("<=", Self::AtMost),
@@ -71,10 +71,10 @@ impl Operator {
     }
 }
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// [`Failure::Usage`] that quotes what is not understood and shows the form.
+/// [`Failure::Usage`] that quotes the part that was not understood and shows the form.
 pub(super) fn parse(text: &str) -> Result<Assertion, Failure> {
     let wrong = |what: String| {
         Failure::Usage(format!(
@@ -91,7 +91,7 @@ pub(super) fn parse(text: &str) -> Result<Assertion, Failure> {
     let right = right.trim();
     let begins_a_number = right.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
     let (factor, right) = match right.split_once('*') {
-        // A value in brackets may have a star in it, but not before the first figure's name.
+        // A value in brackets may contain a star, but not before the first figure's name.
         Some((factor, figure)) if begins_a_number => {
             (factor_of(factor.trim()).map_err(wrong)?, Some(Figure::parse(figure).map_err(wrong)?))
         }
@@ -101,7 +101,7 @@ pub(super) fn parse(text: &str) -> Result<Assertion, Failure> {
     Ok(Assertion { left, operator, factor, right })
 }
 
-/// The text around the first operator that does not stand in brackets.
+/// Splits the text at the first operator outside of brackets.
 fn split(text: &str) -> Option<(&str, Operator, &str)> {
     let mut depth = 0_u32;
     for (at, letter) in text.char_indices() {
@@ -156,7 +156,7 @@ impl Figure {
         })
     }
 
-    /// The one row that is meant, and its figure.
+    /// Returns the single row that matches, and its figure.
     fn find<'a>(&self, report: &'a Report) -> Result<(&'a Row, f64), Failure> {
         let none = |what: String, there_are: Vec<String>| {
             let there_are = if there_are.is_empty() { "none".to_owned() } else { there_are.join(", ") };
@@ -178,7 +178,7 @@ impl Figure {
         };
         let mut found: Vec<&Experiment> = named.iter().filter(fits).copied().collect();
         if found.len() > 1 {
-            // One that has nothing to tell it apart but what was written is the one that was written.
+            // An experiment with no distinguishing parameters but the written ones is the exact match.
             let is_written = |name: &String| self.parameters.iter().any(|(written, _)| written == name);
             let is_plain = |experiment: &&&Experiment| {
                 keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))
@@ -212,10 +212,10 @@ impl Figure {
 }
 
 impl Assertion {
-    /// Looks the figures up and compares them.
+    /// Looks up the figures and compares them.
     ///
     /// # Errors
-    /// [`Failure::Usage`] with the candidates when a figure is not there or is not the only one that is meant.
+    /// [`Failure::Usage`] with the candidates when a figure is missing or not unique.
     pub(super) fn judge(&self, report: &Report) -> Result<Outcome, Failure> {
         let (row, left) = self.left.find(report)?;
         let right = self.right.as_ref().map(|figure| figure.find(report)).transpose()?;
@@ -260,7 +260,7 @@ mod tests {
         });
         let mut alone = Experiment::new("scan", "");
         alone.rows = vec![Row::skipped("direct", "no space")];
-        // Named plainly, the one without a depth is meant.
+        // Without parameters, the name selects the experiment without a depth.
         let swept = Experiment::new("scan", "").parameter("depth", 4);
         Report::new(Environment::default(), experiments.chain([swept, alone]).collect())
     }

@@ -8,15 +8,15 @@ use crate::environment::Environment;
 use crate::exit::Failure;
 use crate::result::{Condition, Experiment, Metrics, Report, Row, Sample, metric};
 
-/// What the experiments are called.
+/// Name of the experiments.
 const FIO: &str = "fio";
 /// fio's kinds of work; a job has figures for each.
 const KINDS: [&str; 3] = ["read", "write", "trim"];
 
-/// The result of fio with one experiment for each job; `None` when the text is none of fio's.
+/// Converts fio's result to one experiment for each job; `None` when the text is not from fio.
 ///
 /// # Errors
-/// [`Failure::Usage`] when it is one without figures.
+/// [`Failure::Usage`] when it is a result without figures.
 pub(super) fn from_fio(name: &str, text: &str) -> Result<Option<Report>, Failure> {
     // fio prints its warnings before its JSON.
     let Some(start) = text.find('{') else { return Ok(None) };
@@ -64,7 +64,7 @@ fn of_job(job: &Value, global: &Map<String, Value>, version: &str) -> Experiment
     experiment
 }
 
-/// fio writes its options as texts.
+/// Converts an option of fio, which writes them as texts.
 fn number_or_text(value: &Value) -> Value {
     let Some(text) = value.as_str() else { return value.clone() };
     let whole = text.parse::<i64>().map(Value::from).ok();
@@ -96,7 +96,7 @@ fn row(kind: &str, job: &Value) -> Option<Row> {
             .and_then(|(times, divisor)| Some(times.get("percentile")?.get(percentile)?.as_f64()? / divisor));
         set(name, found);
     }
-    // A job's processor time is of all that it did.
+    // A job's processor time covers all of its work.
     let alone =
         KINDS.iter().all(|other| *other == kind || job[*other]["total_ios"].as_f64().unwrap_or(0.0) == 0.0);
     if alone {
@@ -109,10 +109,10 @@ fn row(kind: &str, job: &Value) -> Option<Row> {
     Some(Row::from_samples(kind, vec![Sample { repeat: 0, metrics }]).describe("as fio calls it"))
 }
 
-/// A line for each figure: of a row (`repeat` is `all`) and of each of its repeats.
+/// Returns a line for each figure: of a row (`repeat` is `all`) and of each of its repeats.
 ///
 /// # Errors
-/// None that a text in memory can have.
+/// None that can happen with a text in memory.
 pub(super) fn to_csv(report: &Report) -> anyhow::Result<String> {
     let mut table = csv::Writer::from_writer(Vec::new());
     table.write_record([

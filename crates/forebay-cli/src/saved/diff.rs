@@ -1,6 +1,7 @@
-//! `forebay diff`: what changed between two results, beyond noise.
+//! `forebay diff`: the changes between two results, beyond noise.
 //!
-//! [`compare`] finds it, by the rule in [`noise`]; [`text`] is for people, and [`Comparison::to_json`] for programs.
+//! [`compare`] finds them by the rule in [`noise`]; [`text`] is for human readers, and
+//! [`Comparison::to_json`] for programs.
 
 use serde::Serialize;
 
@@ -16,32 +17,32 @@ mod noise;
 mod simulated;
 mod text;
 
-/// All that two results have in common, and what they have not.
+/// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Comparison {
     first: Origin,
     second: Origin,
-    /// Figures that both have.
+    /// Number of figures that both have.
     compared: usize,
-    /// How many of them changed beyond noise.
+    /// Number of them that changed beyond noise.
     changed: usize,
-    /// How many did not: a change worth a word would have been seen.
+    /// Number of them that did not change; a noteworthy change would have been detected.
     alike: usize,
-    /// Of how many it cannot be said: they have too few repeats for how much they vary.
+    /// Number of undecided ones: they have too few repeats for their variance.
     unclear: usize,
-    /// So many repeats of both would be enough for half of those.
+    /// Number of repeats of both that would suffice for half of the undecided ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats_needed: Option<usize>,
-    /// Rows in which something changed.
+    /// Rows with a change.
     rows: Vec<Changed>,
-    /// Experiments and rows, as an expression of `assert` names them.
+    /// Experiments and rows, named as in an expression of `assert`.
     only_in_first: Vec<String>,
     only_in_second: Vec<String>,
-    /// Experiments that are the same and were not measured alike.
+    /// Experiments that match but were not measured alike.
     unlike: Vec<Unlike>,
 }
 
-/// Where a result comes from.
+/// The origin of a result.
 #[derive(Debug, Default, Serialize)]
 struct Origin {
     forebay: String,
@@ -49,15 +50,15 @@ struct Origin {
     path: Option<String>,
 }
 
-/// A row in which something changed.
+/// A row with a change.
 #[derive(Debug, Serialize)]
 struct Changed {
-    /// With the parameters that tell it apart: `random[depth=8]`.
+    /// With the parameters that distinguish it: `random[depth=8]`.
     experiment: String,
     row: String,
-    /// In these results it failed a gate.
+    /// Results in which the row failed a gate.
     marked_in: Vec<&'static str>,
-    /// Why it has figures in one result only.
+    /// The reason why it has figures in one result only.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_longer_measured: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +75,7 @@ struct Change {
     first: Figure,
     second: Figure,
     change: Direction,
-    /// How many times more or less; nothing where one of the two is 0.
+    /// Factor of the change; `None` where one of the two is 0.
     times: Option<f64>,
 }
 
@@ -100,7 +101,7 @@ struct Unlike {
     parameters: Vec<String>,
 }
 
-/// Compares two results.
+/// Compares two results and returns the comparison.
 ///
 /// # Errors
 /// [`Failure::Usage`] when no experiment is in both.
@@ -145,10 +146,10 @@ pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Fai
     Ok(all)
 }
 
-/// An experiment that is in both, with its label.
+/// An experiment that is in both results, with its label.
 type Matched = (String, Experiment, Experiment);
 
-/// The figures of two rows that are compared.
+/// Returns the figures of two rows that are compared.
 fn figures<'a>(first: &'a Row, second: &'a Row) -> impl Iterator<Item = Pair<'a>> {
     let names = first.metrics.0.keys().map(String::as_str);
     let both = names.filter(|name| *name != metric::SECONDS && second.metrics.get(name).is_some());
@@ -164,7 +165,7 @@ fn origin(report: &Report) -> Origin {
 }
 
 impl Comparison {
-    /// The document as indented JSON with a final newline.
+    /// Returns the document as indented JSON with a final newline.
     ///
     /// # Errors
     /// None: figures are finite numbers.

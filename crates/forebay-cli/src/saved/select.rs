@@ -1,12 +1,12 @@
-//! Finding experiments again: in another result, or by what an expression names.
+//! Finds matching experiments: in another result, or by the names in an expression.
 
 use serde_json::Value;
 
 use crate::doctor::units::number;
 use crate::result::Experiment;
 
-/// Parameters that say how much and how long was measured, or what was found there, rather than what: two
-/// experiments are the same whether these agree or not.
+/// Parameters of the amount, the duration or the circumstances of a measurement. Two experiments match
+/// whether these agree or not.
 const CIRCUMSTANCES: [&str; 24] = [
     "cold",
     "device",
@@ -34,14 +34,14 @@ const CIRCUMSTANCES: [&str; 24] = [
     "write_cache",
 ];
 
-/// The names of the parameters by which the experiments called `name` are told apart, in all of `results`.
+/// Returns the names of the parameters that distinguish the experiments called `name`, in all of `results`.
 pub(super) fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
     let of = |experiments: &'_ [Experiment]| -> Vec<Experiment> {
         experiments.iter().filter(|experiment| experiment.name == name).cloned().collect()
     };
     let mut keys: Vec<String> = Vec::new();
     for wanted in [false, true] {
-        // Circumstances are asked only where nothing else tells two apart.
+        // Circumstances are used only where no other parameter distinguishes two.
         let ambiguous = results.iter().any(|result| {
             let own = of(result);
             let clash = |(index, one): (usize, &Experiment)| {
@@ -69,12 +69,12 @@ pub(super) fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
     keys
 }
 
-/// Whether two experiments have the same parameter, or neither has it.
+/// Returns whether two experiments have the same value of a parameter, or neither has it.
 pub(super) fn same(one: &Experiment, other: &Experiment, key: &str) -> bool {
     one.parameters.get(key) == other.parameters.get(key)
 }
 
-/// `random[depth=8,span=whole file]`.
+/// Returns a label: `random[depth=8,span=whole file]`.
 pub(super) fn label(experiment: &Experiment, keys: &[String]) -> String {
     let told: Vec<String> = keys
         .iter()
@@ -83,7 +83,7 @@ pub(super) fn label(experiment: &Experiment, keys: &[String]) -> String {
     if told.is_empty() { experiment.name.clone() } else { format!("{}[{}]", experiment.name, told.join(",")) }
 }
 
-/// A parameter's value as it is written in an expression.
+/// Returns a parameter's value as it is written in an expression.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -91,7 +91,8 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Whether a parameter has the value that was written: as a number where both are, as a text otherwise.
+/// Returns whether a parameter has the written value: compared as a number where both are, as a text
+/// otherwise.
 pub(super) fn matches(value: &Value, text: &str) -> bool {
     match (value.as_f64(), text.parse::<f64>()) {
         (Some(value), Ok(wanted)) => value == wanted,
@@ -99,7 +100,7 @@ pub(super) fn matches(value: &Value, text: &str) -> bool {
     }
 }
 
-/// The parameters in which two experiments that are the same were not measured alike.
+/// Returns the parameters that show that two matching experiments were not measured alike.
 pub(super) fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
     let mut names: Vec<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! What `forebay wait --json` wrote, as an experiment: it answers the report's fifth question.
+//! The output of `forebay wait --json` as an experiment, which serves the report's fifth question.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,14 +7,15 @@ use crate::environment::Environment;
 use crate::report::waits::short;
 use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
 
-/// What the experiment is called.
+/// Name of the experiment.
 pub(crate) const NAME: &str = "wait";
 /// The row of the whole program; the others are files.
 pub(crate) const PROGRAM: &str = "program";
-/// Files that have a row, those with the longest wait first: the page of `forebay wait` itself has them all.
+/// Number of files with a row, those with the longest wait first: the page of `forebay wait` itself
+/// has them all.
 const FILES: usize = 10;
 
-/// The fields of such a document that are shown here.
+/// Fields of such a document that are shown here.
 #[derive(Debug, Deserialize)]
 struct Waited {
     time_unix_s: u64,
@@ -44,10 +45,10 @@ struct File {
     wait_share: f64,
 }
 
-/// The report with that one experiment; `None` when the document is none of `forebay wait`.
+/// Returns the report with that one experiment; `None` when the document is not from `forebay wait`.
 ///
 /// # Errors
-/// A field is missing or is something else.
+/// A field is missing or has another type.
 pub(super) fn report(document: &Value) -> Option<serde_json::Result<Report>> {
     (document.get("kind").and_then(Value::as_str) == Some(NAME))
         .then(|| Waited::deserialize(document).map(of))
@@ -96,7 +97,7 @@ fn of(waited: Waited) -> Report {
         experiment.rows.push(row(&file.path, &figures));
     }
     experiment.notes = waited.notes;
-    // Nothing is known of the build, and no figure depends on it.
+    // The build is unknown, and no figure depends on it.
     let environment = Environment {
         time_unix_s: waited.time_unix_s,
         kernel: waited.kernel,

@@ -1,4 +1,4 @@
-//! The other end of an engine's socket.
+//! The client end of an engine's socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use crate::exit::Failure;
 
-/// No engine tells more in a line: 256 files with long paths are a tenth of it.
+/// Maximum length of a line; no engine sends more: 256 files with long paths are a tenth of it.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// A connection.
@@ -19,8 +19,10 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Connects to the engine's socket at `path`.
+    ///
     /// # Errors
-    /// [`Failure::Path`] when nobody serves there, [`Failure::Lacking`] when it is another user's.
+    /// [`Failure::Path`] when no engine serves there, [`Failure::Lacking`] when it is another user's.
     pub(super) fn connect(path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
         let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -35,10 +37,10 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// What the engine tells now, a line; `None` when it ended.
+    /// Requests the engine's current statistics and returns them as a line; `None` when the engine has ended.
     ///
     /// # Errors
-    /// The connection failed, or what comes is no line.
+    /// The connection failed, or the response is not a line.
     pub(super) fn ask(&mut self) -> anyhow::Result<Option<String>> {
         self.stream.get_ref().set_read_timeout(None)?;
         let mut line = String::new();
@@ -56,7 +58,7 @@ impl Client {
         }
     }
 
-    /// Waits for so long; false when the engine ends meanwhile.
+    /// Waits for `interval`. Returns false when the engine ends meanwhile.
     ///
     /// # Errors
     /// The connection failed.

@@ -1,4 +1,4 @@
-//! A terminal that is drawn over: its other screen, given back at the end and at Ctrl-C.
+//! A terminal with its alternate screen, which is released at the end and at Ctrl-C.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -7,7 +7,7 @@ use super::view::Size;
 use crate::cleanup::{Cleanup, Guard};
 use crate::output::print;
 
-/// To the other screen, without a cursor; and back.
+/// Enters the alternate screen without a cursor; the other one leaves it.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
@@ -18,7 +18,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// `None` when standard output is no terminal.
+    /// Switches to the alternate screen. Returns `None` when standard output is not a terminal.
     ///
     /// # Errors
     /// The terminal cannot be written.
@@ -27,14 +27,14 @@ impl Screen {
             return Ok(None);
         }
         let leave = || {
-            // The terminal may be gone; there is nobody left to tell.
+            // The terminal may be gone; then the error has no reader.
             let _ = print(LEAVE);
         };
         let ((), guard) = cleanup.create(|| print(ENTER), leave)?;
         Ok(Some(Self { guard }))
     }
 
-    /// How much it shows now; it may have been resized.
+    /// Returns the current size of the terminal, which may have been resized.
     pub(super) fn size(&self) -> Size {
         let found = rustix::termios::tcgetwinsize(io::stdout()).ok();
         let found = found.filter(|size| size.ws_col > 0 && size.ws_row > 0);
@@ -44,7 +44,7 @@ impl Screen {
         })
     }
 
-    /// Shows `text`, line over line, so that nothing flickers.
+    /// Shows `text`, overwriting line by line, so that nothing flickers.
     ///
     /// # Errors
     /// The terminal cannot be written.

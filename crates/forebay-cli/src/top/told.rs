@@ -1,14 +1,14 @@
-//! What an engine tells, as far as `top` shows it.
+//! The statistics of an engine, as far as `top` shows them.
 
 use anyhow::Context as _;
 use serde::Deserialize;
 
 use crate::exit::Failure;
 
-/// What this program understands.
+/// The version that this program understands.
 const VERSION: u32 = 1;
 
-/// One answer.
+/// One response of the engine.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Told {
@@ -77,7 +77,7 @@ pub(super) struct File {
     pub(super) counts: Counts,
 }
 
-/// Of a flow or a file, since the beginning.
+/// Counts of a flow or a file since the beginning.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Counts {
@@ -89,7 +89,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// What came since `before`; all, where that is of a file that was closed meanwhile.
+    /// Returns the difference to `before`; all of it where `before` is of a file that was closed meanwhile.
     pub(super) fn since(self, before: Counts) -> Counts {
         let less = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Counts {
@@ -112,7 +112,7 @@ pub(super) struct Stall {
     pub(super) task: String,
     pub(super) polls: u64,
     pub(super) longest_ns: u64,
-    /// Of an engine with the feature: a line a frame.
+    /// Back-trace, one line per frame; only from an engine with the feature.
     pub(super) back_trace: String,
 }
 
@@ -125,8 +125,10 @@ pub(super) struct Memory {
 }
 
 impl Told {
+    /// Parses a line.
+    ///
     /// # Errors
-    /// It is not JSON, or of another version than this program understands.
+    /// The line is not JSON, or has another version than this program understands.
     pub(super) fn parse(line: &str) -> anyhow::Result<Self> {
         let told: Self =
             serde_json::from_str(line).context("what is told there is not an engine's statistics")?;

@@ -2,11 +2,11 @@
 
 use super::told::{Counts, Flow, Told};
 
-/// How much a terminal shows.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) columns: usize,
-    /// `None`: everything is shown.
+    /// `None`: all rows are shown.
     pub(super) rows: Option<usize>,
 }
 
@@ -16,10 +16,10 @@ impl Default for Size {
     }
 }
 
-/// What all tables together leave at least for the files, in lines.
+/// Minimum lines that all other tables together leave for the files.
 const FILES_MIN: usize = 3;
 
-/// All tables, with rates since `before`.
+/// Returns all tables, with rates since `before`.
 pub(super) fn render(now: &Told, before: Option<&Told>, size: Size) -> String {
     let seconds = before.map(|before| now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9);
     let seconds = seconds.filter(|seconds| *seconds > 0.0);
@@ -68,7 +68,7 @@ fn head(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> 
     lines
 }
 
-/// A header for what `columns` of counts make.
+/// A header for the columns that `columns` returns for counts.
 const COUNTS_HEAD: &str = " READ/s     B/s WRITE/s     B/s  SYNC/s";
 
 fn rates(counts: Counts, seconds: Option<f64>) -> String {
@@ -95,7 +95,7 @@ fn flows(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String>
     lines
 }
 
-/// Classes that had to share a device.
+/// Returns the table of classes that had to share a device.
 fn shares(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
     if now.classes.is_empty() {
         return Vec::new();
@@ -147,7 +147,7 @@ fn devices(now: &Told) -> Vec<String> {
     lines
 }
 
-/// Lines of a back-trace that are shown: the innermost say most.
+/// Number of lines of a back-trace that are shown: the innermost are the most useful.
 const FRAMES: usize = 3;
 
 fn stalls(now: &Told) -> Vec<String> {
@@ -184,12 +184,12 @@ fn files(now: &Told, before: Option<&Told>, seconds: Option<f64>, columns: usize
     lines
 }
 
-/// A second; of what was counted since the start nothing can be said.
+/// Returns the rate per second; `None` without an interval, as for counts since the start.
 fn rate(value: u64, seconds: Option<f64>) -> Option<f64> {
     seconds.map(|seconds| value as f64 / seconds)
 }
 
-/// At most six letters: `0`, `999`, `12.3k`, `4.56M`.
+/// Formats a count in at most six characters: `0`, `999`, `12.3k`, `4.56M`.
 fn count(value: Option<f64>) -> String {
     let Some(mut value) = value else { return "-".to_owned() };
     for unit in ["", "k", "M", "G", "T"] {
@@ -217,7 +217,7 @@ fn bytes(value: f64) -> String {
     if value < 10.0 && unit != "B" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// At most six letters: `850ns`, `12.3us`, `4.1ms`, `12.0s`.
+/// Formats a time in at most six characters: `850ns`, `12.3us`, `4.1ms`, `12.0s`.
 fn time(ns: u64) -> String {
     let ns = ns as f64;
     match ns {
@@ -233,7 +233,7 @@ fn short(value: f64, unit: &str) -> String {
     if value < 99.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
 }
 
-/// A name in a column.
+/// Formats a name in a column.
 fn cell(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -241,7 +241,7 @@ fn cell(text: &str, width: usize) -> String {
     text.chars().take(width - 1).chain(['~']).collect()
 }
 
-/// The end of a path, which tells more than its beginning.
+/// Returns the end of a path, which is more useful than its beginning.
 fn path_end(path: &str, width: usize) -> String {
     let letters = path.chars().count();
     if letters <= width {
@@ -250,7 +250,7 @@ fn path_end(path: &str, width: usize) -> String {
     std::iter::once('~').chain(path.chars().skip(letters + 1 - width)).collect()
 }
 
-/// Cut at the terminal's edge, and without what a terminal would take for an order: names come from another program.
+/// Cuts a line at the terminal's edge and removes control characters: names come from another program.
 fn fitted(line: &str, columns: usize) -> String {
     let clean = |letter: char| if letter.is_control() { '?' } else { letter };
     line.trim_end().chars().map(clean).take(columns).collect()

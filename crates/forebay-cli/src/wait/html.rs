@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else.
+//! The report as one self-contained page.
 
 use forebay_wait::{Call, File, Report};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -12,14 +12,14 @@ use crate::report::html as page;
 const STYLE: &str = include_str!("../report/style.css");
 const BAR_WIDTH: f64 = 600.0;
 
-/// The whole page, with as many files as asked for; the JSON in its source has as many as there is room for.
+/// Returns the whole page, with as many files as requested; the JSON in its source has as many as fit.
 pub(super) fn of(document: &Document, files: usize) -> serde_json::Result<String> {
     let room = PAGE_BYTES_MAX.saturating_sub(page_with(document, files, "", None).len() + TOLD_BYTES);
     let (source, known) = document.to_source(room)?;
     Ok(page_with(document, files, &source, known))
 }
 
-/// More than what is told about files that are left out.
+/// More bytes than the remark on omitted files takes.
 const TOLD_BYTES: usize = 200;
 
 fn page_with(document: &Document, files: usize, source: &str, known: Option<usize>) -> String {
@@ -67,7 +67,8 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
     .into_string()
 }
 
-/// The time as one bar: full wait at the device, above it, some wait beside running threads, the rest.
+/// Returns the time as one bar: full wait at the device, full wait above it, some wait beside running
+/// threads, the rest.
 fn time_bar(report: &Report) -> Markup {
     let device = report.device.unwrap_or_default();
     let at = if report.device.is_some() { device.full_wait_at_device_ns } else { report.full_wait_ns };

@@ -1,4 +1,4 @@
-//! What an earlier measurement says of the device: the advice tells no gain that nobody measured.
+//! Figures of the device from an earlier measurement: the advice claims no gain that was not measured.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::report::facts::curve;
 use crate::result::{Report, metric};
 use crate::saved;
 
-/// Reads it from a result of `measure saturate`, `measure random` or `report`.
+/// Reads the figures from a result of `measure saturate`, `measure random` or `report`.
 ///
 /// # Errors
-/// The file is no such result, or does not say what one read at a time and several bring; a [`Failure`].
+/// The file is no such result, or lacks the figures of one read at a time and of several; a [`Failure`].
 pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
     let report = saved::load(file)?;
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
@@ -44,8 +44,8 @@ fn of(report: &Report, name: &str) -> Option<Served> {
     })
 }
 
-/// The number that the uppermost device below the path has on this machine now, when it is still the one that was
-/// measured as far as its size tells.
+/// Returns the number that the uppermost device below the path has on this machine now. Its size must
+/// show that it is still the measured one.
 fn number(path: &PathInfo) -> Option<String> {
     let here = Path::new("/sys/class/block");
     let upper = &path.layers.first()?.name;

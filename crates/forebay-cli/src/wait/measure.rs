@@ -1,4 +1,4 @@
-//! Measures, and puts the result where it was asked for.
+//! Measures, and writes the result to the requested places.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::output::{Destination, print, tell, tell_line};
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Document {
     schema: u32,
-    /// The version of this program; also how a file of its own is known again.
+    /// The version of this program; it also marks a file of its own.
     forebay: &'static str,
     kind: &'static str,
     time_unix_s: u64,
@@ -46,8 +46,8 @@ impl Document {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
     }
 
-    /// The same for the source of a page: in at most `room` bytes, for which files are left out, those with the shortest waits
-    /// first. With it the number of files that are in it, where not all are.
+    /// Returns the same for the source of a page, in at most `room` bytes. For that, files are left out,
+    /// those with the shortest waits first. Also returns the number of files in it, where not all are.
     pub(super) fn to_source(&self, room: usize) -> serde_json::Result<(String, Option<usize>)> {
         let mut part = self.clone();
         loop {
@@ -63,7 +63,7 @@ impl Document {
 }
 
 pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
-    // Before anything is measured: a long run must not end in "permission denied".
+    // Before the measurement: a long run must not end in "permission denied".
     let page = args.html.as_deref().map(Destination::page).transpose()?;
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let numbers = match &args.json {
@@ -87,7 +87,7 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     report.advise(&served);
     let code = ending(&report);
     let document = Document::new(report);
-    // Signals do not end the program here, so nothing has to be undone from elsewhere.
+    // Signals do not end the program here, so no other code has to undo anything.
     let cleanup = Cleanup::default();
     if let Some(page) = page {
         page.write(&html::of(&document, args.files)?, &cleanup)?;
@@ -98,7 +98,7 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     if to_stdout {
         print(&document.to_json()?)?;
     } else {
-        // The command has standard output for itself.
+        // The command uses standard output, so the report does not.
         tell(&text::render(&document.report, args.files));
     }
     Ok(ExitCode::from(code))
@@ -109,7 +109,7 @@ fn failed(error: Error) -> anyhow::Result<ExitCode> {
         Error::Unavailable { .. } => Err(Failure::Lacking(error.to_string()).into()),
         Error::NoProcess(_) => Err(Failure::Usage(error.to_string()).into()),
         Error::NotStarted { ref source, .. } => {
-            // As shells do.
+            // The same codes as in shells.
             let code = if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
             tell_line(format_args!("forebay: {error}"));
             Ok(ExitCode::from(code))
@@ -118,7 +118,7 @@ fn failed(error: Error) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The command's own code; of one that a signal ended 128 and its number.
+/// Returns the command's own code; for one that a signal ended, 128 and its number.
 fn ending(report: &Report) -> u8 {
     let code = report.exit_code.or_else(|| report.signal.map(|signal| 128 + signal)).unwrap_or(0);
     u8::try_from(code).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Signals while a command runs: they are the command's, and this program stays to tell what it saw.
+//! Signals while a command runs: they go to the command, and this program continues in order to report.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::SignalFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What arrived, and who is to get it.
+/// The signals that arrived, and the command that receives them.
 #[derive(Clone, Debug)]
 pub(super) struct Signals {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -17,15 +17,15 @@ pub(super) struct Signals {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not its number, which another process may have once the command has ended.
+    /// A handle instead of its number, which another process may have once the command has ended.
     command: Option<OwnedFd>,
     arrived: Option<Signal>,
 }
 
 impl Signals {
-    /// Takes SIGINT, SIGTERM, SIGHUP and SIGQUIT from here on: they are blocked rather than caught, because a handler would
-    /// also run in the command before it has become its program, and take there what is meant for the command. To be
-    /// called before the program has a second thread.
+    /// Takes SIGINT, SIGTERM, SIGHUP and SIGQUIT from here on. They are blocked rather than caught, because a
+    /// handler would also run in the command before it has become its program, and take signals there that
+    /// are meant for the command. Must be called before the program has a second thread.
     pub(super) fn install() -> io::Result<Self> {
         let taken: SigSet =
             [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGQUIT].into_iter().collect();
@@ -38,7 +38,7 @@ impl Signals {
                 match source.read_signal() {
                     Ok(Some(found)) => own.arrived(found.ssi_signo, found.ssi_code),
                     Ok(None) | Err(nix::errno::Errno::EINTR) => {}
-                    // Signals that cannot be read any more cannot be passed on either.
+                    // Signals that can no longer be read cannot be passed on either.
                     Err(_) => return,
                 }
             }
@@ -47,7 +47,8 @@ impl Signals {
     }
 
     fn arrived(&self, number: u32, code: i32) {
-        /// Sent by the kernel: a key was pressed, and the command, being in the foreground, has got it, too.
+        /// Sent by the kernel: a key was pressed, and the command, which is in the foreground, has
+        /// received it, too.
         const FROM_TERMINAL: i32 = 0x80;
         let signal = match i32::try_from(number) {
             Ok(libc::SIGINT) => Signal::INT,
@@ -63,18 +64,19 @@ impl Signals {
         self.shared.1.notify_all();
     }
 
-    /// From now on `pid` gets what arrives, and what arrived before there was a command, whoever sent it.
+    /// Passes signals on to `pid` from now on, and also one that arrived before there was a command,
+    /// whatever its sender.
     pub(super) fn pass_on_to(&self, pid: u32) {
         let mut state = self.lock();
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // Without a handle (a command that is gone already) there is nobody to tell.
+        // Without a handle (the command is already gone), no process is left to signal.
         state.command = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(signal) = state.arrived {
             pass_on(state.command.as_ref(), signal);
         }
     }
 
-    /// Waits for a signal, at most so long; whether one has arrived.
+    /// Waits for a signal, at most for `time`. Returns whether one has arrived.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let state = self.lock();
         if state.arrived.is_some() {
@@ -91,7 +93,7 @@ impl Signals {
 
 fn pass_on(command: Option<&OwnedFd>, signal: Signal) {
     if let Some(command) = command {
-        // It may have ended already; then there is nobody to tell.
+        // The command may have ended already; then no process is left to signal.
         let _ = pidfd_send_signal(command, signal);
     }
 }

@@ -6,7 +6,7 @@ use forebay_wait::{Call, File, Method, Report};
 
 use crate::doctor::units::bytes;
 
-/// Everything a terminal shows: the verdict, the shares, the files, the notes.
+/// Returns the text for a terminal: the verdict, the shares, the files, the notes.
 pub(super) fn render(report: &Report, files: usize) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
@@ -54,7 +54,7 @@ fn write(out: &mut String, report: &Report, files: usize) -> std::fmt::Result {
     Ok(())
 }
 
-/// The files to show, and what to say of the others. A file that nobody waited for is of no interest here.
+/// Returns the files to show, and a remark on the others. A file without waits is of no interest here.
 pub(super) fn waited_for(report: &Report, files: usize) -> (Vec<&File>, Option<String>) {
     let waited: Vec<&File> = report.files.iter().filter(|file| file.wait_ns > 0).collect();
     let shown: Vec<&File> = waited.iter().copied().take(files).collect();
@@ -69,7 +69,7 @@ pub(super) fn waited_for(report: &Report, files: usize) -> (Vec<&File>, Option<S
     (shown, Some(sentence))
 }
 
-/// What was measured.
+/// Describes the measured program.
 pub(super) fn title(report: &Report) -> String {
     let command = report.command.join(" ");
     let ended = match (report.exit_code, report.signal) {
@@ -81,7 +81,7 @@ pub(super) fn title(report: &Report) -> String {
     format!("{command}{ended}")
 }
 
-/// The figures of the whole, by name.
+/// Returns the figures of the whole, by name.
 pub(super) fn figures(report: &Report) -> Vec<(&'static str, String)> {
     let pair = |ns, share: f64| format!("{} ({:.1} %)", time(ns), share * 100.0);
     let mut figures = vec![
@@ -124,7 +124,7 @@ fn line(out: &mut String, call: &Call) -> std::fmt::Result {
     )
 }
 
-/// What a row of the table shows behind the call's name.
+/// Returns the cells of a row of the table after the call's name.
 pub(super) fn cells(call: &Call) -> [String; 8] {
     let percent =
         |share: Option<f64>| share.map_or_else(String::new, |share| format!("{:.0} %", share * 100.0));
@@ -140,7 +140,7 @@ pub(super) fn cells(call: &Call) -> [String; 8] {
     ]
 }
 
-/// What the device did for a file.
+/// Describes the work of the device for a file.
 pub(super) fn beneath(file: &File) -> String {
     let concurrency =
         format!("{:.1} at once in the mean, {} at most", file.concurrency_mean, file.concurrency_max.max(1));
@@ -157,7 +157,7 @@ pub(super) fn beneath(file: &File) -> String {
     )
 }
 
-/// A time with a unit that fits.
+/// Formats a time with a suitable unit.
 pub(super) fn time(ns: u64) -> String {
     let value = ns as f64;
     match ns {

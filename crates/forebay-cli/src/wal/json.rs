@@ -1,4 +1,4 @@
-//! What `forebay wal` says in JSON; docs/report-schema.md describes it.
+//! The output of `forebay wal` in JSON; docs/report-schema.md describes it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What `forebay wal` says in lines.
+//! The output of `forebay wal` as text.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub(super) fn repaired(repaired: &Repaired) -> String {
     out
 }
 
-/// One sentence for each finding, the verdict first.
+/// Returns one sentence for each finding, the verdict first.
 pub(super) fn sentences(report: &Report) -> Vec<String> {
     let mut all = Vec::new();
     match (&report.verdict, &report.recovery) {
@@ -107,7 +107,7 @@ fn findings(report: &Report) -> String {
     sentences(report).iter().fold(String::new(), |out, sentence| out + sentence + "\n")
 }
 
-/// How many records the log holds.
+/// Returns the number of records in the log.
 pub(super) fn records(report: &Report) -> u64 {
     let groups = report.segments.iter().flat_map(|segment| &segment.groups);
     groups.map(|group| group.live.end - group.live.start).sum()

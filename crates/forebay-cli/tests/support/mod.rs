@@ -1,4 +1,4 @@
-//! What the tests of the program share: running it, and directories of their own.
+//! Helpers that the tests of the program share: running it, and directories of their own.
 
 #![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of this module")]
 
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// The program, with nothing on standard input.
+/// Returns a command for the program, with nothing on standard input.
 pub fn forebay(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(arguments).stdin(Stdio::null()).env_remove("NO_COLOR");
     command
 }
 
-/// What the program did.
+/// The result of running the program.
 pub struct Outcome {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
@@ -32,7 +32,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     outcome(&output)
 }
 
-/// The texts of an output.
+/// Returns the texts of an output.
 pub fn outcome(output: &Output) -> Outcome {
     Outcome {
         code: output.status.code(),
@@ -41,7 +41,7 @@ pub fn outcome(output: &Output) -> Outcome {
     }
 }
 
-/// The program's standard output as JSON, after checking what every document has.
+/// Returns the program's standard output as JSON, after the checks for every document.
 pub fn document(outcome: &Outcome) -> Value {
     let value: Value = serde_json::from_str(&outcome.out)
         .unwrap_or_else(|error| panic!("not JSON ({error}): {}\n{}", outcome.out, outcome.err));
@@ -49,7 +49,7 @@ pub fn document(outcome: &Outcome) -> Value {
     value
 }
 
-/// What every document of the schema has.
+/// Checks the parts common to every document of the schema.
 pub fn check_document(value: &Value) {
     assert_eq!(value["schema"], 1);
     assert_eq!(value["forebay"], env!("CARGO_PKG_VERSION"));
@@ -68,7 +68,8 @@ pub fn check_document(value: &Value) {
     }
 }
 
-/// A percentile of a row; where it rests on too few operations, which the row must say, larger than any.
+/// Returns a percentile of a row. Where it rests on too few operations, which the row must report,
+/// returns infinity.
 pub fn tail(row: &Value, name: &str) -> f64 {
     row["metrics"][name].as_f64().unwrap_or_else(|| {
         let why = row["left_out"][name].as_str().unwrap_or_default();
@@ -81,7 +82,7 @@ pub fn tail(row: &Value, name: &str) -> f64 {
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes one.
+    /// Creates the directory.
     pub fn new(label: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -91,17 +92,17 @@ impl Directory {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where it is, as an argument.
+    /// Returns its path as an argument.
     pub fn text(&self) -> &str {
         self.0.to_str().expect("the build directory has a readable name")
     }
 
-    /// A file of `bytes` bytes that do not compress.
+    /// Creates a file of `bytes` incompressible bytes.
     pub fn file(&self, name: &str, bytes: usize) -> PathBuf {
         let mut state = 88_172_645_463_325_252_u64;
         let mut data = Vec::with_capacity(bytes + 8);
@@ -117,7 +118,7 @@ impl Directory {
         path
     }
 
-    /// The names in it.
+    /// Returns the names in it.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(&self.0)
             .expect("it exists")
@@ -130,7 +131,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A test that failed has said enough.
+        // A failed test has already reported enough.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,11 +1,13 @@
-//! Lookups in a tree, six pages deep, in several ways, each answer verified: walks in the module, in io_uring's own loop and in the
-//! reactor, a bare ring that resubmits where it reaps, waiting for interrupts or polling, and threads with pread.
+//! Lookups in a tree, six pages deep, in several ways, each result verified: walks in the module, in
+//! io_uring's own loop and in the reactor, a bare ring that resubmits where it reaps, waiting for interrupts
+//! or polling, and threads with pread.
 //!
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE [SECONDS [REPEATS]]
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS threads
 //!
-//! The second form asks what more threads than processors cost: four times as many, with 32 lookups at once as before, and with as
-//! many for each thread as before. Beside the others stands a ring whose thread never sleeps, as SPDK's do.
+//! The second form measures the cost of more threads than processors: four times as many, with 32 lookups at
+//! once as before, and with as many for each thread as before. Beside the others stands a ring whose thread
+//! never sleeps, as SPDK's do.
 //!
 //! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows take turns; figures are medians.
 
@@ -25,7 +27,7 @@ use planted::{Answer, plant};
 use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, tasks};
 use samples::{Start, Taken, by_threads, median};
 
-/// At once, by all threads together.
+/// Lookups in flight, of all threads together.
 const LOOKUPS: u32 = 32;
 
 fn main() -> Answer<()> {
@@ -49,10 +51,10 @@ fn main() -> Answer<()> {
     done
 }
 
-/// A row: what it is called, and a sample of it at a depth. Who takes it is told when everything is set up.
+/// A row: its name, and a sample of it at a depth. The sample notifies the `Start` when everything is set up.
 type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<Taken> + Sync + 'r>);
 
-/// The rows that one thread makes by itself, and that are possible here.
+/// Returns the rows that one thread makes by itself, and that are possible here.
 fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, time: Duration) -> Vec<Row<'r>> {
     let mut rows: Vec<Row<'_>> = vec![(
         "io_uring",
@@ -88,8 +90,8 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let direct = direct(path)?;
     let mut rows: Vec<Row<'_>> = vec![("pread", Box::new(|depth, start| pread(&direct, depth, time, start)))];
     rows.extend(of_one_thread(path, &direct, time));
-    // A `KernelWalk`: asked by tasks on the shard with one lookup each, by a plain thread that waits for as many as the depth
-    // says, and by one that has eight times as many at once.
+    // A `KernelWalk`, called by tasks on the shard with one lookup each, by a plain thread that waits for as
+    // many as the depth, and by one that has eight times as many at once.
     for (row, names, kind, polled) in [
         ("pread", ["reactor, tasks", "reactor, thread", "reactor, thread, 8x"], EngineKind::Reactor, false),
         (
@@ -139,8 +141,8 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     Ok(())
 }
 
-/// As many threads as there are processors, and four times as many: with the same number of lookups at once, so that each thread has
-/// fewer, and with as many for each thread. In turn.
+/// Compares as many threads as there are processors with four times as many: with the same number of lookups
+/// at once, so that each thread has fewer, and with as many for each thread. In turn.
 fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get) as u32;
     let each = (LOOKUPS / processors).max(1);

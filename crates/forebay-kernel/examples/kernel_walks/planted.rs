@@ -1,4 +1,4 @@
-//! The tree that the rows look things up in, as `forebay measure walk` plants one, and the keys that they look for.
+//! The tree that the rows look up keys in, as `forebay measure walk` plants one, and those keys.
 
 use std::error::Error;
 use std::fs;
@@ -65,7 +65,7 @@ fn position(level: u64, node: u64) -> u64 {
     (node * LEVELS + level) * NODE as u64
 }
 
-/// The smallest word that a record is for.
+/// Returns the smallest word that a record covers.
 fn least(record: u64) -> u64 {
     ((u128::from(record) << 64).div_ceil(u128::from(FAN_OUT))) as u64
 }

@@ -1,4 +1,4 @@
-//! The rows: a sample of each way to look something up.
+//! The rows: a sample of each way of a lookup.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -53,17 +53,19 @@ pub(crate) fn pread(file: &fs::File, depth: u32, time: Duration, start: &mut Sta
     Ok(Taken::since(begun, lookups, lookups * LEVELS))
 }
 
-/// How completions are waited for.
+/// Ways to wait for completions.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Wait {
     Interrupt,
-    /// The kernel polls the device for the thread, which gives the processor up when its time is over.
+    /// The kernel polls the device for the thread, which gives the processor up when its time slice has
+    /// ended.
     Polled,
-    /// The thread asks again and again whether there are any.
+    /// The thread checks for completions in a loop.
     Busy,
 }
 
-/// One ring as good as one can be without a program in it: registered, and the next read asked for where one is reaped.
+/// One ring at the best possible without a program in it: registered, with the next read requested where one
+/// is reaped.
 pub(crate) fn ring(
     file: &fs::File,
     depth: u32,
@@ -99,7 +101,7 @@ pub(crate) fn ring(
         let (lookup, mut scratch) = (keys.next(), Scratch::new());
         let at = PROGRAM.begin(&lookup, &mut scratch);
         lanes.push((lookup, scratch, at));
-        // SAFETY: page and file are registered, and the page is nobody else's until it is reaped.
+        // SAFETY: page and file are registered, and nothing else uses the page until it is reaped.
         unsafe { ring.submission().push(&read(lane, at))? };
     }
     let (until, mut done, mut calls, mut under_way) = (Instant::now() + time, 0, 0, depth);
@@ -107,7 +109,7 @@ pub(crate) fn ring(
         match wait {
             Wait::Busy => {
                 let queued = ring.submission().len() as u32;
-                // SAFETY: no argument; what was queued is registered, as below.
+                // SAFETY: no argument; the queued entries use registered memory, as below.
                 unsafe { ring.submitter().enter::<()>(queued, 0, EnterFlags::GETEVENTS.bits(), None)? }
             }
             _ => ring.submit_and_wait(1)?,
@@ -181,7 +183,8 @@ pub(crate) fn local(path: &Path, options: Options, time: Duration, start: &mut S
     Ok(Taken::since(begun, done, walk.counts().0))
 }
 
-/// A plain thread that asks a [`KernelWalk`] for `at_once` lookups with one message, and waits for all of them.
+/// Takes a sample of a plain thread that requests `at_once` lookups of a [`KernelWalk`] with one message, and
+/// waits for all of them.
 pub(crate) fn shared(
     engine: &Engine,
     file: &File,
@@ -201,12 +204,13 @@ pub(crate) fn shared(
         }
     }
     let taken = Taken::since(begun, done, walk.stats().enters);
-    // Otherwise the file could not be removed for a moment.
+    // Without this the file could not be removed for a moment.
     walk.close();
     Ok(taken)
 }
 
-/// On all shards of the engine, a task for each lookup; all of them share one [`KernelWalk`].
+/// Takes a sample on all shards of the engine, with a task for each lookup; all of them share one
+/// [`KernelWalk`].
 pub(crate) fn tasks(
     engine: &Engine,
     file: &File,
@@ -247,7 +251,7 @@ pub(crate) fn tasks(
         done += shard.wait()??;
     }
     let taken = Taken::since(begun, done, walk.stats().enters);
-    // Otherwise the file could not be removed for a moment.
+    // Without this the file could not be removed for a moment.
     if let Some(walk) = Arc::into_inner(walk) {
         walk.close();
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::planted::Answer;
 
-/// What one sample of a row gave; the time begins when everything is set up.
+/// The result of one sample of a row; the time begins when everything is set up.
 pub(crate) struct Taken {
     pub(crate) lookups: u64,
     pub(crate) calls: u64,
@@ -23,7 +23,8 @@ impl Taken {
     }
 }
 
-/// What so many threads do in a second, each with a ring or a session of its own; all begin when all are set up.
+/// Returns the lookups a second of this many threads, each with a ring or a session of its own; all begin
+/// when all are set up.
 pub(crate) fn by_threads(count: u32, row: impl Fn(&mut Start<'_>) -> Answer<Taken> + Sync) -> Answer<f64> {
     let left = AtomicU32::new(count);
     thread::scope(|scope| {
@@ -33,7 +34,7 @@ pub(crate) fn by_threads(count: u32, row: impl Fn(&mut Start<'_>) -> Answer<Take
     })
 }
 
-/// Waits until all that are to begin together are set up.
+/// Waits until all threads that are to begin together are set up.
 pub(crate) struct Start<'a>(Option<&'a AtomicU32>);
 
 impl Start<'_> {
@@ -52,7 +53,7 @@ impl Start<'_> {
     }
 }
 
-/// Who could not be set up keeps nobody waiting.
+/// A thread that could not be set up keeps no other one waiting.
 impl Drop for Start<'_> {
     fn drop(&mut self) {
         if let Some(left) = self.0.take() {
@@ -61,7 +62,7 @@ impl Drop for Start<'_> {
     }
 }
 
-/// The median, and the distance of the extremes as a part of it.
+/// Returns the median, and the distance of the extremes as a part of it.
 pub(crate) fn median(all: &mut [f64]) -> (f64, f64) {
     all.sort_by(f64::total_cmp);
     let median = all[all.len() / 2];

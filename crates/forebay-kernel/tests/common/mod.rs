@@ -1,4 +1,5 @@
-//! What the tests share: planted trees, the engines that there are, and answers in a form that can be compared.
+//! Common parts of the tests: planted trees, the available engines, and results in a form that can be
+//! compared.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::Path;
@@ -42,7 +43,7 @@ impl Tree {
         (node * self.levels + level) * self.node_bytes as u64
     }
 
-    /// Where a lookup of this depth begins.
+    /// Returns the position where a lookup of this depth begins.
     pub(crate) fn root(&self, depth: u64, key: u64) -> u64 {
         self.position(depth - 1, mix(key ^ 77) % self.nodes)
     }
@@ -89,7 +90,7 @@ impl Tree {
         found.unwrap_or(&records[0]).1
     }
 
-    /// What a lookup finds, by searching every node from end to beginning.
+    /// Returns the value of a lookup, by a search of every node from end to beginning.
     pub(crate) fn lookup(&self, root: u64, key: u64) -> u64 {
         let mut position = root;
         while self.level(position) > 0 {
@@ -98,7 +99,7 @@ impl Tree {
         self.child(position, key)
     }
 
-    /// What a count finds, separator by separator.
+    /// Returns the result of a count, separator by separator.
     pub(crate) fn count(&self, count: &Count) -> (u64, u64) {
         let mut position = count.root;
         while self.level(position) > 1 {
@@ -134,8 +135,9 @@ pub(crate) fn engine() -> Engine {
     Engine::start(Config::default()).expect("an engine")
 }
 
-/// The engines that this machine has. FOREBAY_KERNEL_ENGINES names those that it must have (`bpf-loop`, `module`,
-/// `module-polled`), so that a test that is to run in a virtual machine cannot pass by falling back.
+/// Returns the engines that this machine has. FOREBAY_KERNEL_ENGINES names those that it must have
+/// (`bpf-loop`, `module`, `module-polled`), so that a test that is to run in a virtual machine cannot pass by
+/// falling back.
 pub(crate) fn engines<P: Program>(
     engine: &Engine,
     file: &File,
@@ -145,7 +147,7 @@ pub(crate) fn engines<P: Program>(
     engines_but(engine, file, program, options, None)
 }
 
-/// The same where this engine is refused with such words.
+/// Returns the engines like `engines`, where this engine is refused with an error that contains these words.
 pub(crate) fn engines_but<P: Program>(
     engine: &Engine,
     file: &File,
@@ -182,7 +184,7 @@ pub(crate) fn engines_but<P: Program>(
     all
 }
 
-/// A result in a form that is the same when the results are.
+/// Returns a result in a form that is equal when the results are.
 pub(crate) fn told<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     match result {
         Ok(value) => format!("{value:?}"),
@@ -197,7 +199,7 @@ pub(crate) fn counted(counted: Counted) -> (u64, u64) {
     (counted.found, counted.leaves)
 }
 
-/// Whether the module is loaded here. Where it is demanded, it must be.
+/// Returns whether the module is loaded here. Where it is demanded, it must be.
 pub(crate) fn has_module() -> bool {
     let demanded = std::env::var("FOREBAY_KERNEL_ENGINES").unwrap_or_default();
     match forebay_kernel::probe(EngineKind::Module) {
@@ -210,7 +212,7 @@ pub(crate) fn has_module() -> bool {
     }
 }
 
-/// This thread, and those that it starts, may do what any user may.
+/// Drops all capabilities: this thread, and those that it starts, may do only what any user may.
 pub(crate) fn drop_capabilities() {
     set_capabilities(&[0; 6]);
 }
@@ -222,12 +224,13 @@ fn set_capabilities(sets: &[u32; 6]) {
         pid: i32,
     }
     let header = Header { version: 0x2008_0522, pid: 0 };
-    // SAFETY: the kernel reads a header and two sets of three words, which is what there is.
+    // SAFETY: the kernel reads a header and two sets of three words, which is the size of the array.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
     assert_eq!(answer, 0, "capabilities can always be given up");
 }
 
-/// Makes this process another user of whom there is no other process, who keeps these capabilities and no others.
+/// Makes this process run as another user without other processes, who keeps these capabilities and no
+/// others.
 pub(crate) fn become_another_user(capabilities: &[u32]) {
     let user = 1_500_000_000 + std::process::id();
     let wanted = capabilities.iter().fold(0_u64, |set, capability| set | 1 << capability);

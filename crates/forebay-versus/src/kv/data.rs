@@ -1,4 +1,4 @@
-//! Keys and values: a function of the key's number, so that every row can check what it gets.
+//! Keys and values: a function of the key's number, so that every row can check the values it gets.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::content::{fill, word};
 pub(crate) const KEY_BYTES: usize = 16;
 /// Bytes of a value that is loaded.
 pub(crate) const VALUE_BYTES: usize = 1000;
-/// What a key and its value are worth, in bytes; amplification is measured against that.
+/// Bytes of a key and its value; amplification is measured against that.
 pub(crate) const ENTRY_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
 
 const POOL_BYTES: usize = 64 << 10;
@@ -18,8 +18,8 @@ const POOL_BYTES: usize = 64 << 10;
 /// A key.
 pub(crate) type Key = [u8; KEY_BYTES];
 
-/// The key of this number: the number (big-endian, so keys lie in its order) and eight bytes that follow from
-/// it.
+/// Returns the key of this number: the number (big-endian, so keys lie in its order) and eight bytes that
+/// follow from it.
 pub(crate) fn key(number: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
@@ -27,14 +27,14 @@ pub(crate) fn key(number: u64) -> Key {
     key
 }
 
-/// Where values come from. Making one costs a copy, so that a load measures the store.
+/// The source of values. Making one costs a copy, so that a load measures the store.
 #[derive(Debug)]
 pub(crate) struct Values {
     pool: Vec<u8>,
 }
 
 impl Values {
-    /// Fills the pool with bytes that do not compress.
+    /// Returns a pool filled with bytes that do not compress.
     pub(crate) fn new() -> Self {
         let mut pool = vec![0; POOL_BYTES];
         fill(&mut pool, 0);
@@ -49,7 +49,7 @@ impl Values {
         value[..8].copy_from_slice(&number.to_le_bytes());
     }
 
-    /// Checks both ends of a value that a store gave out.
+    /// Checks both ends of a value that a store returned.
     ///
     /// # Errors
     /// When it is not the value of that number.
@@ -69,7 +69,7 @@ impl Values {
     }
 }
 
-/// What the files below a folder take of the disk, in bytes.
+/// Returns the disk space of the files below a folder, in bytes.
 pub(crate) fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {

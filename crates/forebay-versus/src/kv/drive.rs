@@ -19,11 +19,11 @@ use crate::statistics::quantile;
 
 /// Streams of random numbers above this one are the writers'.
 const WRITERS_STREAM: usize = 1 << 20;
-/// The timer that gets from Tokio run beside, and how long it is watched before they begin.
+/// The timer that runs beside gets from Tokio, and the time it is watched before they begin.
 const TICK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(300);
 
-/// What all threads gave, or the first failure.
+/// Returns the results of all threads, or the first failure.
 pub(crate) fn join_all<T>(threads: Vec<ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?).collect()
 }
@@ -64,7 +64,7 @@ fn gets(job: &KvJob, store: &Arc<dyn Peer>, threads: usize) -> Result<Sample> {
     Ok(window.sample(meters))
 }
 
-/// Each get is one `spawn_blocking`.
+/// Measures gets from Tokio, each one `spawn_blocking`.
 fn gets_from_tokio(job: &KvJob, store: &Arc<dyn Peer>) -> Result<Sample> {
     let values = Arc::new(Values::new());
     from_tokio(job, |i| {
@@ -80,8 +80,8 @@ fn gets_from_tokio(job: &KvJob, store: &Arc<dyn Peer>) -> Result<Sample> {
     })
 }
 
-/// Gets from tasks of the multi-threaded runtime, which has a worker per core, beside a task that wakes every
-/// millisecond. `make` makes a task's way to get once.
+/// Measures gets from tasks of the multi-threaded runtime, which has a worker per core, beside a task that
+/// wakes every millisecond. `make` makes a task's way to get once.
 pub(crate) fn from_tokio<G>(job: &KvJob, make: impl Fn(usize) -> G) -> Result<Sample>
 where
     G: AsyncGet,
@@ -104,7 +104,7 @@ where
 
 /// A way to get a random key once.
 pub(crate) trait AsyncGet: Send + 'static {
-    /// Gets and checks one.
+    /// Gets and checks one key.
     fn get(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -129,8 +129,8 @@ async fn again_and_again(mut gets: impl AsyncGet, mut meter: Meter) -> Result<Me
     }
 }
 
-/// Runs `work` beside a task that sleeps for a millisecond again and again; gives how late that woke each
-/// time, in microseconds.
+/// Runs `work` beside a task that sleeps for a millisecond again and again; returns how late each of its
+/// wake-ups was, in microseconds.
 async fn watch_timer<T>(work: impl Future<Output = T>) -> (T, Vec<f64>) {
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
@@ -148,8 +148,8 @@ async fn watch_timer<T>(work: impl Future<Output = T>) -> (T, Vec<f64>) {
     (output, timer.await.unwrap_or_default())
 }
 
-/// The gets at rest, and then the same while two threads overwrite random keys as fast as the store lets
-/// them.
+/// Measures the gets at rest, and then the same while two threads overwrite random keys as fast as the store
+/// lets them.
 pub(crate) fn busy(
     job: &KvJob,
     mut gets: impl FnMut() -> Result<Sample>,
@@ -194,7 +194,7 @@ pub(crate) fn busy(
     Ok(sample)
 }
 
-/// Durable puts of random keys, one at a time per writer; the writers are threads.
+/// Measures durable puts of random keys, one at a time per writer; the writers are threads.
 pub(crate) fn puts(job: &KvJob, put: impl Fn(&[(Key, Vec<u8>)]) -> Result<()> + Sync) -> Result<Sample> {
     let values = Values::new();
     let window = Window::start(job.warm_up, job.measure);

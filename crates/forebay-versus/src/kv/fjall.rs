@@ -16,7 +16,7 @@ pub(crate) struct Fjall {
 }
 
 impl Fjall {
-    /// Half of the memory is its cache, the rest is for memtables and the page cache.
+    /// Opens the database. Half of the memory is its cache, the rest is for memtables and the page cache.
     pub(crate) fn open(job: &KvJob) -> Result<Self> {
         let database = Database::builder(job.dir.join("fjall")).cache_size(job.memory_bytes / 2).open()?;
         let memtable_bytes = (job.memory_bytes / 8).min(64 << 20);

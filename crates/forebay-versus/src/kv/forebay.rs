@@ -14,14 +14,15 @@ use crate::sample::Sample;
 
 /// At most two threads, as the others have at least.
 const SHARDS: usize = 2;
-/// What a process with an engine takes beside the store's budget: an eighth of its memory, at least so much.
+/// Memory that a process with an engine takes beside the store's budget: an eighth of its memory, but at
+/// least this much.
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
-/// The row in which the log and compaction are of the class that gets are of.
+/// The row in which the log and compaction have the class of the gets.
 const NO_CLASSES: &str = "forebay-no-classes";
 /// The engine's memory for I/O that is there from the start.
 const ARENA_BYTES: usize = 4 << 20;
 
-/// An open store, its engine, and where values come from.
+/// An open store, its engine, and the source of values.
 pub(crate) struct Opened {
     engine: Engine,
     store: Store,
@@ -37,7 +38,7 @@ impl Opened {
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
         let mut options = Options::new().memory(memory_bytes);
         if job.row == NO_CLASSES {
-            // As the gets: nobody goes first.
+            // The class of the gets: none is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);
         }
         let store = Store::open(&engine, job.dir.join("forebay"), options).wait()?;
@@ -89,7 +90,7 @@ impl Opened {
         }
     }
 
-    /// Ends it.
+    /// Closes store and engine.
     pub(crate) fn close(self) -> Result<()> {
         self.store.close().wait()?;
         drop((self.keyspace, self.store));
@@ -105,7 +106,7 @@ impl Opened {
         Ok(self.store.write(&batch).wait()?)
     }
 
-    /// Runs tasks on shards, `in_flight` in all; `work` gives what the task with this number does.
+    /// Runs tasks on shards, `in_flight` in all; `work` returns the work of the task with this number.
     fn on_shards<F>(
         &self,
         job: &KvJob,
@@ -209,7 +210,7 @@ impl Opened {
     }
 }
 
-/// What a task on a shard begins with.
+/// Parts that a task on a shard begins with.
 struct Caller {
     keyspace: Keyspace,
     values: Arc<Values>,

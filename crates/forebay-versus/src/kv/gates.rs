@@ -9,13 +9,13 @@ use crate::statistics::median;
 
 const PEERS: [&str; 4] = ["redb", "fjall", "heed", "rocksdb"];
 
-/// 17.5 thousand gets a second where the disk gave 18.7.
+/// 17.5 thousand gets a second where the disk's rate was 18.7.
 const ONE_TO_RAW: f64 = 17.5 / 18.7;
-/// 75 thousand where the disk gave 73.6 to 32 threads.
+/// 75 thousand where the disk's rate with 32 threads was 73.6.
 const MANY_TO_RAW: f64 = 75.0 / 73.6;
 const MANY_CPU_US: f64 = 10.0;
 const MANY_P99_US: f64 = 1000.0;
-/// 55 thousand with little memory, where the disk gave 73.6 and the best other store 39.
+/// 55 thousand with little memory, where the disk's rate was 73.6 and the best other store's 39.
 const SMALL_TO_RAW: f64 = 55.0 / 73.6;
 const SMALL_TO_PEER: f64 = 55.0 / 39.0;
 const SMALL_READS: f64 = 1.35;
@@ -73,8 +73,8 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, workload: Workload
         }
         Workload::Tokio => {
             judge.ratio("forebay-native", rate, TOKIO_TO_NATIVE);
-            // Tokio's timer has a grain of a millisecond itself, so what counts is how much later than at
-            // rest it is.
+            // Tokio's timer has a grain of a millisecond itself, so the figure is how much later than at rest
+            // it is.
             let late = cell.values("forebay", "timer_late_p99_us");
             let idle = cell.values("forebay", "timer_idle_late_p99_us");
             let more: Vec<f64> = late.iter().zip(&idle).filter_map(|(a, b)| Some((*a)? - (*b)?)).collect();
@@ -98,7 +98,7 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
-    /// A gate on Forebay's share of another row's figure, if that row was measured.
+    /// Sets a gate on Forebay's share of another row's figure, if that row was measured.
     fn ratio(&mut self, to: &str, metric: &str, target: f64) {
         let ratios = self.cell.ratios("forebay", to, metric);
         if self.cell.has(&[to]) {
@@ -107,7 +107,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A gate on a figure of Forebay's.
+    /// Sets a gate on a figure of Forebay's.
     fn figure(&mut self, metric: &str, bound: Bound, target: f64) {
         let measured = self.experiment.get("forebay", metric);
         self.add(Gate::new(format!("{}: {metric} of forebay", self.name), bound, target, measured, 0.0));

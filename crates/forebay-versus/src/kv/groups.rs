@@ -1,4 +1,4 @@
-//! Which stores are on the disk at once.
+//! Groups of stores that are on the disk at once.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use anyhow::{Context as _, Result, ensure};
 use super::Options;
 use super::data::ENTRY_BYTES;
 
-/// What has data of its own, and what those take of the disk at most for each byte of keys and values, in
-/// percent: after a load and what overwriting adds for a while.
+/// Stores with data of their own, and the most disk space they take for each byte of keys and values, in
+/// percent: after a load, plus the temporary growth by overwriting.
 const STORES: &[(&str, u64)] =
     &[("raw", 101), ("forebay", 120), ("heed", 150), ("redb", 160), ("fjall", 120), ("rocksdb", 120)];
 
-/// Room for the stores of `puts`, which are removed after each sample, and for what is small.
+/// Room for the stores of `puts`, which are removed after each sample, and for small files.
 const ROOM_BYTES: u64 = 2_000_000_000;
 
-/// The stores by groups whose data fit on the disk at once; the disk itself is part of each.
+/// Returns the stores by groups whose data fit on the disk at once; the disk itself is part of each.
 pub(super) fn passes(options: &Options, rows: &[&'static str]) -> Result<Vec<Vec<&'static str>>> {
     let wanted = |store: &str| rows.iter().any(|row| store_of(row) == store);
     let first: Vec<_> =
@@ -53,7 +53,7 @@ pub(super) fn bytes_of(stores: &[&str], keys: u64) -> u64 {
     keys * ENTRY_BYTES / 100 * percent + ROOM_BYTES
 }
 
-/// Whose data a row works on.
+/// Returns the store whose data a row works on.
 pub(super) fn store_of(row: &str) -> &str {
     row.split('-').next().unwrap_or(row)
 }

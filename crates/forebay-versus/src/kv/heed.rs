@@ -1,5 +1,5 @@
-//! LMDB through heed: a B+-tree in a memory map. Its cache is the page cache; read-ahead is off, as random
-//! gets want it.
+//! LMDB through heed: a B+-tree in a memory map. Its cache is the page cache; read-ahead is off, as suits
+//! random gets.
 
 use ::heed::types::Bytes;
 use ::heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
@@ -21,7 +21,7 @@ pub(crate) struct Lmdb {
 }
 
 impl Lmdb {
-    /// The map takes address space only; what is resident is up to the kernel.
+    /// Opens the environment. The map takes address space only; the kernel decides which pages are resident.
     pub(crate) fn open(job: &KvJob) -> Result<Self> {
         let map_bytes = (job.keys.max(1 << 20) * ENTRY_BYTES * MAP_TIMES).next_multiple_of(1 << 20);
         let mut options = EnvOpenOptions::new();
@@ -29,7 +29,7 @@ impl Lmdb {
         let mut flags = EnvFlags::NO_READ_AHEAD;
         // A load that fails is worthless anyway, so it is made durable once, at its end.
         flags.set(EnvFlags::NO_SYNC, job.workload == Workload::Load);
-        // SAFETY: one changes only what the kernel reads ahead, the other only when it writes.
+        // SAFETY: one changes only the kernel's read-ahead, the other only when it writes.
         unsafe { options.flags(flags) };
         // SAFETY: the folder is this run's own, and no other process has its files open or mapped.
         let env = unsafe { options.open(&job.dir)? };

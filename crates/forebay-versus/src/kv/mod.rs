@@ -30,18 +30,18 @@ use crate::usage::{self, Usage};
 
 pub(crate) use run::run;
 
-/// Threads of a store whose calls block, where many gets are wanted at once.
+/// Threads of a store whose calls block, where many gets are in flight at once.
 const THREADS: usize = 32;
-/// Gets and puts under way at once where they are tasks, and writers of durable puts.
+/// Gets and puts in flight at once where they are tasks, and writers of durable puts.
 const IN_FLIGHT: usize = 64;
-/// Gets under way at once beside writers.
+/// Gets in flight at once beside writers.
 const BUSY_GETS: usize = 8;
 const BUSY_WRITERS: usize = 2;
-/// Entries of a write of theirs.
+/// Entries of one write by these writers.
 const BATCH: usize = 100;
 /// Bytes of the value of a durable put.
 const PUT_BYTES: usize = 256;
-/// Files below this are not worth a look at what is cached of them.
+/// Smaller files are not checked for cached pages.
 const EVICTED_BYTES_MIN: u64 = 1 << 20;
 
 /// Options of `kv`.
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     disk_gb: u64,
 }
 
-/// What is measured of a store.
+/// The workloads of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Workload {
     /// All keys, in their order, the fastest way a store has.
@@ -102,7 +102,7 @@ impl Workload {
     const ALL: [Self; 7] =
         [Self::Load, Self::One, Self::Many, Self::Small, Self::Tokio, Self::Busy, Self::Puts];
 
-    /// Its rows.
+    /// Returns the workload's rows.
     fn rows(self) -> &'static [&'static str] {
         match self {
             Self::Load => &["raw", "forebay", "redb", "fjall", "heed", "rocksdb"],
@@ -117,7 +117,7 @@ impl Workload {
         }
     }
 
-    /// What its operations are called in metrics, and what their rate is called.
+    /// Returns the name of its operations in metrics, and the name of their rate.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Load => ("key", "keys_per_s"),
@@ -131,7 +131,7 @@ impl Workload {
     }
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct KvJob {
     row: String,
@@ -139,7 +139,7 @@ pub(crate) struct KvJob {
     /// The folder of the row's store; empty for a load and for puts.
     dir: PathBuf,
     keys: u64,
-    /// Memory that it may use in all.
+    /// Memory that the row may use in all.
     memory_bytes: u64,
     /// The cgroup to enter first.
     cgroup: Option<PathBuf>,
@@ -151,9 +151,9 @@ pub(crate) struct KvJob {
 /// Measures one sample in this process.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn measure(job: &KvJob) -> Result<Sample> {
-    // The parent has said so where it cannot be done.
+    // The parent has reported it where this cannot be done.
     let _ = device_writes::start_counting(&job.dir);
     evict(&job.dir)?;
     if let Some(cgroup) = &job.cgroup {
@@ -191,7 +191,7 @@ fn measure_row(job: &KvJob) -> Result<Sample> {
     }
 }
 
-/// A load as a whole, from opening to closing, and what it left on the disk.
+/// Measures a load as a whole, from opening to closing, and its files on the disk.
 fn load(job: &KvJob, load: impl FnOnce() -> Result<()>) -> Result<Sample> {
     rustix::fs::sync();
     let (written, used, begun) = (device_writes::written_bytes(), Usage::now(), Instant::now());
@@ -210,7 +210,8 @@ fn load(job: &KvJob, load: impl FnOnce() -> Result<()>) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Takes what an earlier process left in the page cache out of it: it would count for nobody.
+/// Evicts the pages that an earlier process left in the page cache: no row's memory would be charged for
+/// them.
 fn evict(dir: &Path) -> Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| format!("looking into {}", dir.display()))? {
         let path = entry?.path();
@@ -224,7 +225,7 @@ fn evict(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The meter speaks of I/Os; here one is a get, a put or a key.
+/// Renames the metrics. The meter counts I/Os; here one is a get, a put or a key.
 fn in_words_of(workload: Workload, sample: &Sample) -> Sample {
     let (word, rate) = workload.words();
     let mut renamed = Sample::default();

@@ -1,4 +1,4 @@
-//! What every other store does here: all their calls block.
+//! The operations of every other store here: all their calls block.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ pub(crate) trait Peer: Send + Sync {
     /// Loads the keys with the numbers from 0 to `keys` in their order, the fastest way it has; durable when
     /// it returns.
     fn load(&self, keys: u64, values: &Values) -> Result<()>;
-    /// Shows the newest value of a key to `see`, where it lies if the store allows it. A key that is missing
-    /// is an error.
+    /// Passes the newest value of a key to `see`, in place if the store allows it. A key that is missing is
+    /// an error.
     fn get(&self, key: &Key, see: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
     /// Puts entries, all or nothing; durable when it returns.
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()>;

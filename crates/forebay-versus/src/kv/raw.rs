@@ -40,7 +40,7 @@ pub(crate) fn load(job: &KvJob) -> Result<()> {
             if offset >= writes * WRITE_BYTES {
                 return Ok(());
             }
-            // Each page begins with what belongs there, so that a read can be checked.
+            // Each page begins with its content for this offset, so that a read can be checked.
             for at in (0..WRITE_BYTES).step_by(PAGE_BYTES as usize) {
                 content::fill(&mut buffer[at as usize..at as usize + 8], offset + at);
             }
@@ -54,7 +54,7 @@ pub(crate) fn load(job: &KvJob) -> Result<()> {
     Ok(file.sync_data()?)
 }
 
-/// Random reads: each thread has one read in flight.
+/// Measures random reads: each thread has one read in flight.
 pub(crate) fn get(job: &KvJob) -> Result<Sample> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(job.dir.join(FILE))?;
     let file_bytes = file.metadata()?.len();

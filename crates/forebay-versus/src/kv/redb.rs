@@ -16,7 +16,7 @@ pub(crate) struct Redb {
 }
 
 impl Redb {
-    /// Half of the memory is its cache, the rest is left to the page cache.
+    /// Opens the database. Half of the memory is its cache, the rest is left to the page cache.
     pub(crate) fn open(job: &KvJob) -> Result<Self> {
         let cache_bytes = usize::try_from(job.memory_bytes / 2)?;
         let database = Database::builder().set_cache_size(cache_bytes).create(job.dir.join("redb"))?;

@@ -1,6 +1,6 @@
-//! RocksDB: an LSM tree with a log. Reads, flushes and compactions are direct, as its users do who measure;
-//! values here do not compress, so compression is off. Loads go through table files of its own, which it then
-//! takes over.
+//! RocksDB: an LSM tree with a log. Reads, flushes and compactions are direct, as among its users who
+//! measure; values here do not compress, so compression is off. Loads go through table files of its own,
+//! which it then takes over.
 
 use ::rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, IngestExternalFileOptions, Options, SstFileWriter,
@@ -24,7 +24,8 @@ pub(crate) struct Rocks {
 }
 
 impl Rocks {
-    /// Three quarters of the memory are its cache, with indexes and filters in it; memtables take an eighth.
+    /// Opens the database. Three quarters of the memory are its cache, with indexes and filters in it;
+    /// memtables take an eighth.
     pub(crate) fn open(job: &KvJob) -> Result<Self> {
         let mut blocks = BlockBasedOptions::default();
         blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(job.memory_bytes / 4 * 3)?));

@@ -1,5 +1,5 @@
 //! The run: loads the stores that fit on the disk at once, samples every workload's rows in turn, removes
-//! them, and goes on with the next ones.
+//! them, and continues with the next ones.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::report::{Document, Experiment};
 use crate::rng::fresh_seed;
 use crate::scratch::Tree;
 
-/// The keys that the targets were set with; fewer fit into memory, or nearly.
+/// The number of keys that the targets were set with; fewer fit into memory, or nearly.
 const KEYS_FULL: u64 = 4_000_000;
 
 /// All rows.
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
 struct Run<'r> {
     options: &'r Options,
     dir: &'r Path,
-    /// What earlier groups gave.
+    /// The samples of earlier groups.
     found: Vec<(Workload, Vec<RowSamples>)>,
 }
 
@@ -178,8 +178,7 @@ impl Run<'_> {
         })
     }
 
-    /// Adds a group's samples, with their ratio to what the disk gave in the same repeat; gives all there
-    /// are.
+    /// Adds a group's samples, with their ratio to the disk's rate in the same repeat; returns all there are.
     fn add(&mut self, workload: Workload, cell: Cell) -> Vec<RowSamples> {
         let (_, rate) = workload.words();
         let raw = cell.values("raw", rate);

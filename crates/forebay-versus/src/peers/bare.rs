@@ -16,18 +16,18 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::ScanJob;
 
-/// What the loop waits for.
+/// The completions that the loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// One completion.
     ForOne,
-    /// A quarter of what is in flight, but no longer than 50 us once there is one.
+    /// A quarter of the reads in flight, but no longer than 50 us once there is one.
     ForSeveral,
 }
 
 const MIN_WAIT_US: u32 = 50;
 
-/// Random reads, `depth` in flight.
+/// Measures random reads, `depth` in flight.
 pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
     let file = open_direct(&job.path)?;
     let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
@@ -56,7 +56,7 @@ pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
     }
     while in_flight > 0 {
         sq.sync();
-        // Publishes what was taken: an old completion still in the queue would end the wait at once.
+        // Publishes the completions taken: an old one still in the queue would end the wait at once.
         cq.sync();
         let want = if waiting == Waiting::ForSeveral { in_flight / 4 } else { 1 };
         let done = if want > 1 {
@@ -88,7 +88,8 @@ pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
     Ok(window.sample([meter]))
 }
 
-/// One pass over the file: `depth` reads of `block_bytes` in flight, each block looked at as it arrives.
+/// Measures one pass over the file: `depth` reads of `block_bytes` in flight, each block checked as it
+/// arrives.
 pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageKind) -> Result<Sample> {
     let begun = job.begin();
     let file = open_direct(&job.path)?;
@@ -137,7 +138,7 @@ pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageK
     Ok(sample)
 }
 
-/// `operations` times IORING_OP_NOP, `depth` in flight; gives nanoseconds per operation.
+/// Runs `operations` times IORING_OP_NOP, `depth` in flight; returns nanoseconds per operation.
 pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
     let mut ring = ring(depth)?;
     let (mut submitter, mut sq, mut cq) = ring.split();
@@ -171,7 +172,7 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
     Ok(begun.elapsed().as_nanos() as f64 / operations as f64)
 }
 
-/// File 0 and buffer 0 of a ring, and where the pieces lie in that buffer.
+/// File 0 and buffer 0 of a ring, and the places of the pieces in that buffer.
 struct Registered {
     starts: Vec<*mut u8>,
     piece_bytes: u32,
@@ -184,8 +185,8 @@ impl Registered {
         let piece_bytes = buffers[0].len();
         ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
         let whole = libc::iovec { iov_base: starts[0].cast(), iov_len: piece_bytes * buffers.len() };
-        // SAFETY: the memory is mapped. Should the loop end early with an error, the kernel writes to the pages that this
-        // registration pins, which nobody else can get before the ring is gone.
+        // SAFETY: the memory is mapped. Should the loop end early with an error, the kernel writes to the
+        // pages that this registration pins, which nothing else can get before the ring is gone.
         unsafe { ring.submitter().register_buffers(&[whole]) }
             .context("registering the buffers; raise the limit on locked memory")?;
         Ok(Self { starts, piece_bytes: piece_bytes as u32 })

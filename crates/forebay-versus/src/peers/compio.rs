@@ -20,7 +20,8 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, ScanJob};
 
-/// Random reads: `depth` local tasks over one file opened with O_DIRECT, `read_at` into page-aligned hugepage memory.
+/// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_at` into page-aligned
+/// hugepage memory.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
     runtime()?.block_on(async {
@@ -61,7 +62,8 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     })
 }
 
-/// The scan: compio has no read-ahead, so five tasks each read the next 512 KiB that nobody has taken.
+/// Measures the scan: compio has no read-ahead, so five tasks each read the next 512 KiB that no other task
+/// has taken.
 pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
     runtime()?.block_on(async {
         let begun = job.begin();

@@ -1,4 +1,5 @@
-//! Forebay: next to the device (on a shard), from Tokio, and as one batch. One shard, everything else as it comes.
+//! Forebay: next to the device (on a shard), from Tokio, and as one batch. One shard, everything else at its
+//! default.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::usage::Usage;
 /// Ranges of one `read_many`.
 const BATCH_RANGES: usize = 20_000;
 
-/// Random reads on the shard: `depth` tasks there, each with one read in flight.
+/// Measures random reads on the shard: `depth` tasks there, each with one read in flight.
 pub(crate) fn random_on_shard(job: &RandomJob) -> Result<Sample> {
     allocations::start_counting();
     let engine = start()?;
@@ -54,7 +55,8 @@ pub(crate) fn random_on_shard(job: &RandomJob) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Random reads from Tokio: `depth` tasks of the multi-threaded (one worker per core) or the current-thread runtime.
+/// Measures random reads from Tokio: `depth` tasks of the multi-threaded (one worker per core) or the
+/// current-thread runtime.
 pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
     allocations::start_counting();
     let engine = start()?;
@@ -89,11 +91,11 @@ pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool) -> Result<S
     Ok(sample)
 }
 
-/// Batches of 20,000 ranges from Tokio, each as one `read_many`; nearby ranges are not merged, so that as many reads are made as the
-/// shard's row makes. Only whole batches count; the first one warms up.
+/// Measures batches of 20,000 ranges from Tokio, each as one `read_many`; nearby ranges are not merged, so
+/// that as many reads are made as the shard's row makes. Only whole batches count; the first one warms up.
 pub(crate) fn random_read_many(job: &RandomJob) -> Result<Sample> {
     allocations::start_counting();
-    // A batch is held in memory as a whole, like the answer that it is.
+    // A batch is held in memory as a whole, because it is one result.
     let engine = Engine::start(config().arena_bytes(128 << 20).arena_bytes_max(256 << 20))?;
     let file = engine.open(&job.path, Open::read()).wait()?;
     let runtime = Builder::new_multi_thread().build()?;
@@ -134,7 +136,7 @@ pub(crate) fn random_read_many(job: &RandomJob) -> Result<Sample> {
     Ok(sample)
 }
 
-/// The scan on the shard; without a geometry the default one, which adapts.
+/// Measures the scan on the shard; without a geometry the default one, which adapts.
 pub(crate) fn scan_on_shard(job: &ScanJob, geometry: Option<(usize, usize)>) -> Result<Sample> {
     let engine = start()?;
     let (inner, path) = (engine.clone(), job.path.clone());
@@ -147,7 +149,7 @@ pub(crate) fn scan_on_shard(job: &ScanJob, geometry: Option<(usize, usize)>) -> 
     task.wait()?
 }
 
-/// The scan from a task of the current-thread runtime.
+/// Measures the scan from a task of the current-thread runtime.
 pub(crate) fn scan_from_tokio(job: &ScanJob, geometry: Option<(usize, usize)>) -> Result<Sample> {
     let engine = start()?;
     Builder::new_current_thread().build()?.block_on(async {
@@ -157,7 +159,7 @@ pub(crate) fn scan_from_tokio(job: &ScanJob, geometry: Option<(usize, usize)>) -
     })
 }
 
-/// `operations` times `engine.nop()`, from `depth` tasks on the shard.
+/// Runs `operations` times `engine.nop()`, from `depth` tasks on the shard.
 pub(crate) fn nop(depth: usize, operations: u64) -> Result<Sample> {
     allocations::start_counting();
     let engine = start()?;
@@ -235,7 +237,8 @@ fn start() -> Result<Engine> {
     Ok(Engine::start(config())?)
 }
 
-/// Adds what the engine itself counted over its whole life: system calls and turns of the shard, bytes read per byte asked for.
+/// Adds the engine's own counters over its whole life: system calls and turns of the shard, bytes read per
+/// byte requested.
 fn add_stats(engine: &Engine, sample: &mut Sample) -> Result<()> {
     let stats = engine.stats().wait()?;
     let enters: u64 = stats.shards.iter().map(|shard| shard.enters).sum();

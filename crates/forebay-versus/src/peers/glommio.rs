@@ -12,7 +12,8 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, ScanJob};
 
-/// Random reads: `depth` local tasks over one `DmaFile` with `read_at_aligned`, glommio's own registered memory.
+/// Measures random reads: `depth` local tasks over one `DmaFile` with `read_at_aligned`, glommio's own
+/// registered memory.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     let executor =
         LocalExecutorBuilder::new(Placement::Unbound).make().map_err(|error| anyhow!("{error}"))?;
@@ -52,7 +53,7 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     })
 }
 
-/// The scan: `DmaStreamReader`, 512 KiB buffers, five read ahead, no copy.
+/// Measures the scan: `DmaStreamReader`, 512 KiB buffers, five read ahead, no copy.
 pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
     let executor =
         LocalExecutorBuilder::new(Placement::Unbound).make().map_err(|error| anyhow!("{error}"))?;

@@ -18,7 +18,7 @@ use crate::sample::Sample;
 /// Measures one sample of random reads with the row that `job` names.
 ///
 /// # Errors
-/// What the row failed with, or that there is no such row.
+/// The error of the row, or that there is no such row.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     match job.row.as_str() {
         "bare" | "bare-again" => bare::random(job, bare::Waiting::ForOne),

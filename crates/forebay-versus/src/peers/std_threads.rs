@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, ScanJob};
 
-/// Random reads: each thread has one read in flight.
+/// Measures random reads: each thread has one read in flight.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     let file = open_direct(&job.path)?;
     let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
@@ -47,7 +47,7 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     Ok(window.sample(meters))
 }
 
-/// The scan: five threads, each reading the next 512 KiB that nobody has taken.
+/// Measures the scan: five threads, each reading the next 512 KiB that no other thread has taken.
 pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
     let begun = job.begin();
     let file = open_direct(&job.path)?;

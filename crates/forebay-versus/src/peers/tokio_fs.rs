@@ -1,5 +1,5 @@
-//! `tokio::fs`. It reads through a buffer of its own that no direct read can use, so these rows go through the page cache, which is
-//! emptied of the file before each sample.
+//! `tokio::fs`. It reads through a buffer of its own that no direct read can use, so these rows go through
+//! the page cache. The file is evicted from it before each sample.
 
 use std::os::fd::AsRawFd as _;
 
@@ -14,7 +14,8 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::ScanJob;
 
-/// Random reads: `depth` tasks, each with a file of its own (the cursor belongs to the file), seek then read. Read-ahead is off.
+/// Measures random reads: `depth` tasks, each with a file of its own (the cursor belongs to the file), seek
+/// then read. Read-ahead is off.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     let window = Window::start(job.warm_up, job.measure);
@@ -49,7 +50,7 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     Ok(window.sample(meters))
 }
 
-/// The scan with a 128 KiB buffer.
+/// Measures the scan with a 128 KiB buffer.
 pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     let begun = job.begin();

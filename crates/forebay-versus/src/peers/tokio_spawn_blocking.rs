@@ -1,4 +1,4 @@
-//! What one writes with Tokio today: pread in `spawn_blocking`, one call per read.
+//! The usual program with Tokio today: pread in `spawn_blocking`, one call per read.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::random::{BLOCK_BYTES, RandomJob, open_direct};
 use crate::rng::Rng;
 use crate::sample::Sample;
 
-/// Random reads: `depth` tasks on the multi-threaded runtime with one worker per core, each with one read in flight.
+/// Measures random reads: `depth` tasks on the multi-threaded runtime with one worker per core, each with one
+/// read in flight.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     let file = Arc::new(open_direct(&job.path)?);
     let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;

@@ -16,7 +16,8 @@ use crate::rng::Rng;
 use crate::sample::Sample;
 use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, ScanJob};
 
-/// Random reads: `depth` local tasks over one file opened with O_DIRECT, `read_fixed_at` into registered hugepage memory.
+/// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_fixed_at` into
+/// registered hugepage memory.
 pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     tokio_uring::builder().entries(1024).start(async {
         let file = Rc::new(File::from_std(open_direct(&job.path)?));
@@ -56,7 +57,8 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     })
 }
 
-/// The scan: tokio-uring has no read-ahead, so five tasks each read the next 512 KiB that nobody has taken.
+/// Measures the scan: tokio-uring has no read-ahead, so five tasks each read the next 512 KiB that no other
+/// task has taken.
 pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
     tokio_uring::builder().entries(1024).start(async {
         let begun = job.begin();

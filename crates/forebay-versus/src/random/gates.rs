@@ -5,7 +5,7 @@ use crate::gate::{Bound, Gate};
 use crate::report::Experiment;
 use crate::statistics::median;
 
-/// The runtimes that Forebay's shard has to be ahead of on the CPU-bound device, and fio.
+/// The runtimes, and fio, that Forebay's shard must surpass on the CPU-bound device.
 const PEERS: &[&str] = &["glommio", "compio", "monoio", "tokio-uring", "fio", "fio-batched"];
 
 /// Sets the ratios of every row and the gates of Forebay's rows.

@@ -20,7 +20,7 @@ use crate::test_file::TestFile;
 use crate::zram::Zram;
 use crate::{fio, page_cache, rng};
 
-/// The block that is read, in bytes.
+/// The block of a read, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// All rows, in the order of the table.
@@ -98,7 +98,7 @@ pub(crate) struct Options {
     count_syscalls: bool,
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RandomJob {
     /// The row's name.

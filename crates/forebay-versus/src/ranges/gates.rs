@@ -6,7 +6,8 @@ use crate::gate::{Bound, Gate};
 use crate::report::Experiment;
 use crate::statistics::median;
 
-/// Sets the ratios of every row and, for a cold batch, the gates of `read_many`. Warm is shown, whoever wins.
+/// Sets the ratios of every row and, for a cold batch, the gates of `read_many`. Warm is shown, whichever row
+/// is faster.
 pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cache: Cache) {
     for row in cell.rows().iter().map(|row| row.name.as_str()) {
         let times: Vec<f64> = cell.values(row, "total_ms").into_iter().flatten().collect();

@@ -8,12 +8,12 @@ use anyhow::Result;
 use super::{Batch, RangesJob, check};
 use crate::sample::Sample;
 
-/// Maps the file with the default advice and copies one range after the other into a vector of its own: what a reader does that has
-/// to own the bytes before it decodes them.
+/// Maps the file with the default advice and copies one range after the other into a vector of its own. This
+/// is the work of a reader that has to own the bytes before it decodes them.
 pub(crate) fn copy_ranges(job: &RangesJob, ranges: &[Range<u64>]) -> Result<Sample> {
     let batch = Batch::begin();
     let file = File::open(&job.path)?;
-    // SAFETY: the file is this run's own and nobody changes it while it is mapped.
+    // SAFETY: the file is this run's own and nothing changes it while it is mapped.
     let map = unsafe { memmap2::Mmap::map(&file)? };
     for range in ranges {
         let bytes = map[range.start as usize..range.end as usize].to_vec();

@@ -1,4 +1,5 @@
-//! `ranges`: the batch that a data-frame reader makes: 20,000 ranges of one file, asked for from Tokio, total time.
+//! `ranges`: the batch that a data-frame reader makes: 20,000 ranges of one file, requested from Tokio, total
+//! time.
 
 mod gates;
 mod mmap;
@@ -84,7 +85,7 @@ pub(crate) struct Options {
     tasks_max: usize,
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RangesJob {
     pub(crate) row: String,
@@ -96,7 +97,7 @@ pub(crate) struct RangesJob {
     pub(crate) seed: u64,
 }
 
-/// A batch under way.
+/// A batch in progress.
 #[derive(Debug)]
 pub(crate) struct Batch {
     begun: Instant,
@@ -104,12 +105,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The start: runtimes are up, nothing is open.
+    /// Returns the start of a batch: runtimes are up, nothing is open.
     pub(crate) fn begin() -> Self {
         Self { used: Usage::now(), begun: Instant::now() }
     }
 
-    /// The sample of a batch of which every range has been checked.
+    /// Returns the sample of a batch of which every range has been checked.
     pub(crate) fn finish(self, ranges: usize) -> Sample {
         let seconds = self.begun.elapsed().as_secs_f64();
         let used = Usage::now().since(&self.used);
@@ -124,7 +125,7 @@ impl Batch {
     }
 }
 
-/// Checks that `got` is what stands in the test file at `range`: its length, its first and its last bytes.
+/// Checks `got` against the test file's content at `range`: its length, its first and its last bytes.
 pub(crate) fn check(range: &Range<u64>, got: &[u8]) -> Result<()> {
     ensure!(got.len() as u64 == range.end - range.start, "range {range:?} gave {} bytes", got.len());
     content::check_start(got, range.start)?;
@@ -144,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
         eprintln!("without root only the file itself is dropped from the page cache, not its metadata");
     }
     let mut document = Document::new();
-    // Cold first: dropping what a warm cell has loaded would only cost time.
+    // Cold first: evicting the pages that a warm cell has loaded would only cost time.
     for cache in &options.caches {
         for shape in &options.shapes {
             let experiment = measure_cell(options, &file, &rows, *shape, *cache, drop_caches)?;
@@ -210,7 +211,7 @@ fn measure_cell(
 /// Measures one sample in this process.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn measure(job: &RangesJob) -> Result<Sample> {
     let ranges = shapes::make(job.shape, job.count, job.file_bytes, job.seed);
     let mut sample = match job.row.as_str() {

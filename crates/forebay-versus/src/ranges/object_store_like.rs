@@ -1,4 +1,4 @@
-//! What `object_store`'s local file system does for `get_ranges`: the whole batch is one task.
+//! The way of `object_store`'s local file system in `get_ranges`: the whole batch is one task.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -8,8 +8,9 @@ use anyhow::Result;
 use super::{Batch, RangesJob, check};
 use crate::sample::Sample;
 
-/// One `spawn_blocking` for all ranges: sorted and merged where they touch or overlap (no gap is bridged), then read one after the
-/// other with pread into a vector each; all of them are handed back together and then looked at.
+/// Measures one `spawn_blocking` for all ranges: sorted and merged where they touch or overlap (no gap is
+/// bridged), then read one after the other with pread into a vector each. All of them are returned together
+/// and then checked.
 pub(crate) fn one_task(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {

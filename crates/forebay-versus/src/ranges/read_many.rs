@@ -1,4 +1,4 @@
-//! Forebay's `read_many`, asked for from Tokio.
+//! Forebay's `read_many`, called from Tokio.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::{Batch, RangesJob, check};
 use crate::allocations;
 use crate::sample::Sample;
 
-/// How the file is opened.
+/// The mode that the file is opened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     /// Past the page cache.
@@ -18,7 +18,8 @@ pub(crate) enum Open {
     Buffered,
 }
 
-/// The batch as a stream: each range is looked at when it arrives, in any order, and its memory goes back.
+/// Measures the batch as a stream: each range is checked when it arrives, in any order, and its memory is
+/// released.
 pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
     let engine = Engine::start(Config::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
@@ -38,7 +39,7 @@ pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample>
     })
 }
 
-/// The batch as a whole: all ranges are held together, in the order they were asked for.
+/// Measures the batch as a whole: all ranges are held together, in the order of the request.
 pub(crate) fn collect(job: &RangesJob, ranges: Vec<Range<u64>>, mode: Open) -> Result<Sample> {
     let asked_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     // Blocks come in powers of two, and all of them are held at once.

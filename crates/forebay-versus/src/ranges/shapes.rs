@@ -24,7 +24,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// Its name in tables and JSON.
+    /// Returns the shape's name in tables and JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -33,7 +33,7 @@ impl Shape {
         }
     }
 
-    /// What it is, for people.
+    /// Returns a description of the shape, for people.
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Uniform => "4 KiB at random multiples of 4 KiB",
@@ -43,7 +43,7 @@ impl Shape {
     }
 }
 
-/// `count` ranges of a file of `file_bytes`, in random order, the same for the same seed.
+/// Returns `count` ranges of a file of `file_bytes`, in random order, the same for the same seed.
 pub(crate) fn make(shape: Shape, count: usize, file_bytes: u64, seed: u64) -> Vec<Range<u64>> {
     let mut rng = Rng::new(seed, 0);
     let mut ranges = Vec::with_capacity(count);

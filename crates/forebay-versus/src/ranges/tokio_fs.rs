@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::{Batch, RangesJob, check};
 use crate::sample::Sample;
 
-/// One task, one file: seek, read, next.
+/// Measures one task with one file: seek, read, next.
 pub(crate) fn sequential(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
@@ -25,8 +25,8 @@ pub(crate) fn sequential(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sam
     })
 }
 
-/// One task a range. The cursor belongs to the file, so each task opens the file for itself; a semaphore bounds how many are at
-/// work, or 20,000 open files would meet the limit on descriptors.
+/// Measures one task a range. The cursor belongs to the file, so each task opens the file for itself. A
+/// semaphore bounds how many are at work, or 20,000 open files would meet the limit on descriptors.
 pub(crate) fn tasks(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {

@@ -14,7 +14,7 @@ use crate::sample::Sample;
 /// `RWF_DONTCACHE` (Linux 6.14): read through the page cache and drop the pages afterwards.
 const RWF_DONTCACHE: libc::c_int = 0x80;
 
-/// `std::fs::File` with a 128 KiB buffer.
+/// Measures `std::fs::File` with a 128 KiB buffer.
 pub(crate) fn std_fs(job: &ScanJob) -> Result<Sample> {
     let begun = job.begin();
     let mut file = File::open(&job.path)?;
@@ -29,11 +29,11 @@ pub(crate) fn std_fs(job: &ScanJob) -> Result<Sample> {
     job.finish(begun, &checksum)
 }
 
-/// A memory map with advice "sequential".
+/// Measures a memory map with advice "sequential".
 pub(crate) fn mmap(job: &ScanJob) -> Result<Sample> {
     let begun = job.begin();
     let file = File::open(&job.path)?;
-    // SAFETY: the file is this run's own and nobody changes it while it is mapped.
+    // SAFETY: the file is this run's own and nothing changes it while it is mapped.
     let map = unsafe { memmap2::Mmap::map(&file)? };
     map.advise(memmap2::Advice::Sequential)?;
     let mut checksum = Checksum::default();
@@ -43,7 +43,7 @@ pub(crate) fn mmap(job: &ScanJob) -> Result<Sample> {
     job.finish(begun, &checksum)
 }
 
-/// `preadv2` with `RWF_DONTCACHE`, 1 MiB a call.
+/// Measures `preadv2` with `RWF_DONTCACHE`, 1 MiB a call.
 pub(crate) fn dontcache(job: &ScanJob) -> Result<Sample> {
     let begun = job.begin();
     let file = File::open(&job.path)?;

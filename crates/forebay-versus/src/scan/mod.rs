@@ -85,7 +85,7 @@ pub(crate) struct Options {
     repeats: usize,
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ScanJob {
     pub(crate) row: String,
@@ -96,12 +96,12 @@ pub(crate) struct ScanJob {
 }
 
 impl ScanJob {
-    /// The start of the pass: before the file is opened and memory is made.
+    /// Returns the start of the pass: before the file is opened and memory is made.
     pub(crate) fn begin(&self) -> (Instant, Usage) {
         (Instant::now(), Usage::now())
     }
 
-    /// The sample of a pass, when the whole file was seen.
+    /// Returns the sample of a pass, when the whole file was read.
     ///
     /// # Errors
     /// When it was not.
@@ -181,7 +181,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
 /// Measures one sample in this process.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn measure(job: &ScanJob) -> Result<Sample> {
     if let Some(cgroup) = &job.cgroup {
         memory_limit::enter(cgroup)?;

@@ -1,5 +1,5 @@
-//! The limit: group commit and nothing else. No framing, no checksum, no recovery; segments that were written through once and are
-//! used in turn; one thread that writes what has arrived.
+//! The limit: group commit and nothing else. No framing, no checksum, no recovery; segments that were written
+//! through once and are used in turn; one thread that writes the records that have arrived.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -23,12 +23,12 @@ use crate::sample::Sample;
 pub(crate) const SEGMENT_BYTES: u64 = 64 << 20;
 /// Segments that are used in turn.
 const SEGMENTS: u64 = 4;
-/// What places and lengths of writes are multiples of.
+/// Places and lengths of writes are multiples of this.
 const UNIT_BYTES: usize = 4096;
 /// The most that can arrive while a group is written: a record of each of 1,024 writers.
 const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
 
-/// What the segments hold before the first group.
+/// The content of the segments before the first group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Segment {
     /// They were written through once, and are used in turn.
@@ -37,10 +37,10 @@ enum Segment {
     New,
 }
 
-/// How a group becomes durable.
+/// The way in which a group becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
-    /// `O_DSYNC`: the write call returns when it is.
+    /// `O_DSYNC`: the write call returns when the group is durable.
     WithTheWrite,
     /// `fdatasync` after the write.
     AfterTheWrite,
@@ -88,7 +88,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes whole units durable, behind what was written before.
+    /// Makes whole units durable, behind the earlier writes.
     fn write(&mut self, units: &[u8]) -> Result<()> {
         if self.offset + units.len() as u64 > SEGMENT_BYTES {
             if self.state == Segment::New {
@@ -108,7 +108,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Checks that the group that was written last, of `units` bytes, begins with a record.
+    /// Checks that the last written group, of `units` bytes, begins with a record.
     fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
         let mut found = vec![0; record_bytes];
         File::open(&self.files[self.at].0)?.read_exact_at(&mut found, self.offset - units)?;
@@ -116,7 +116,7 @@ impl Segments {
     }
 }
 
-/// One writer on one thread, without a queue: a direct write and its flush.
+/// Measures one writer on one thread, without a queue: a direct write and its flush.
 pub(crate) fn alone(job: &WalJob, flush: Flush) -> Result<Sample> {
     ensure!(job.writers == 1, "one writer is alone");
     let memory = pieces(1, job.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
@@ -140,28 +140,28 @@ impl AppendAndWait for Alone {
     }
 }
 
-/// Group commit for tasks of Tokio.
+/// Measures group commit for tasks of Tokio.
 pub(crate) fn from_tokio(job: &WalJob, flush: Flush) -> Result<Sample> {
     let log = Log::start(job, flush, Segment::Written)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// Group commit for tasks of Tokio into segments that are new.
+/// Measures group commit for tasks of Tokio into segments that are new.
 pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job, Flush::WithTheWrite, Segment::New)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// Group commit for threads.
+/// Measures group commit for threads.
 pub(crate) fn from_threads(job: &WalJob, flush: Flush) -> Result<Sample> {
     let log = Log::start(job, flush, Segment::Written)?;
     let sample = drive::from_threads(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// What the writers and the log's thread share.
+/// State that the writers and the log's thread share.
 #[derive(Debug)]
 struct Shared {
     /// The newest group that is durable.
@@ -174,13 +174,13 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// The group that fills, its length so far, who waits for it, and how many records it has.
+    /// The group that fills, its length so far, its waiters, and its number of records.
     memory: Piece,
     len: usize,
     waiting: Vec<Waker>,
-    /// Its number, from 1.
+    /// The group's number, from 1.
     group: u64,
-    /// Who waits for the group that is being written.
+    /// The waiters for the group that is being written.
     flying: Vec<Waker>,
     records: u64,
     asleep: bool,
@@ -243,7 +243,7 @@ impl Log {
         (0..count).map(|_| Writer { shared: Arc::clone(&self.shared) }).collect()
     }
 
-    /// Ends the thread, checks what it wrote last, and adds what it counted.
+    /// Ends the thread, checks its last write, and adds its counts.
     fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
         self.shared.lock().closing = true;
         self.shared.arrived.notify_one();
@@ -256,7 +256,7 @@ impl Log {
     }
 }
 
-/// The log's thread: takes what has arrived, pads it, writes it, wakes who waits for it.
+/// Runs the log's thread: takes the records that have arrived, pads them, writes them, wakes their waiters.
 fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(Segments, u64)> {
     let (mut woken, mut last_bytes) = (Vec::new(), 0);
     loop {
@@ -297,7 +297,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Puts the record into the group that fills; answers the group's number and the waker's place in its list.
+    /// Puts the record into the group that fills; returns the group's number and the waker's place in its
+    /// list.
     fn push(&self, record: &[u8], waker: &Waker) -> Result<(u64, usize)> {
         let (place, asleep) = {
             let mut state = self.shared.lock();

@@ -12,19 +12,19 @@ use super::record::Record;
 use crate::meter::{LocalMeter, Window};
 use crate::sample::Sample;
 
-/// One writer's way to a log.
+/// One writer's access to a log.
 pub(crate) trait Append: Send + 'static {
-    /// Answers when the record is durable.
+    /// Completes when the record is durable.
     fn append(&mut self, record: &[u8]) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The same for a thread that waits.
+/// One writer's access to a log, for a thread that waits.
 pub(crate) trait AppendAndWait: Send + 'static {
     /// Returns when the record is durable.
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()>;
 }
 
-/// The writers are tasks of the multi-threaded Tokio runtime, which has a worker per core.
+/// Measures writers that are tasks of the multi-threaded Tokio runtime, which has a worker per core.
 pub(crate) fn from_tokio<A: Append>(job: &WalJob, writers: Vec<A>) -> Result<Sample> {
     let runtime = Builder::new_multi_thread().build()?;
     let window = Window::start(job.warm_up, job.measure);
@@ -48,7 +48,7 @@ pub(crate) fn from_tokio<A: Append>(job: &WalJob, writers: Vec<A>) -> Result<Sam
     Ok(window.sample(meters))
 }
 
-/// The writers are plain threads.
+/// Measures writers that are plain threads.
 pub(crate) fn from_threads<A: AppendAndWait>(job: &WalJob, writers: Vec<A>) -> Result<Sample> {
     let window = Window::start(job.warm_up, job.measure);
     let meters = std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ pub(crate) fn from_threads<A: AppendAndWait>(job: &WalJob, writers: Vec<A>) -> R
     Ok(window.sample(meters))
 }
 
-/// The writers are tasks of the shard whose thread this is.
+/// Measures writers that are tasks of the shard whose thread this is.
 pub(crate) async fn on_shard<A: Append>(job: &WalJob, writers: Vec<A>) -> Result<Sample> {
     let window = Window::start(job.warm_up, job.measure);
     let meter = LocalMeter::new(&window);
@@ -104,7 +104,7 @@ pub(crate) async fn on_shard<A: Append>(job: &WalJob, writers: Vec<A>) -> Result
     Ok(meter.sample(&window))
 }
 
-/// Something that is done again and again on a thread of its own until it is dropped.
+/// Work that is done again and again on a thread of its own until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     end: Option<std::sync::mpsc::Sender<()>>,
@@ -124,10 +124,10 @@ impl Upkeep {
         Self { end: Some(end), thread: Some(thread) }
     }
 
-    /// Ends it.
+    /// Ends the work.
     ///
     /// # Errors
-    /// What the work failed with.
+    /// The error of the work.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.end = None;
         let Some(thread) = self.thread.take() else { return Ok(()) };

@@ -11,28 +11,28 @@ use super::{WalJob, bare, record};
 use crate::allocations;
 use crate::sample::Sample;
 
-/// The writers are tasks of Tokio.
+/// Measures writers that are tasks of Tokio.
 pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// The writers are tasks of Tokio, and the log only grows: every segment is new.
+/// Measures writers that are tasks of Tokio, and a log that only grows: every segment is new.
 pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
     let log = Log::start_growing(job)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// The writers are threads.
+/// Measures writers that are threads.
 pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
     let sample = drive::from_threads(job, log.writers(job.writers))?;
     log.finish(job, sample)
 }
 
-/// The writers are tasks of the log's shard.
+/// Measures writers that are tasks of the log's shard.
 pub(crate) fn on_shard(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
     let (inner, writers) = (job.clone(), log.writers(job.writers));
@@ -43,12 +43,12 @@ pub(crate) fn on_shard(job: &WalJob) -> Result<Sample> {
     log.finish(job, sample)
 }
 
-/// Filled before the measurement; the log then holds as many used segments as it keeps.
+/// Segments filled before the measurement; the log then holds as many used segments as it keeps.
 const SEGMENTS_FILLED: u64 = 4;
 const FILLING_BYTES: usize = 512 << 10;
-/// Half a segment of new records, and those before are given up.
+/// After half a segment of new records, those before are released.
 const KEPT_BYTES: u64 = bare::SEGMENT_BYTES / 2;
-/// How often that is looked at.
+/// The interval of that check.
 const LOOK: Duration = Duration::from_millis(10);
 
 struct Log {
@@ -59,8 +59,8 @@ struct Log {
 }
 
 impl Log {
-    /// Opens a log and brings it where a log is that has been in use for long: records that are not needed any more are given up
-    /// now and then, and segments are used again.
+    /// Opens a log and brings it to the state of a log that has been in use for long: records that are not
+    /// needed any more are released now and then, and segments are used again.
     fn start(job: &WalJob) -> Result<Self> {
         let (engine, wal) = open(job)?;
         let filling = vec![7; FILLING_BYTES];
@@ -69,7 +69,7 @@ impl Log {
         }
         wal.sync().wait()?;
         wal.truncate_before(wal.next_lsn()).wait()?;
-        // What a group gives up is used again once two groups are behind it.
+        // Space that a group releases is used again once two groups are behind it.
         wal.append(b"one").wait()?;
         wal.append(b"two").wait()?;
 
@@ -100,7 +100,7 @@ impl Log {
         (0..count).map(|_| Writer { wal: self.wal.clone() }).collect()
     }
 
-    /// Ends the log, reads its last record again, and adds what the log counted.
+    /// Ends the log, reads its last record again, and adds the log's counts.
     fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
         self.upkeep.finish()?;
         let (stats, before) = (self.wal.stats(), &self.before);
@@ -115,7 +115,7 @@ impl Log {
         let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
         sample.set("records_per_group", (stats.records - before.records) as f64 / groups as f64);
         sample.set("write_bytes_per_group", (stats.write_bytes - before.write_bytes) as f64 / groups as f64);
-        // These distributions hold the few groups of the preparation, too.
+        // These distributions contain the few groups of the preparation, too.
         sample.set("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3);
         sample.set("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3);
         sample.set("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3);

@@ -51,7 +51,7 @@ const ROWS_OF_ONE: &[&str] = &["alone", "alone-again", "alone-fdatasync"];
 /// Rows that only make sense for several writers.
 const ROWS_OF_MANY: &[&str] =
     &["bare-again", "bare-fdatasync", "bare-threads", "forebay-threads", "raft-engine-blocking"];
-/// Rows of a log that only grows: no segment was written before, and no record is given up.
+/// Rows of a log that only grows: no segment was written before, and no record is released.
 const ROWS_GROWING: &[&str] = &["bare-growing", "forebay-growing", "raft-engine-growing"];
 
 const COLUMNS: &[(&str, &str, usize)] = &[
@@ -98,7 +98,7 @@ pub(crate) struct Options {
     warm_up_seconds: f64,
 }
 
-/// What a child measures.
+/// The measurement of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WalJob {
     row: String,
@@ -210,9 +210,9 @@ fn check_room(dir: &Path, needed: u64) -> Result<()> {
 /// Measures one sample in this process.
 ///
 /// # Errors
-/// What the row failed with.
+/// The error of the row.
 pub(crate) fn measure(job: &WalJob) -> Result<Sample> {
-    // The parent has said so where it cannot be done.
+    // The parent has reported it where this cannot be done.
     let _ = device_writes::start_counting(&job.dir);
     let sample = match job.row.as_str() {
         "alone" | "alone-again" => bare::alone(job, bare::Flush::WithTheWrite),
@@ -234,7 +234,7 @@ pub(crate) fn measure(job: &WalJob) -> Result<Sample> {
     Ok(in_words_of_logs(&sample))
 }
 
-/// The meter speaks of I/Os; here one is an append.
+/// Renames the metrics. The meter counts I/Os; here one is an append.
 fn in_words_of_logs(sample: &Sample) -> Sample {
     let mut renamed = Sample::default();
     for (metric, value) in sample.metrics() {

@@ -1,5 +1,5 @@
-//! raft-engine: each writer is a raft group with entries of its own; entries that are not needed any more are given up now and
-//! then, as its users do, so that files are used again. Its calls block.
+//! raft-engine: each writer is a raft group with entries of its own. Entries that are not needed any more are
+//! released now and then, as its users do, so that files are used again. Its calls block.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::drive::{self, Append, AppendAndWait, Upkeep};
 use super::{WalJob, record};
 use crate::sample::Sample;
 
-/// The writers are threads, which saves it every hop.
+/// Measures writers that are threads, which saves it every hop.
 pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
     let sample = drive::from_threads(job, log.writers(job.writers))?;
@@ -20,7 +20,7 @@ pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
     Ok(sample)
 }
 
-/// The writers are tasks of Tokio; each append is one `spawn_blocking`.
+/// Measures writers that are tasks of Tokio; each append is one `spawn_blocking`.
 pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
     let log = Log::start(job)?;
     let sample = drive::from_tokio(job, log.writers(job.writers))?;
@@ -28,7 +28,7 @@ pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
     Ok(sample)
 }
 
-/// The writers are threads, and the log only grows, with its default configuration.
+/// Measures writers that are threads, and a log that only grows, with its default configuration.
 pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
     let dir = job.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
     let engine = Arc::new(Engine::open(Config { dir, ..Config::default() })?);
@@ -40,9 +40,9 @@ pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
 
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
 const LOG_BYTES: u64 = 384 << 20;
-/// After this much, which is a file of it, old entries are given up: more often would only cost it time.
+/// After this much, which is one of its files, old entries are released: more often would only cost it time.
 const KEPT_BYTES: u64 = 128 << 20;
-/// How often that is looked at.
+/// The interval of that check.
 const LOOK: Duration = Duration::from_millis(20);
 /// Entries of a writer that are kept.
 const KEPT: u64 = 100;

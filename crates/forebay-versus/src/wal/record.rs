@@ -1,4 +1,4 @@
-//! The records: bytes that do not compress, each one different, which can be told from any others.
+//! The records: bytes that do not compress, each one different, which can be distinguished from any others.
 
 use anyhow::{Result, ensure};
 
@@ -9,8 +9,8 @@ pub(crate) const BYTES_MIN: usize = 16;
 /// The longest one that every row takes.
 pub(crate) const BYTES_MAX: usize = 16 << 10;
 
-/// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One memory for all records of a
-/// writer: making a record costs a store.
+/// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One buffer
+/// for all records of a writer: making a record costs a store.
 #[derive(Debug)]
 pub(crate) struct Record {
     bytes: Vec<u8>,
@@ -18,12 +18,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The records of `writer`, with `bytes` bytes each.
+    /// Returns the records of `writer`, with `bytes` bytes each.
     pub(crate) fn of(writer: usize, bytes: usize) -> Self {
         Self { bytes: content(writer as u64, bytes), number: 0 }
     }
 
-    /// The next one.
+    /// Returns the next record.
     #[inline]
     pub(crate) fn next(&mut self) -> &[u8] {
         self.number += 1;
@@ -32,15 +32,15 @@ impl Record {
     }
 }
 
-/// The number of a record.
+/// Returns the number of a record.
 pub(crate) fn number(record: &[u8]) -> u64 {
     u64_at(record, 0)
 }
 
-/// Checks what a log gave back as one of the records.
+/// Checks that the bytes a log returned are one of the records.
 ///
 /// # Errors
-/// When it is none.
+/// When they are none.
 pub(crate) fn check(found: &[u8], bytes: usize) -> Result<()> {
     ensure!(found.len() == bytes, "the log gave back {} bytes, not {bytes}", found.len());
     let same = content(u64_at(found, 8), bytes)[8..] == found[8..];

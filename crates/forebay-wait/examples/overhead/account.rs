@@ -1,6 +1,6 @@
-//! The kernel's own account of the programs (`kernel.bpf_stats_enabled`): how long they ran for each read of a program that
-//! waits for its device. That does not drift with the device, as its rates do; but what other programs do is in it, so it
-//! wants a machine that has nothing else to do.
+//! The kernel's own account of the programs (`kernel.bpf_stats_enabled`): how long they ran for each read of
+//! a program that waits for its device. The figure does not drift with the device, as the device's rates do.
+//! But it includes the work of other programs, so it needs a machine that has nothing else to do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::{Outcome, Scratch};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The kernel counts for as long as this lives, and then does what it did before.
+/// Switches the kernel's counting on for as long as this lives, and restores the switch then.
 struct Counting(String);
 
 impl Counting {
@@ -28,7 +28,7 @@ impl Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        // Nobody is left to be told, and counting costs little.
+        // There is no caller left to report to, and counting costs little.
         let _ = fs::write(SWITCH, self.0.trim());
     }
 }
@@ -36,7 +36,7 @@ impl Drop for Counting {
 /// Name, nanoseconds and runs of each program, by its number.
 type Runs = BTreeMap<u32, (String, u64, u64)>;
 
-/// Those of each program that was loaded after `last`.
+/// Returns the account of each program that was loaded after `last`.
 fn programs(last: u32) -> Runs {
     let ours = ProgInfoIter::default().filter(|program| program.id > last);
     ours.map(|program| {
@@ -46,7 +46,7 @@ fn programs(last: u32) -> Runs {
     .collect()
 }
 
-/// One thread's direct reads at random, watched for so long.
+/// Prints the account of one thread's direct reads at random, watched for so long.
 pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
     let _counting = Counting::start()?;
     let last = ProgInfoIter::default().map(|program| program.id).max().unwrap_or(0);
@@ -56,7 +56,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
         .args([scratch.file().as_os_str(), told.as_os_str()])
         .stdout(Stdio::null())
         .spawn()?;
-    // The first and the last time that the programs were looked at while it read.
+    // The first and the last readings of the account while it read.
     let mut looks: Vec<(Instant, Runs)> = Vec::new();
     let watched = forebay_wait::watch(child.id(), Duration::from_secs_f64(seconds * 0.9), |time| {
         std::thread::sleep(time);
@@ -77,7 +77,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
     println!("\ndirect reads of 4 KiB at random, 1 thread(s): the kernel's account of the programs, a read");
     let mut sum = 0.0;
     for (number, (name, earlier, earlier_runs)) in before {
-        // One that is gone, or came later, is another measurement's.
+        // A program that is gone, or came later, belongs to another measurement.
         let Some((_, time, runs)) = after.get(number) else { continue };
         let (time, runs) = ((time - earlier) as f64, (runs - earlier_runs) as f64);
         sum += time;
@@ -94,7 +94,7 @@ pub(crate) fn print(seconds: f64, scratch: &Scratch) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether there is such an account here.
+/// Returns whether there is such an account here.
 pub(crate) fn exists() -> bool {
     Path::new(SWITCH).exists()
 }

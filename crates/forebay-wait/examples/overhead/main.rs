@@ -1,9 +1,10 @@
-//! What being measured costs: the same work without it, with it, and without it again, in turn. `scripts/bench wait` builds
-//! it optimised and runs it.
+//! The overhead of being measured: the same work without it, with it, and without it again, in turn.
+//! `scripts/bench wait` builds it optimised and runs it.
 //!
-//! `overhead [--dir DIR] [--rounds COUNT] [--seconds SECONDS] [--work getppid|pread|direct] [--account]`: files are made in DIR (default: where it stands)
-//! and removed. The fourth run of each round is like the first, and its row says what differences mean nothing. Last comes
-//! the kernel's own account of the programs; with `--account` nothing but that.
+//! `overhead [--dir DIR] [--rounds COUNT] [--seconds SECONDS] [--work getppid|pread|direct] [--account]`:
+//! files are made in DIR (default: the working directory) and removed. The fourth run of each round is like
+//! the first, and its row shows which differences are noise. Last comes the kernel's own account of the
+//! programs; with `--account` only that.
 
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, reason = "a program")]
@@ -58,14 +59,14 @@ const WORKS: [Work; 4] = [
     Work { name: "direct", what: "direct reads of 4 KiB at random", threads: 8, is_time: false },
 ];
 
-/// How a piece of work is run.
+/// Ways to run a piece of work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Without,
     With,
     /// Beside a measurement of another process.
     Beside,
-    /// As the first, to see what a difference means.
+    /// Like the first, to show which differences are noise.
     Again,
 }
 
@@ -104,7 +105,7 @@ fn compare(arguments: &[OsString]) -> Outcome<()> {
         let mut figures: [Vec<f64>; 4] = Default::default();
         for round in 0..rounds {
             for position in 0..Way::ALL.len() {
-                // No way is always the first.
+                // The order rotates, so that no way is always the first.
                 let index = (position + round) % Way::ALL.len();
                 figures[index].push(one(work, Way::ALL[index], seconds, &scratch)?);
             }
@@ -135,7 +136,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// One run in a process of its own.
+/// Returns the figure of one run in a process of its own.
 fn one(work: &Work, way: Way, seconds: f64, scratch: &Scratch) -> Outcome<f64> {
     let told = scratch.told();
     let words = [
@@ -198,7 +199,7 @@ impl Watching {
     }
 }
 
-/// A directory with the file that is read, removed at the end.
+/// A directory with the file to read, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -223,7 +224,7 @@ impl Scratch {
         self.0.join("data")
     }
 
-    /// Where the work tells its figure.
+    /// Returns the path where the work writes its figure.
     fn told(&self) -> PathBuf {
         self.0.join("figure")
     }
@@ -231,7 +232,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What failed before has been told.
+        // An earlier failure has been reported.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -264,7 +265,7 @@ fn work(words: &[OsString]) -> Outcome<()> {
     Ok(())
 }
 
-/// The smallest of nine means: what else the machine does only adds.
+/// Returns the smallest of nine means: other load on the machine only adds.
 fn each(mut call: impl FnMut() -> std::io::Result<()>) -> std::io::Result<f64> {
     let mut best = f64::MAX;
     for _ in 0..9 {
@@ -277,7 +278,7 @@ fn each(mut call: impl FnMut() -> std::io::Result<()>) -> std::io::Result<f64> {
     Ok(best)
 }
 
-/// Calls a second of so many threads.
+/// Returns the calls a second of so many threads.
 fn direct(path: &Path, threads: u64, seconds: f64) -> Outcome<f64> {
     let begun = Instant::now();
     let end = begun + Duration::from_secs_f64(seconds);

@@ -1,12 +1,13 @@
-//! What a device gains by several reads at once: only what was measured is told.
+//! The gain of a device from several reads in flight: the advice states only measured gains.
 
 use super::{bytes_text, factor};
 use crate::report::{Call, File, Served};
 
-/// Below this many times more, reads in flight bring a device nothing.
+/// Below this factor a device gains nothing from reads in flight.
 const GAIN: f64 = 1.1;
 
-/// What several reads at once bring, as far as it was measured, and never otherwise.
+/// Returns a sentence on the gain from several reads in flight. It has figures only as far as they were
+/// measured.
 pub(super) fn gain(file: &File, call: &Call, served: &[Served]) -> String {
     let what = "ask for several before waiting for the first (threads, io_uring, read_many)";
     let bytes = call.usual_bytes();
@@ -47,7 +48,7 @@ pub(super) fn gain(file: &File, call: &Call, served: &[Served]) -> String {
     )
 }
 
-/// `79,100`, of three digits that count.
+/// Returns a number to three significant digits, as in `79,100`.
 fn count(value: f64) -> String {
     let grain = 10_f64.powf((value.max(1.0).log10().floor() - 2.0).max(0.0));
     let digits = format!("{:.0}", (value / grain).round() * grain);

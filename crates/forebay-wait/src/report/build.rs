@@ -1,4 +1,4 @@
-//! The report, made of what was added up.
+//! Builds the report from the totals.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use crate::layout::{CallStats, FileKey, FileState, SIZES};
 use crate::object::Totals;
 use crate::pressure::Stalled;
 
-/// Waits that no row has: of calls that there was no room for, or that were under way at the end.
+/// Row of waits that no other row has: of calls that there was no room for, or that were in flight at the
+/// end.
 pub(crate) const NOT_TOLD: &str = "not known";
 
-/// Of what the report is made.
+/// The parts that the report is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) command: Vec<String>,
@@ -26,11 +27,11 @@ pub(crate) fn share(part: u64, whole: u64) -> f64 {
 }
 
 impl Report {
-    /// Of the tracepoints' totals.
+    /// Builds a report from the tracepoints' totals.
     pub(crate) fn new(parts: Parts, totals: Totals) -> Self {
         let clock = &totals.clock;
         let mut report = Self::empty(parts, Method::Tracepoints);
-        // A command that was ended before it was its program has not begun.
+        // A command that was ended before it executed its program has not begun.
         let wall = if clock.begun == 0 { 0 } else { clock.ended.saturating_sub(clock.begun) };
         report.wall_ns = wall;
         report.full_wait_ns = clock.full_ns;
@@ -50,7 +51,7 @@ impl Report {
         report.complete()
     }
 
-    /// Of the cgroup's figures alone.
+    /// Builds a report from the cgroup's figures alone.
     pub(crate) fn of_pressure(parts: Parts) -> Self {
         let stalled = parts.stalled.unwrap_or_default();
         let mut report = Self::empty(parts, Method::Pressure);
@@ -94,15 +95,15 @@ impl Report {
         self
     }
 
-    /// Makes the advice again, with what is known of devices.
+    /// Computes the advice again, with the measured rates of devices.
     pub fn advise(&mut self, served: &[Served]) {
         self.advice = crate::advice::of(self, served);
     }
 
     fn add_calls(&mut self, totals: Totals) {
         let mut files: BTreeMap<FileKey, File> = BTreeMap::new();
-        // Shares are of one total: what the rows have between them, and what no row has. The clock stops at the last
-        // moment that anything changed, so rows may have a little more than it.
+        // Shares are of one total: the waits of all rows, and the waits that no row has. The clock stops at
+        // the last moment that anything changed, so rows may have a little more than it.
         let told: u64 = totals.calls.values().map(|stats| stats.wait_ns).sum();
         self.wait_sum_ns = self.wait_sum_ns.max(told);
         let rest = CallStats { wait_ns: self.wait_sum_ns - told, ..CallStats::default() };
@@ -133,7 +134,7 @@ impl Report {
 
 fn named(key: FileKey, totals: &Totals) -> File {
     let state = totals.files.get(&key).cloned().unwrap_or_default();
-    // Which file an open is about is known when it ends, so it is not in the busy time either.
+    // The file of an open is known only when the open ends, so it is not in the busy time either.
     let time: u64 = totals
         .calls
         .range((key, 0)..=(key, u32::MAX))
@@ -198,7 +199,7 @@ impl Call {
         }
     }
 
-    /// The size that more than half of the calls asked for, as the upper end of its class.
+    /// Returns the size that more than half of the calls requested, as the upper end of its class.
     pub(crate) fn usual_bytes(&self) -> Option<u64> {
         let all: u64 = self.sizes.iter().map(|class| class.count).sum();
         self.sizes.iter().find(|class| class.count * 2 > all).map(|class| class.up_to_bytes)
@@ -209,7 +210,8 @@ impl Call {
 mod tests {
     use super::*;
 
-    /// Story: the shares of files and calls were of a total that they did not add up to: 94 % in one run, 103 % in another.
+    /// Regression: the shares of files and calls were of a total that they did not add up to: 94 % in one
+    /// run, 103 % in another.
     #[test]
     fn shares_are_of_one_total() {
         let key = |ino| FileKey { ino, ..FileKey::default() };

@@ -1,5 +1,5 @@
-//! On a device each request to which takes a set time (dm-delay): the truth is how many requests there were, and no load
-//! changes it where the machine's clock counts instructions.
+//! A device each request to which takes a set time (dm-delay). The truth is the number of requests, and no
+//! load changes it where the machine's clock counts instructions.
 //!
 //! `vm/tests/wait` makes the device and names a folder on it; elsewhere these tests pass.
 
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use crate::place::Directory;
 use crate::{BYTES, Run, run};
 
-/// A folder on the device, and its milliseconds for each read, write and flush.
+/// Environment variables with a folder on the device, and its milliseconds for each read, write and flush.
 const FOLDER: &str = "FOREBAY_WAIT_DELAYED";
 const DELAY: &str = "FOREBAY_WAIT_DELAY_MS";
 /// The kernel ends a request at a tick of its clock; Debian's has 250 in a second.
 const TICK_NS: u64 = 4_000_000;
 const BLOCKS: u64 = 16;
 
-/// Whether this is the virtual machine that has such a device, and nothing else to do.
+/// Returns whether this is the virtual machine that has such a device, and nothing else to do.
 pub fn expected() -> bool {
     std::env::var_os(FOLDER).is_some()
 }
@@ -28,7 +28,7 @@ struct Delayed {
 }
 
 impl Delayed {
-    /// None where no such device is named. One that is named and does not work is an error.
+    /// Returns `None` where no such device is named. One that is named and does not work is an error.
     fn new() -> Option<Self> {
         let Some(folder) = std::env::var_os(FOLDER) else {
             eprintln!(
@@ -46,7 +46,7 @@ impl Delayed {
         run(what, &self.file, None)
     }
 
-    /// What the program's own clock says is what was planted: so many requests, one after the other.
+    /// Checks that the program's own clock shows the planted wait: so many requests, one after the other.
     #[track_caller]
     fn planted(&self, waited_ns: u64, requests: u64) {
         let (least, most) = (requests * self.delay_ns, requests * (self.delay_ns + TICK_NS) / 100 * 102);
@@ -57,7 +57,7 @@ impl Delayed {
     }
 }
 
-/// Within 5 %, without anything for the start.
+/// Checks that a figure is within 5 %, without an allowance for the start.
 #[track_caller]
 fn right(measured: u64, truth: u64, what: &str) {
     eprintln!("{what}: measured {measured} ns, in truth {truth} ns");
@@ -80,7 +80,7 @@ fn delayed_direct_reads_one_at_a_time() {
     // The machine has one processor and cgroups of version 2: the kernel's own figure is the same.
     let pressure = run.report.pressure.expect("the command has a cgroup of its own");
     right(pressure.full_ns, run.truth.waited_ns, "io.pressure, full");
-    // dm-delay holds a request back before the device beneath gets it.
+    // dm-delay delays a request before the device beneath gets it.
     let device = run.report.device.expect("tracepoints tell");
     assert!(device.full_wait_above_ns > run.report.full_wait_ns / 10 * 9, "{device:?}");
     assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
@@ -109,7 +109,7 @@ fn delayed_writes_and_their_flushes() {
     right(run.call(&delayed.file, "sync").wait_ns, run.truth.waited_ns / 2, "the flushes' wait");
 }
 
-/// The same in one call, because of how the file was opened.
+/// The same wait in one call, because of how the file was opened.
 #[test]
 fn delayed_writes_that_are_durable() {
     let Some(delayed) = Delayed::new() else { return };
@@ -121,8 +121,8 @@ fn delayed_writes_that_are_durable() {
     assert_eq!((write.count, write.durable_share), (BLOCKS, Some(1.0)));
 }
 
-/// What the journal's thread waits for is the sync's wait: the block, then the journal's blocks, then the record that ends
-/// the commit, with a flush before it. The kernel calls the first of them iowait.
+/// The wait of the journal's thread is the sync's wait: the block, then the journal's blocks, then the record
+/// that ends the commit, with a flush before it. The kernel calls the first of them iowait.
 #[test]
 fn delayed_syncs_that_commit_the_journal() {
     let Some(delayed) = Delayed::new() else { return };
@@ -136,7 +136,7 @@ fn delayed_syncs_that_commit_the_journal() {
     assert!(run.advice().contains("not iowait"), "{}", run.advice());
 }
 
-/// Eight threads stand still at the same time: that is one time of full wait, and eight of the sum.
+/// Eight threads are stalled at the same time: that is one time of full wait, and eight of the sum.
 #[test]
 fn delayed_reads_of_eight_threads() {
     let Some(delayed) = Delayed::new() else { return };
@@ -158,7 +158,7 @@ fn delayed_reads_by_a_ring_one_at_a_time() {
     delayed.planted(run.truth.passed_ns, BLOCKS);
     right(run.report.full_wait_ns, run.truth.passed_ns, "full wait");
     let file = run.file(&delayed.file);
-    // Its files are registered, and so known by a place in the ring's table only.
+    // Its files are registered, and so identified only by a place in the ring's table.
     right(file.wait_ns, run.truth.passed_ns, "the file's wait");
     assert_eq!(file.concurrency_max, 1);
 }

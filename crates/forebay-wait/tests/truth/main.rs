@@ -1,7 +1,7 @@
-//! What is measured is compared with programs that know how long they waited.
+//! Compares measurements with programs that record how long they waited.
 //!
-//! These tests load BPF programs, make cgroups and mount FUSE. Where that is refused they print what is
-//! missing, and pass.
+//! These tests load BPF programs, make cgroups and mount FUSE. Where that is refused they print the missing
+//! requirement, and pass.
 
 #![cfg(target_os = "linux")]
 #![allow(unreachable_pub, missing_docs, reason = "a test's own modules")]
@@ -38,7 +38,7 @@ fn may_measure() -> Result<(), String> {
     forebay_wait::probe().map_err(|error| error.to_string())
 }
 
-/// A workload in a process of its own; what was measured, and what it knows itself.
+/// A workload in a process of its own, with the report and the workload's own record.
 struct Run {
     report: Report,
     truth: Truth,
@@ -88,26 +88,28 @@ impl Run {
         file.calls.iter().find(|call| call.call == name).unwrap_or_else(|| panic!("no {name} in {file:#?}"))
     }
 
-    /// Waits for anything but this file: the program's own pages, say, when they are not in memory. How long they are is up to
-    /// whatever else the machine does, and the truth does not have them.
+    /// Returns the waits for anything but this file: the program's own pages, say, when they are not in
+    /// memory. Their length depends on the machine's other load, and the truth does not have them.
     fn elsewhere(&self, path: &Path) -> u64 {
         self.report.wait_sum_ns.saturating_sub(self.file(path).wait_ns)
     }
 
-    /// A figure of the whole program is what it waited for this file, or that and what it waited for else.
+    /// Checks that a figure of the whole program is its wait for this file, or that plus its other waits.
     #[track_caller]
     fn whole(&self, measured: u64, path: &Path, what: &str) {
         within(measured, self.truth.waited_ns, self.truth.waited_ns + self.elsewhere(path), what);
     }
 
-    /// From entry to return it is at least the wait; in between calls others may have had the processor.
+    /// Checks a time from entry to return: it is at least the wait; in between calls others may have had the
+    /// processor.
     #[track_caller]
     fn in_calls(&self, measured: u64) {
         within(measured, self.truth.waited_ns, self.truth.passed_ns, "the calls' time");
     }
 
-    /// Whether next to no requests but those of the program's own files were at the devices. Those of the kernel's threads
-    /// count as well, and a machine that writes much else has them all the time; in the virtual machine there is nothing else.
+    /// Returns whether next to no requests but those of the program's own files were at the devices. Those of
+    /// the kernel's threads count as well, and a machine that writes much else has them all the time; in the
+    /// virtual machine there is nothing else.
     fn alone(&self) -> bool {
         let device = self.report.device.expect("tracepoints tell");
         let own: u64 = self.report.files.iter().map(|file| file.device_ns).sum();
@@ -124,16 +126,17 @@ impl Run {
     }
 }
 
-/// Within 5 %, and what the truth is off by itself.
+/// Checks that a figure is within 5 %, plus the error of the truth itself.
 #[track_caller]
 fn same(measured: u64, truth: u64, what: &str) {
     within(measured, truth, truth, what);
 }
 
-/// The same of a figure that has two truths, which are one where the machine has nothing else to do.
+/// Checks a figure that has two truths, which are one where the machine has nothing else to do.
 #[track_caller]
 fn within(measured: u64, least: u64, most: u64, what: &str) {
-    // The kernel adds up how long a thread ran at the ticks of its clock, of which there are 100 to 1,000 a second.
+    // The kernel adds up how long a thread ran at the ticks of its clock, of which there are 100 to 1,000 a
+    // second.
     const TICK_NS: u64 = 10_000_000;
     let told = || format!("{what}: measured {measured} ns, in truth {least} to {most} ns");
     assert!(measured + least / 20 + TICK_NS >= least, "{}", told());
@@ -181,9 +184,10 @@ fn a_direct_read_waits_as_long_as_the_throttle_says() {
     assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
 }
 
-/// The kernel's own figure of the same thing, where it has one. On one processor: PSI weighs what it counts on each by how
-/// long that one was used, so a single thread that moves between two of them shows as half of its wait. A program that went
-/// to one processor only after its start had been in line on another one, for long on a busy machine: so it begins there.
+/// Compares with the kernel's own figure of the same wait, where it has one. On one processor: PSI weighs the
+/// waits on each by how long that one was used, so a single thread that moves between two of them shows as
+/// half of its wait. A program that went to one processor only after its start had been in line on another
+/// one, for long on a busy machine: so it begins there.
 #[test]
 fn iowait_is_what_io_pressure_says() {
     let (_directory, file, throttle) = need!(throttled());
@@ -240,12 +244,12 @@ fn writes_and_syncs_are_told_apart() {
     assert_eq!((write.durable_share, sync.durable_share), (Some(0.0), None));
     run.in_calls(write.time_ns + sync.time_ns);
     same(write.wait_ns + sync.wait_ns, run.truth.waited_ns, "the calls' wait");
-    // Throttled requests are let go by a thread of the kernel, and not all can be told to be this file's.
+    // A thread of the kernel releases throttled requests, and not all can be attributed to this file.
     assert!(run.file(&file).device_written_bytes <= BYTES as u64);
 }
 
-/// What waits is the write itself. Whether it had to was not known, and so both were advised: to let several share a sync,
-/// and a faster device.
+/// The write itself waits. The measurement did not show whether it had to, and so the report advised both: to
+/// let several share a sync, and a faster device.
 #[test]
 fn writes_that_return_when_they_are_durable_are_told_so() {
     let (_directory, file, throttle) = need!(throttled());
@@ -282,7 +286,7 @@ fn writes_by_a_ring_are_told_apart_as_well() {
     assert_eq!(run.call(&file, "io_uring read").durable_share, None);
 }
 
-/// Nothing limits the device here: the truth is as long as this machine's syncs are.
+/// Nothing limits the device here: the truth is the length of this machine's syncs.
 #[test]
 fn syncs_of_what_is_in_the_page_cache_wait_in_the_sync() {
     need!(may_measure());
@@ -321,7 +325,8 @@ fn a_thread_that_computes_makes_it_some_wait_only() {
 fn sleeping_is_not_waiting_for_io() {
     need!(may_measure());
     let run = run("sleeping", Path::new("/"), None);
-    // One sleep that counted would be all of this; how long the program's own pages take is up to the machine.
+    // A single sleep counted as a wait would reach this limit; the time for the program's own pages depends
+    // on the machine.
     assert!(run.truth.passed_ns >= workload::SLEEP.as_nanos() as u64);
     assert!(u128::from(run.report.wait_sum_ns) < workload::SLEEP.as_nanos(), "{:#?}", run.report);
 }
@@ -356,7 +361,7 @@ fn a_ring_that_waits_for_files_is_a_wait() {
     assert!(file.wait_ns > run.truth.waited_ns / 20 * 19, "{file:#?}");
 }
 
-/// A FUSE file's reader sleeps without the kernel calling it iowait; it stands still all the same.
+/// The reader of a FUSE file sleeps without the kernel calling it iowait; it is stalled all the same.
 #[test]
 fn a_late_file_system_is_a_wait_above_the_device() {
     need!(may_measure());
@@ -400,7 +405,7 @@ fn a_running_process_can_be_watched() {
         std::thread::sleep(time);
         Ending::Going
     };
-    // How long its threads ran and were ready meanwhile: nothing else of it was no wait.
+    // The time that its threads ran and were runnable meanwhile; all of its other time was waiting.
     let before = workload::scheduled_of(child.id());
     let report = forebay_wait::watch(child.id(), Duration::from_millis(1500), pause);
     let scheduled = workload::scheduled_of(child.id()) - before;
@@ -408,7 +413,7 @@ fn a_running_process_can_be_watched() {
     child.wait().expect("it ends");
     let report = report.expect("it can be measured");
     assert!(report.wall_ns >= 1_500_000_000);
-    // Loading the programs, before the measurement begins, is in what it was scheduled for.
+    // The loading of the programs, before the measurement begins, is in its scheduled time.
     within(report.full_wait_ns, report.wall_ns.saturating_sub(scheduled), report.wall_ns, "full wait");
     assert!(report.files.iter().any(|file| file.path.ends_with("data.bin")), "{report:#?}");
 }

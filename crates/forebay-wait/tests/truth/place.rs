@@ -1,5 +1,5 @@
-//! Places where a wait has a known length: a directory on a throttled device, a file on FUSE that answers
-//! late.
+//! Places where a wait has a known length: a directory on a throttled device, a file on FUSE whose reads
+//! complete late.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,16 +13,16 @@ use fuser::{
     LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 
-/// A directory of the test's own, on the disk that holds the build unless told; removed at the end.
+/// A directory of the test's own, by default on the disk that holds the build; removed at the end.
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Makes one.
+    /// Creates a directory on the disk that holds the build.
     pub fn new() -> Self {
         Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 
-    /// Makes one in another folder.
+    /// Creates a directory in another folder.
     pub fn within(folder: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -31,12 +31,12 @@ impl Directory {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A file of so many bytes, on the device and not only in memory.
+    /// Creates a file of so many bytes, on the device and not only in memory.
     pub fn file(&self, bytes: usize) -> PathBuf {
         let path = self.0.join("data.bin");
         let mut state = 88_172_645_463_325_252_u64;
@@ -56,17 +56,17 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A test that failed has said enough.
+        // A test that failed has reported enough.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A blkio cgroup (version 1) that lets so many bytes a second pass, removed at the end.
+/// A blkio cgroup (version 1) that limits to so many bytes a second, removed at the end.
 pub struct Throttle(PathBuf);
 
 impl Throttle {
-    /// Makes one for the device beneath `path`, for reads and for writes; what is missing when it cannot be
-    /// had.
+    /// Creates a cgroup for the device beneath `path`, for reads and for writes. The error is the missing
+    /// requirement.
     pub fn new(path: &Path, bytes_per_s: u64) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let root = Path::new("/sys/fs/cgroup/blkio");
@@ -90,7 +90,7 @@ impl Throttle {
         Ok(throttle)
     }
 
-    /// The file that a process writes its number into to be throttled.
+    /// Returns the file that a process writes its number into to be throttled.
     pub fn door(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
@@ -117,7 +117,7 @@ const BYTES: u64 = 1 << 20;
 const FOREVER: Duration = Duration::from_secs(3600);
 
 impl Late {
-    /// Mounts it; what is missing when that is refused.
+    /// Mounts the file system. The error is the missing requirement.
     pub fn new(delay: Duration) -> Result<Self, String> {
         let directory = Directory::new();
         let mut config = fuser::Config::default();
@@ -127,7 +127,7 @@ impl Late {
         Ok(Self { directory, session: Some(session) })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn file(&self) -> PathBuf {
         self.directory.path().join("late.bin")
     }
@@ -189,7 +189,7 @@ impl Filesystem for OneFile {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // The delay is what is measured, not a way to wait for something.
+        // The delay is the quantity under test, not a way to wait for something.
         std::thread::sleep(self.delay);
         let left = BYTES.saturating_sub(place).min(u64::from(size));
         reply.data(&vec![7; left as usize]);

@@ -1,9 +1,8 @@
-//! What is measured: small programs that know by another way how long they waited.
+//! The workloads: small programs that find out in another way how long they waited.
 //!
 //! Each runs in a process of its own: this test program, started again with the ignored test `workload`. A
-//! thread's wait is the time that passed, without the time that it ran and that it was ready and did not get
-//! a processor; the kernel counts both for each thread (`schedstat`), and has nothing to do with what is
-//! tested there.
+//! thread's wait is the time that passed, less the time that it ran and the time that it was runnable without
+//! a processor. The kernel counts both for each thread (`schedstat`), independently of the code under test.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,13 +14,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What to do, on which file, in which throttled cgroup, and where to put the truth.
+/// Environment variables with the workload, its file, its throttled cgroup, and the place for the truth.
 pub const WHAT: &str = "FOREBAY_WAIT_WORKLOAD";
 pub const ON: &str = "FOREBAY_WAIT_FILE";
 pub const DOOR: &str = "FOREBAY_WAIT_DOOR";
 pub const TRUTH: &str = "FOREBAY_WAIT_TRUTH";
 
-/// What a workload knows: how long its threads waited, added up, and how long it took.
+/// A workload's own record: how long its threads waited, added up, and how long it took.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Truth {
     pub waited_ns: u64,
@@ -30,10 +29,10 @@ pub struct Truth {
 
 const BLOCK: usize = 64 << 10;
 
-/// How long those threads sleep that wait for nothing.
+/// The sleep of threads that wait for no I/O.
 pub const SLEEP: Duration = Duration::from_secs(1);
 
-/// Runs the workload that the environment names; nothing when it names none.
+/// Runs the workload that the environment names; does nothing when it names none.
 pub fn run() {
     let Ok(what) = std::env::var(WHAT) else { return };
     let path = PathBuf::from(std::env::var_os(ON).unwrap_or_default());
@@ -64,13 +63,13 @@ pub fn run() {
         other => panic!("there is no workload {other}"),
     };
     if let Some(place) = std::env::var_os(TRUTH) {
-        // Appended: several processes of one workload may tell.
+        // Appended: several processes of one workload may write here.
         let mut file = OpenOptions::new().append(true).create(true).open(place).expect("it can be written");
         writeln!(file, "{} {}", truth.waited_ns, truth.passed_ns).expect("it has space");
     }
 }
 
-/// Adds up what the processes of a workload told.
+/// Adds up the records of a workload's processes.
 pub fn truth(path: &Path) -> Truth {
     let mut truth = Truth::default();
     for line in fs::read_to_string(path).expect("the workload has told").lines() {
@@ -81,7 +80,7 @@ pub fn truth(path: &Path) -> Truth {
     truth
 }
 
-/// Time that this thread ran, and was ready without running.
+/// Returns the time that this thread ran, and that it was runnable without running.
 fn scheduled() -> (u64, u64) {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel has schedstat");
     let mut numbers = text.split_whitespace().map(|number| number.parse().expect("a number"));
@@ -101,7 +100,7 @@ fn direct(path: &Path) -> File {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("direct I/O works here")
 }
 
-/// Memory that direct I/O takes.
+/// Returns memory that is aligned for direct I/O, and where the aligned part begins.
 fn aligned(bytes: usize) -> (Vec<u8>, usize) {
     let buffer = vec![0; bytes + 4096];
     let start = buffer.as_ptr().align_offset(4096);
@@ -125,15 +124,15 @@ fn read_alone(path: &Path) -> Truth {
     measured(|| read_to_end(&file))
 }
 
-/// Keeps this thread, and what it starts, on the processor that it is on.
+/// Keeps this thread, and the threads that it starts, on the processor that it is on.
 pub fn stay_here() {
     // SAFETY: a set of processors is plain bits, of which all 0 is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call takes nothing and answers a number.
+    // SAFETY: the call takes nothing and returns a number.
     let processor = unsafe { libc::sched_getcpu() };
     // SAFETY: the number is one of a processor, and so within the set.
     unsafe { libc::CPU_SET(usize::try_from(processor).expect("it is on one"), &mut set) };
-    // SAFETY: the set lives through the call and has the size that is told; 0 is this thread.
+    // SAFETY: the set lives through the call and has the size that is passed; 0 is this thread.
     let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
     assert_eq!(result, 0);
 }
@@ -151,12 +150,12 @@ fn buffered(path: &Path) {
     while file.read(&mut buffer).expect("it can be read") > 0 {}
 }
 
-/// Touches every page of a map of the file, without readahead.
+/// Touches every page of a map of the file, without read-ahead.
 fn touch(path: &Path) {
     let file = File::open(path).expect("it exists");
     forget(&file);
     let bytes = file.metadata().expect("it is open").len() as usize;
-    // SAFETY: a new shared map that nobody writes to, of a file that stays as it is; unmapped below.
+    // SAFETY: a new shared map that nothing writes to, of a file that stays as it is; unmapped below.
     let map = unsafe {
         let map =
             libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -196,7 +195,7 @@ fn write_durably(path: &Path) {
     }
 }
 
-/// Four writes in a row, of which the last one has a flag of its own that says so.
+/// Makes four writes in a row, the last of which has a flag of its own that makes it durable.
 fn write_with_flags(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("it exists");
     let mut data = [7_u8; 4096];
@@ -208,8 +207,8 @@ fn write_with_flags(path: &Path) {
     }
 }
 
-/// One after the other by a ring: a write like any other, one with the flag, one to a descriptor that asks for it, and a read
-/// from that.
+/// Runs operations one after the other by a ring: a plain write, one with the flag, one to a descriptor
+/// opened for durable writes, and a read from that.
 fn write_by_a_ring(path: &Path) {
     let plain = OpenOptions::new().write(true).open(path).expect("it exists");
     let mut durable = OpenOptions::new();
@@ -224,14 +223,14 @@ fn write_by_a_ring(path: &Path) {
         io_uring::opcode::Write::new(fd(&durable), memory, 4096).build(),
         io_uring::opcode::Read::new(fd(&durable), memory, 4096).build(),
     ] {
-        // SAFETY: memory and descriptors live until the completion was seen below.
+        // SAFETY: memory and descriptors live until the completion was reaped below.
         unsafe { ring.submission().push(&entry) }.expect("it has room");
         ring.submit_and_wait(1).expect("it completes");
         assert_eq!(ring.completion().next().map(|completion| completion.result()), Some(4096));
     }
 }
 
-/// Writes through the page cache, each followed by fsync: what waits is the sync, much of it for the journal.
+/// Writes through the page cache, each followed by fsync: the sync waits, much of it for the journal.
 fn write_and_fsync(path: &Path) {
     let file = OpenOptions::new().write(true).open(path).expect("it exists");
     for block in 0..64 {
@@ -240,7 +239,7 @@ fn write_and_fsync(path: &Path) {
     }
 }
 
-/// Eight threads, each of which reads so many blocks.
+/// Starts eight threads, each of which reads so many blocks.
 fn threads(path: &Path, blocks: u64) -> Truth {
     let begun = Instant::now();
     let together = Barrier::new(8);
@@ -261,7 +260,7 @@ fn threads(path: &Path, blocks: u64) -> Truth {
     Truth { waited_ns, passed_ns: begun.elapsed().as_nanos() as u64 }
 }
 
-/// One thread reads while another one computes all the time.
+/// Reads with one thread while another one computes all the time.
 fn beside_computing(path: &Path) -> Truth {
     let done = AtomicBool::new(false);
     let started = AtomicBool::new(false);
@@ -281,7 +280,7 @@ fn beside_computing(path: &Path) -> Truth {
     })
 }
 
-/// Threads that wait for time, for each other and for a pipe, and none of them for I/O.
+/// Starts threads that wait for time, for each other and for a pipe, and none of them for I/O.
 fn sleeping() -> Truth {
     let begun = Instant::now();
     let (mut reader, mut writer) = std::io::pipe().expect("pipes exist");
@@ -301,7 +300,7 @@ fn sleeping() -> Truth {
     Truth { waited_ns: 0, passed_ns: begun.elapsed().as_nanos() as u64 }
 }
 
-/// Two processes, one after the other, that do `read` and tell for themselves.
+/// Runs two processes, one after the other, that do `read` and write their own records.
 fn children() -> Truth {
     for _ in 0..2 {
         let own = std::env::current_exe().expect("it runs");
@@ -315,7 +314,7 @@ fn children() -> Truth {
     Truth::default()
 }
 
-/// Time that the threads of a process ran and were ready, added up.
+/// Returns the time that the threads of a process ran and were runnable, added up.
 pub fn scheduled_of(process: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it is there").flatten();
     tasks
@@ -328,7 +327,8 @@ pub fn scheduled_of(process: u32) -> u64 {
         .sum()
 }
 
-/// Everything in all threads that was no waiting: the wait is at least what is left of the time.
+/// Runs `work`, and counts all time in which any thread ran or was runnable as no wait: the wait is at least
+/// the rest of the time.
 fn whole_process(work: impl FnOnce()) -> Truth {
     let all = || scheduled_of(std::process::id());
     let before = all();
@@ -347,7 +347,8 @@ fn with_tokio(path: &Path) -> Truth {
     })
 }
 
-/// So many threads read the whole file, block after block, by one engine: so many operations are in its rings.
+/// Reads the whole file with so many threads, block after block, by one engine: so many operations are in its
+/// rings.
 fn with_forebay(path: &Path, readers: usize) -> Truth {
     let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
     let file = engine.open(path, forebay::Open::read()).wait().expect("it opens");

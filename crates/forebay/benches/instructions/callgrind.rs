@@ -1,4 +1,4 @@
-//! Runs a program under callgrind and reads what it counted.
+//! Runs a program under callgrind and reads its counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use crate::rows::{PAIRS, Row};
 
 /// The test file's name in the scratch folder.
 pub(crate) const TEST_FILE: &str = "pages.bin";
-/// What the files that callgrind writes begin with.
+/// Prefix of the files that callgrind writes.
 const OUT: &str = "counts";
 
-/// Is valgrind there?
+/// Checks that valgrind is installed.
 pub(crate) fn require() -> Result<()> {
     let tried =
         Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -26,9 +26,9 @@ pub(crate) fn require() -> Result<()> {
 /// A run takes seconds; `--operations` makes it longer.
 const RUN_SECONDS_MAX: &str = "900";
 
-/// Instructions an operation of the row, once for each pair of segments.
+/// Returns instructions an operation of the row, once for each pair of segments.
 pub(crate) fn measure(program: &Path, row: &Row, operations: u64, scratch: &Path) -> Result<Vec<f64>> {
-    // A version of valgrind that knows less of rings than this program allows for would wait for ever.
+    // A version of valgrind that supports less of rings than this program allows for would wait for ever.
     let output = Command::new("timeout")
         .args(["--foreground", "--kill-after=5", RUN_SECONDS_MAX, "valgrind"])
         .args(["--tool=callgrind", "--separate-threads=yes", "--dump-before=*forebay_segment_ends*"])
@@ -58,7 +58,7 @@ pub(crate) fn measure(program: &Path, row: &Row, operations: u64, scratch: &Path
         .collect()
 }
 
-/// Reads and removes what callgrind wrote: the instructions of each segment, on the thread that ended it.
+/// Reads and removes callgrind's files: the instructions of each segment, on the thread that ended it.
 fn collect(scratch: &Path) -> Result<BTreeMap<usize, u64>> {
     let mut totals = BTreeMap::new();
     for entry in fs::read_dir(scratch)? {

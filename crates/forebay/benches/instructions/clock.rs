@@ -1,4 +1,5 @@
-//! The same programs by the clock, in turn: what instructions do not tell. A time says something beside others of one run alone.
+//! The same programs by the clock, in turn: effects that instructions do not show. A time means something
+//! only beside others of one run.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +20,7 @@ struct Seconds {
 #[derive(Default)]
 struct Ratios {
     own: [Vec<f64>; 2],
-    /// Of the base to itself: what is closer to 1 than these says nothing.
+    /// Of the base to itself: a ratio closer to 1 than these is noise.
     again: [Vec<f64>; 2],
 }
 
@@ -68,9 +69,9 @@ fn time(program: &Path, row: &Row, operations: u64, scratch: &Path) -> Result<Se
     Ok(Seconds { wall: begun.elapsed().as_secs_f64(), processor: processor_of_children() - used })
 }
 
-/// Processors' time of all children that are over.
+/// Returns the processor time of all children that have ended.
 fn processor_of_children() -> f64 {
-    // SAFETY: plain numbers, all zero is a value of it; the call fills what it is given.
+    // SAFETY: plain numbers, all zero is a value of it; the call fills the structure that is passed to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);

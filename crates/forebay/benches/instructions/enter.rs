@@ -1,10 +1,11 @@
 //! Waiting for a ring under valgrind.
 //!
 //! Valgrind runs one thread at a time, and valgrind 3.19 does not know that io_uring_enter(2) may block: the
-//! shard would sleep with everybody else shut out, for ever. The engine makes that call through the C
+//! shard would sleep with all other threads shut out, for ever. The engine makes that call through the C
 //! library's `syscall`, which this program therefore defines: a wait becomes several short ones with a rest
-//! between them in which other threads run. Callgrind does not count what happens in [`forebay_ring_enter`],
-//! so the way of waiting is in no figure; what stays in are about ten instructions a system call.
+//! between them in which other threads run. Callgrind does not count the instructions in
+//! [`forebay_ring_enter`], so the way of waiting is in no figure; about ten instructions a system call stay
+//! in.
 
 use std::ffi::{CStr, c_long};
 use std::ptr;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const GETEVENTS: c_long = 1 << 0;
 const EXT_ARG: c_long = 1 << 3;
-/// As long as that a wait keeps the other threads out.
+/// The longest time that one wait keeps the other threads out.
 const SHORT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
 /// The time that the other threads then have.
 const REST: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -30,7 +31,7 @@ struct Argument {
     ts: u64,
 }
 
-/// The C library's own function.
+/// Returns the C library's own function.
 fn real() -> Syscall {
     static REAL: OnceLock<Syscall> = OnceLock::new();
     *REAL.get_or_init(|| {
@@ -43,9 +44,9 @@ fn real() -> Syscall {
     })
 }
 
-/// Takes the place of the C library's variadic function: integers travel the same way on the platforms that
-/// io_uring is used on, and arguments that a call lacks are read as whatever is there, which the kernel does
-/// not look at.
+/// Takes the place of the C library's variadic function. Integers travel the same way on the platforms that
+/// io_uring is used on. Arguments that a call lacks are read as whatever is there, which the kernel does not
+/// read.
 ///
 /// # Safety
 /// As syscall(2).
@@ -68,6 +69,8 @@ unsafe extern "C" fn syscall(
     }
 }
 
+/// Enters the ring, with a wait that is cut into short ones.
+///
 /// # Safety
 /// As io_uring_enter(2).
 #[inline(never)]
@@ -81,7 +84,7 @@ unsafe fn forebay_ring_enter(
 ) -> c_long {
     let enter = |submit: c_long, want: c_long, flags: c_long, argument: *const Argument| {
         let bytes = if argument.is_null() { 0 } else { size_of::<Argument>() };
-        // SAFETY: the caller's promise; `argument` is null or points to what `flags` say.
+        // SAFETY: the caller's promise; `argument` is null or points to the structure that `flags` name.
         unsafe { real()(libc::SYS_io_uring_enter, ring, submit, want, flags, argument, bytes) }
     };
     let mut short = Argument { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts: 0 };

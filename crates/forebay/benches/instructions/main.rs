@@ -2,10 +2,10 @@
 //!
 //! A time differs from run to run by more than a change of the hot path costs; the number of instructions of
 //! one thread does not. The program runs itself under callgrind, once a row and repeat, with one shard and
-//! without spinning. Each run warms up and then makes N and 2N operations in turn; what the second takes more
-//! than the first, divided by N, is the result, so that starting, warming up and the counting itself cancel
-//! out. The kernel's own instructions are not counted, and neither is waiting. `scripts/bench` builds it with
-//! a feature of rustix without which valgrind cannot run it.
+//! without spinning. Each run warms up and then makes N and 2N operations in turn. The result is the second's
+//! excess over the first, divided by N, so that starting, warming up and the counting itself cancel out. The
+//! kernel's own instructions are not counted, and neither is waiting. `scripts/bench` builds it with a
+//! feature of rustix without which valgrind cannot run it.
 
 mod callgrind;
 mod clock;
@@ -36,7 +36,7 @@ Instructions per operation in user space, counted by callgrind (package valgrind
   --list            the rows, and what each does
 ";
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Options {
     rows: Vec<&'static Row>,
     repeats: usize,
@@ -84,7 +84,7 @@ fn parse(arguments: &[String]) -> Result<Options> {
     };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        // What cargo adds to every benchmark's arguments.
+        // Cargo adds this to every benchmark's arguments.
         if argument == "--bench" {
             continue;
         }
@@ -112,7 +112,7 @@ fn row_named(name: &str) -> Result<&'static Row> {
     found.ok_or_else(|| format!("there is no row {name}; --list names them").into())
 }
 
-/// Under callgrind: one row's operations, and a mark between each two segments.
+/// Runs one row's operations under callgrind, with a mark between each two segments.
 fn child(arguments: &[String]) -> Result<()> {
     let [name, operations, path] = arguments else {
         return Err("child needs a row, a number of operations and a file".into());
@@ -120,7 +120,7 @@ fn child(arguments: &[String]) -> Result<()> {
     rows::run(row_named(name)?, operations.parse()?, Path::new(path))
 }
 
-/// All rows, interleaved, and the table.
+/// Runs all rows, interleaved, and prints the table.
 fn run(options: &Options) -> Result<()> {
     let own = std::env::current_exe()?;
     if options.clock {

@@ -1,4 +1,4 @@
-//! What is counted: one workload a row, on an engine with one shard.
+//! The workloads: one a row, on an engine with one shard.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -24,12 +24,12 @@ pub(crate) const PAIRS: usize = 3;
 
 /// One line of the table.
 pub(crate) struct Row {
-    /// What `--rows` calls it.
+    /// The row's name for `--rows`.
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) driver: DriverChoice,
     workload: Workload,
-    /// Whose instructions: the shard's thread, or the one that calls.
+    /// The thread whose instructions are counted: the shard's, or the caller's.
     pub(crate) side: Side,
     /// Operations of a segment: a multiple of 32, because one operation in 32 has its times taken.
     pub(crate) operations: u64,
@@ -123,14 +123,14 @@ pub(crate) const ROWS: &[Row] = {
     }
 };
 
-/// Its name is what callgrind looks for: the counters of the thread that enters it are written out and begin
-/// at zero again.
+/// Callgrind is started with this function's name: it writes out the counters of the thread that enters it
+/// and sets them to zero.
 #[inline(never)]
 fn forebay_segment_ends(operations: u64) {
     black_box(operations);
 }
 
-/// The row's operations: a segment to warm up, then the pairs.
+/// Runs the row's operations: a segment to warm up, then the pairs.
 pub(crate) fn run(row: &Row, operations: u64, path: &Path) -> Result<()> {
     let config = Config::default().shards(1).driver(row.driver).spin(Duration::ZERO);
     let engine = Engine::start(config)?;
@@ -183,7 +183,7 @@ impl Wake for Woken {
 }
 
 /// Waits for an operation without being woken: a thread that the shard wakes runs beside the rest of the
-/// shard's turn, and which of the two then frees what they share is chance.
+/// shard's turn, and chance decides which of the two then frees their shared memory.
 fn wait<T>(future: impl Future<Output = T>, woken: &Arc<Woken>) -> T {
     let waker = Waker::from(woken.clone());
     let mut future = pin!(future);
@@ -195,8 +195,8 @@ fn wait<T>(future: impl Future<Output = T>, woken: &Arc<Woken>) -> T {
     }
 }
 
-/// Looks now and then, and once again gives the shard time to fall asleep. Callgrind does not count what
-/// happens here. A rest that is too short makes a figure less precise, nothing else.
+/// Checks at intervals, and once again gives the shard time to fall asleep. Callgrind does not count the
+/// instructions here. A rest that is too short makes a figure less precise, nothing else.
 #[inline(never)]
 fn forebay_caller_rests(woken: &Woken) {
     const REST: Duration = Duration::from_micros(200);
@@ -240,7 +240,7 @@ async fn on_shard(engine: &Engine, file: &File, workload: Workload, count: u64) 
     }
 }
 
-/// `count` operations from `depth` tasks; one task makes them itself.
+/// Makes `count` operations from `depth` tasks; one task makes them itself.
 async fn side_by_side<C: Clone + 'static>(
     depth: u64,
     count: u64,
@@ -273,8 +273,8 @@ async fn one_by_one<C>(
     Ok(())
 }
 
-/// The page of the `i`th operation: in order and round again, so that a run asks the same of the device every
-/// time.
+/// Returns the page of the `i`th operation: in order and round again, so that a run makes the same requests
+/// of the device every time.
 fn page(i: u64) -> Range<u64> {
     let start = i * PAGE_BYTES % FILE_BYTES;
     start..start + PAGE_BYTES

@@ -3,7 +3,7 @@
 use crate::rows::{Row, Side};
 use forebay::DriverChoice;
 
-/// A row and what was counted for it.
+/// A row and its counts.
 pub(crate) struct Line {
     pub(crate) row: &'static Row,
     pub(crate) own: Vec<f64>,
@@ -23,7 +23,7 @@ impl Line {
         if self.row.side == Side::Caller { "caller" } else { "shard" }
     }
 
-    /// This tree's median by the base's.
+    /// Returns this tree's median divided by the base's.
     pub(crate) fn ratio(&self) -> f64 {
         median(&self.own) / median(&self.base)
     }
@@ -49,7 +49,7 @@ pub(crate) fn print(lines: &[Line], compared: bool) {
     }
 }
 
-/// The same with every single value; names need no escapes.
+/// Returns the table as JSON, with every single value; names need no escapes.
 pub(crate) fn json(lines: &[Line]) -> String {
     let list = |values: &[f64]| {
         let texts: Vec<String> = values.iter().map(|value| format!("{value:.3}")).collect();

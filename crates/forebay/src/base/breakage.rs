@@ -1,29 +1,29 @@
-//! A core that is broken on purpose, so that the tests can be seen to catch what they are for.
+//! A core that is broken on purpose, to show that the tests catch the faults that they are for.
 //!
-//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a whole, and a real
-//! engine's shards are never touched.
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
+//! whole; a real engine's shards are never touched.
 
 use std::cell::Cell;
 
-/// What is broken.
+/// The kinds of breakage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breakage {
-    /// Memory goes back at once when the future of an operation in flight is dropped.
+    /// Memory is returned at once when the future of an operation in flight is dropped.
     BufferFreedAtDrop,
-    /// As `BufferFreedAtDrop`, for reads of a walk that its step gave up.
+    /// Like `BufferFreedAtDrop`, for reads of a walk that its step gave up.
     AbandonedReadFreed,
-    /// A key finds its slot whatever the slot is used for now.
+    /// A key finds its slot even when the slot is used for something else now.
     NoGenerationCheck,
-    /// A read of which the device did a part counts as whole.
+    /// A read that the device did only in part counts as whole.
     ShortReadIsSuccess,
-    /// A sync, and that of a durable write, is over without having been asked for.
+    /// A sync, and that of a durable write, completes without having been requested.
     IgnoredFlush,
     /// A combine's barrier does nothing.
     BarrierIgnored,
-    /// A page that was written in part is written with zeros where it was not.
+    /// A page that was written in part is written with zeros in the other part.
     EdgeNotRead,
-    /// Where pieces of a collective write overlap the lowest rank is seen.
+    /// Where pieces of a collective write overlap the lowest rank wins.
     LowestRankWins,
     /// A full inbox that has room again wakes one sender a turn, and expects that one to send.
     OneSenderWoken,

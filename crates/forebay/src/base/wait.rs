@@ -15,7 +15,7 @@ pub use waitable::{FromError, Waitable};
 
 /// Runs `future` to its end on the calling thread, which sleeps in between.
 ///
-/// A shard's thread is refused, and a simulated world's: it would wait for work that only it can do.
+/// A shard's thread is refused, and so is a simulated world's: it would wait for work that only it can do.
 pub(crate) fn block_on<F, T>(operation: &'static str, future: F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -26,7 +26,7 @@ where
     }
 }
 
-/// Why this thread must not wait, if so: what it would wait for needs it.
+/// Returns why this thread must not wait, if it must not: the awaited work needs this thread.
 pub(crate) fn refusal() -> Option<ErrorKind> {
     if here::is_on_shard() {
         return Some(ErrorKind::WaitOnShard);
@@ -38,7 +38,8 @@ pub(crate) fn refusal() -> Option<ErrorKind> {
     None
 }
 
-/// As [`block_on`] for futures whose output is not a `Result`; the caller has asked for a [`refusal`].
+/// Does the same as [`block_on`] for futures whose output is not a `Result`. The caller has checked
+/// [`refusal`] before.
 pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
     thread_local! {
         static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));
@@ -49,7 +50,7 @@ pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
-            // A wake between the poll and here leaves a token, so this returns at once.
+            // A wake-up between the poll and here leaves a token, so this returns at once.
             Poll::Pending => thread::park(),
         }
     }

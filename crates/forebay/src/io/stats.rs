@@ -1,4 +1,4 @@
-//! What an engine counts while it runs, per class and device.
+//! The counters of a running engine, per class and device.
 
 use std::fmt;
 
@@ -15,28 +15,29 @@ pub(crate) use files::{FileCounts, FileReport, FileSum, Moved};
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
-/// Counts are exact. Times are of one operation in 32 (sampled), in nanoseconds, in histograms with two significant
-/// digits from 1 ns to 60 s; longer times count as 60 s.
+/// Counts are exact. Times are those of one operation in 32 (sampled), in nanoseconds. They are kept in
+/// histograms with two significant digits from 1 ns to 60 s; longer times count as 60 s.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// One entry for each class and device that was used.
     pub flows: Vec<FlowStats>,
-    /// One entry a shard.
+    /// One entry for each shard.
     pub shards: Vec<ShardStats>,
-    /// Reads of buffered files that the page cache answered on the caller's thread; they are in no flow.
+    /// Reads of buffered files that the page cache served on the caller's thread; they are in no flow.
     pub page_cache_reads: u64,
-    /// Bytes of those.
+    /// Bytes of those reads.
     pub page_cache_bytes: u64,
     /// One entry for each class that had to share a device with others, by class and physical device.
     pub classes: Vec<ClassStats>,
     /// One entry for each physical device that files were opened on.
     pub devices: Vec<DeviceStats>,
-    /// Tasks that held their shard longer than [`Config::stall_after`](crate::Config::stall_after), by their future's type.
+    /// Tasks that held their shard longer than [`Config::stall_after`](crate::Config::stall_after), by their
+    /// future's type.
     pub stalls: Vec<Stall>,
-    /// Dependent reads.
+    /// Counts of dependent reads.
     pub walks: WalkStats,
-    /// The I/O memory.
+    /// The engine's I/O memory.
     pub memory: MemoryStats,
 }
 
@@ -48,33 +49,34 @@ pub struct FlowStats {
     pub class: String,
     /// The device's name, or `"-"` for operations without a file.
     pub device: String,
-    /// Reads that are over, failed ones included.
+    /// Reads that have ended, failed ones included.
     pub reads: u64,
-    /// Writes that are over, failed ones included.
+    /// Writes that have ended, failed ones included.
     pub writes: u64,
-    /// Syncs that are over, those that belong to a durable write included.
+    /// Syncs that have ended, those that belong to a durable write included.
     pub syncs: u64,
     /// Operations that failed.
     pub failures: u64,
-    /// Bytes that programs asked to read and got: what lies behind the end of a file does not count.
+    /// Bytes that programs requested and got by reads. Bytes behind the end of a file do not count.
     pub read_bytes_asked: u64,
-    /// Bytes that were read for them: larger where ranges were widened to the device's alignment or merged.
+    /// Bytes read for them: more than requested where ranges were widened to the device's alignment or
+    /// merged.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// From the request until its submission to the device.
+    /// Time from the request until its submission to the device.
     pub queued_ns: Latency,
-    /// From submission until the completion was reaped.
+    /// Time from submission until the completion was reaped.
     pub device_ns: Latency,
-    /// From there until the waiting future had the result, for futures on the shard.
+    /// Time from there until the waiting future had the result, for futures on the shard.
     pub handed_over_ns: Latency,
 }
 
-/// What one shard's thread did.
+/// The work of one shard's thread.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ShardStats {
-    /// What its thread was granted.
+    /// The priority that its thread was granted.
     pub priority: Priority,
     /// Turns of the event loop.
     pub turns: u64,
@@ -82,17 +84,17 @@ pub struct ShardStats {
     pub enters: u64,
     /// Wake-ups by other threads that took a system call.
     pub kicks: u64,
-    /// Waits that began by spinning, and those of them that a completion or message ended.
+    /// Waits that began by spinning.
     pub spins: u64,
-    /// See `spins`.
+    /// Waits among `spins` that a completion or message ended.
     pub spins_useful: u64,
     /// Operations in flight now.
     pub in_flight: u32,
-    /// Slots in use, and slots that exist, in the op table.
+    /// Slots of the op table in use.
     pub slots_used: u32,
-    /// See `slots_used`.
+    /// Slots that exist in the op table.
     pub slots: u32,
-    /// Tasks that are not over.
+    /// Tasks that have not ended.
     pub tasks: usize,
     /// Operations that found no arena memory when their turn came and waited for some.
     pub memory_waits: u64,
@@ -100,15 +102,15 @@ pub struct ShardStats {
     pub stray_completions: u64,
     /// Requests whose completion was polled for; see [`Config::polling`](crate::Config::polling).
     pub polled: u64,
-    /// Turns in which the shard looked for them, each a system call.
+    /// Turns in which the shard polled for them, each a system call.
     pub polls: u64,
-    /// Turns of those that found nothing: what polling costs.
+    /// Turns among `polls` that found nothing, which is the cost of polling.
     pub polls_empty: u64,
-    /// Requests that the file system or the device would not have polled; they went the ordinary way.
+    /// Requests for which the file system or the device refused polling; they were made in the ordinary way.
     pub polls_refused: u64,
 }
 
-/// What walks did; see [`Walk`](crate::Walk).
+/// Counts of walks; see [`Walk`](crate::Walk).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WalkStats {
@@ -116,16 +118,16 @@ pub struct WalkStats {
     pub walks: u64,
     /// Reads that followed from one another, roots included; several at once count once.
     pub hops: u64,
-    /// Steps that ran: blocks that walks looked at.
+    /// Steps that ran, which is the number of blocks that walks inspected.
     pub steps: u64,
-    /// Blocks of them that the page cache gave at once.
+    /// Blocks among them that the page cache delivered at once.
     pub inline_blocks: u64,
     /// Walks whose state or result was too large for its slot and was boxed.
     pub boxed_states: u64,
     /// Wake-ups at the end of a walk, or of a batch of walks.
     pub wakes: u64,
-    /// Steps that took longer than 20 us, by the walk's type. Where the processor has no steady counter, one step in 32
-    /// is timed.
+    /// Steps that took longer than 20 us, by the walk's type. Where the processor has no steady counter, one
+    /// step in 32 is timed.
     pub slow_steps: Vec<SlowStep>,
 }
 
@@ -137,7 +139,7 @@ pub struct SlowStep {
     pub walk: &'static str,
     /// Steps that took longer than 20 us.
     pub steps: u64,
-    /// The longest of them.
+    /// The time of the longest of them, in nanoseconds.
     pub longest_ns: u64,
 }
 
@@ -190,8 +192,8 @@ pub struct Latency(Histogram<u64>);
 
 impl Latency {
     pub(crate) fn new() -> Latency {
-        // Bounds and digits are constants that the library accepts; should it ever not, an auto-resizing histogram
-        // of one digit is always possible and the figures are coarser.
+        // Bounds and digits are constants that the library accepts. Should it ever reject them, an
+        // auto-resizing histogram of one digit is always possible, with coarser figures.
         let histogram =
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).or_else(|_| Histogram::new(1)).unwrap_or_else(
                 |_| unreachable!("one significant digit is within hdrhistogram's range of 0 to 5"),
@@ -209,22 +211,23 @@ impl Latency {
         debug_assert!(added.is_ok(), "both have the same bounds");
     }
 
-    /// Times recorded.
+    /// Returns the number of times recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The value that the share `quantile` (0.0 to 1.0) of times does not exceed; 0 when nothing was recorded.
+    /// Returns the value that the share `quantile` (0.0 to 1.0) of times does not exceed; 0 when nothing was
+    /// recorded.
     pub fn ns_at(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
 
-    /// The arithmetic mean; 0 when nothing was recorded.
+    /// Returns the arithmetic mean; 0 when nothing was recorded.
     pub fn ns_mean(&self) -> f64 {
         self.0.mean()
     }
 
-    /// The largest time; 0 when nothing was recorded.
+    /// Returns the largest time; 0 when nothing was recorded.
     pub fn ns_max(&self) -> u64 {
         self.0.max()
     }
@@ -261,7 +264,7 @@ impl FlowStats {
         }
     }
 
-    /// Bytes read for each byte asked for; 1.0 when nothing was read.
+    /// Returns the bytes read for each byte requested; 1.0 when nothing was read.
     pub fn read_amplification(&self) -> f64 {
         match self.read_bytes_asked {
             0 => 1.0,
@@ -283,7 +286,7 @@ impl FlowStats {
     }
 }
 
-/// A shard's own counters, by class and device; touched by its thread only.
+/// A shard's own counters, by class and device; accessed by its thread only.
 pub(crate) struct Flows {
     table: Vec<((u8, u16), FlowStats)>,
     last: usize,
@@ -294,7 +297,8 @@ impl Flows {
         Flows { table: Vec::new(), last: 0 }
     }
 
-    /// The counters of a class on a device; the first use allocates, and the last used pair is found at once.
+    /// Returns the counters of a class on a device. The first use allocates, and the last used pair is found
+    /// at once.
     #[inline]
     pub(crate) fn of(&mut self, class: u8, device: u16) -> &mut FlowStats {
         if self.table.get(self.last).is_none_or(|(key, _)| *key != (class, device)) {

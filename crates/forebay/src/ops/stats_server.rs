@@ -21,19 +21,21 @@ use crate::reactor::engine_shared::{AtEnd, EngineShared};
 use clients::Clients;
 use socket::Name;
 
-/// How long nobody is let in after somebody could not be.
+/// The pause in accepting after a connection could not be accepted.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Serves an engine's statistics at a Unix socket while it lives; made by
-/// [`Engine::serve_stats`](crate::Engine::serve_stats). Dropping it removes the socket. It does not keep the engine alive,
-/// and when that ends, the socket is removed as well.
+/// [`Engine::serve_stats`](crate::Engine::serve_stats). Dropping it removes the socket. It does not keep the
+/// engine alive, and when the engine ends, the socket is removed as well.
 ///
-/// Whoever connects sends the line `stats` as often as it likes and gets one line of JSON for each: an object with
-/// `forebay_stats` (1, the version of what follows), `version`, `pid`, `at_ns` (on a clock for differences only), `driver`, the lists
-/// `shards`, `devices`, `classes`, `flows`, `files` (the 256 with the most operations; `files_left_out` says how many more
-/// there are) and `stalls` with the fields of [`Stats`](crate::Stats) and [`FileStats`](crate::FileStats), `memory`,
-/// `page_cache_reads`, `page_cache_bytes`, and `degraded`, a list of texts. Times are in nanoseconds; of distributions there are
-/// `..._p50_ns` and `..._p99_ns` since the engine's start. Eight may be connected at once; a ninth waits.
+/// A client sends the line `stats` as often as it likes and gets one line of JSON for each. The line is an
+/// object with `forebay_stats` (1, the version of the fields that follow), `version`, `pid`, `at_ns` (on a
+/// clock for differences only), `driver`, the lists `shards`, `devices`, `classes`, `flows`, `files` (the 256
+/// with the most operations; `files_left_out` is the number of the others) and `stalls` with the fields of
+/// [`Stats`](crate::Stats) and [`FileStats`](crate::FileStats), `memory`, `page_cache_reads`,
+/// `page_cache_bytes`, and `degraded`, a list of texts. Times are in nanoseconds. Distributions are given as
+/// `..._p50_ns` and `..._p99_ns` since the engine's start. Eight clients may be connected at once; a ninth
+/// waits.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -59,7 +61,8 @@ impl StatsServer {
         let (weak, own) = (Arc::downgrade(engine), bell.clone());
         let body = move || {
             crate::base::signals::shield_thread();
-            // Gone first: who connects from then on is not kept waiting by a listener that nobody hears.
+            // The listener goes first: later clients are refused rather than kept waiting by a listener that
+            // no thread serves.
             serve(listener, &heard, &weak);
             own.name.remove();
         };
@@ -73,7 +76,7 @@ impl StatsServer {
         }
     }
 
-    /// Where it can be connected to.
+    /// Returns the path of the socket that clients connect to.
     pub fn path(&self) -> PathBuf {
         self.bell.name.path().to_path_buf()
     }
@@ -84,7 +87,7 @@ impl Drop for StatsServer {
         if self.bell.name.is_forked() {
             return;
         }
-        // The thread may wait for a shard that a task holds, so it is told and not waited for.
+        // The thread may be waiting for a shard that a task holds, so it is notified and not joined.
         self.bell.name.remove();
         self.bell.ring();
     }
@@ -96,7 +99,7 @@ impl fmt::Debug for StatsServer {
     }
 }
 
-/// Tells the server's thread that it is over.
+/// Notifies the server's thread of its end.
 pub(crate) struct Bell {
     rings: UnixStream,
     name: Name,
@@ -104,21 +107,21 @@ pub(crate) struct Bell {
 
 impl AtEnd for Bell {
     fn ring(&self) {
-        // A full pipe has been rung often enough, and a closed one has nobody left to hear it.
+        // A full pipe has been rung often enough, and a closed one has no reader left.
         let _ = send(&self.rings, &[1]);
     }
 }
 
 impl Engine {
-    /// Tells this engine's statistics to whoever connects to a Unix socket at `path`, until the engine ends or the value
-    /// is dropped; `forebay top PATH` shows them. Only the user that this process belongs to (and root) may connect.
+    /// Serves this engine's statistics at a Unix socket at `path`, until the engine ends or the returned value is dropped.
+    /// `forebay top PATH` shows them. Only the user that this process belongs to, and root, may connect.
     ///
-    /// A thread of its own answers, and asks the shards when it is asked, as [`stats`](Engine::stats) does: nobody connected
-    /// costs nothing. See [`StatsServer`] for what is said.
+    /// A thread of its own replies. It asks the shards at each request, as [`stats`](Engine::stats) does, so without a client it
+    /// costs nothing. [`StatsServer`] describes the protocol.
     ///
     /// # Errors
     /// [`InvalidInput`](ErrorKind::InvalidInput) when something other than a socket is at `path`, and for paths too long for a
-    /// socket (108 bytes on Linux); `EADDRINUSE` when a living process serves there, whereas what a dead one left is replaced;
+    /// socket (108 bytes on Linux); `EADDRINUSE` when a living process serves there, the socket of a dead process is replaced;
     /// the system's. [`Unsupported`](ErrorKind::Unsupported) in a simulated world.
     pub fn serve_stats(&self, path: impl AsRef<Path>) -> Result<StatsServer> {
         self.check()?;
@@ -131,7 +134,7 @@ impl Engine {
 }
 
 impl EngineShared {
-    /// Rings when the engine ends; at once when it has ended.
+    /// Rings `bell` when the engine ends, or at once when it has ended.
     fn ring_at_end(&self, bell: &Arc<Bell>) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|known| known.strong_count() > 0);
@@ -143,7 +146,7 @@ impl EngineShared {
         }
     }
 
-    /// Everything that is told of the engine; `None` when it has ended.
+    /// Returns the statistics to serve; `None` when the engine has ended.
     fn tell(shared: &Weak<EngineShared>) -> Option<Told> {
         let shared = shared.upgrade().filter(|shared| shared.failure().is_none())?;
         let stats = Pending::from_future("stats", Box::pin(gather(shared.clone()))).wait().ok()?;
@@ -159,9 +162,9 @@ impl EngineShared {
     }
 }
 
-/// What is told of an engine at one moment.
+/// The served statistics of an engine at one moment.
 pub(crate) struct Told {
-    /// On a clock whose beginning means nothing.
+    /// On a clock with an arbitrary beginning.
     pub(crate) at_ns: u64,
     pub(crate) driver: &'static str,
     pub(crate) degraded: Vec<String>,
@@ -169,10 +172,10 @@ pub(crate) struct Told {
     pub(crate) files: Vec<FileStats>,
 }
 
-/// Answers until the bell rings or the engine ends.
+/// Serves clients until the bell rings or the engine ends.
 fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>) {
     let mut clients = Clients::default();
-    // Nobody could be let in, for lack of descriptors say.
+    // Whether the last connection could not be accepted, for example for lack of descriptors.
     let mut refused = false;
     loop {
         let mut fds = vec![PollFd::new(heard, PollFlags::IN)];
@@ -206,7 +209,8 @@ fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>
     }
 }
 
-/// Writes what there is room for. A reader that has gone is an error, and no signal, whatever the program made of SIGPIPE.
+/// Writes as much as there is room for, and returns the number of bytes. A reader that has gone causes an
+/// error and no signal, however the program has set up SIGPIPE.
 #[cfg(target_os = "linux")]
 fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(stream, bytes, rustix::net::SendFlags::NOSIGNAL)?)
@@ -217,7 +221,7 @@ fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     io::Write::write(&mut stream, bytes)
 }
 
-/// Reads what is there now; `Ok(0)` is the end, `None` that there is nothing yet.
+/// Reads the bytes that have arrived. Returns `Ok(0)` at the end, and `None` when there is nothing yet.
 fn read_some(mut stream: &UnixStream, into: &mut [u8]) -> Option<io::Result<usize>> {
     match stream.read(into) {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,

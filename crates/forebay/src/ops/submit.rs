@@ -1,8 +1,8 @@
 //! The future of one operation, on a shard or anywhere else.
 //!
-//! First polled on a shard it takes a slot there and then: no message, no allocation. First polled elsewhere it
-//! sends a cell through the home shard's inbox. **A future remembers where its slot lives**: polled or dropped on any
-//! other thread it never touches the slot, but sends word to the owner.
+//! First polled on a shard it takes a slot at once: no message, no allocation. First polled elsewhere it
+//! sends a cell through the home shard's inbox. **A future remembers where its slot lives**: polled or
+//! dropped on any other thread it never touches the slot, but notifies the owner.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{Shard, with_current};
 
-/// Whom an operation is for: the file, or the engine alone when there is none.
+/// The target of an operation: the file, or the engine alone when there is none.
 pub(crate) enum Target<'f> {
     File(&'f Arc<FileCore>),
     /// For operations that outlive the call that began them, as a scan's do.
@@ -63,7 +63,7 @@ impl<'f> Held<'f> {
         }
     }
 
-    /// The same with a count of the file of its own.
+    /// Returns the same with its own reference count of the file.
     pub(crate) fn into_owned(self) -> Held<'static> {
         match self {
             Held::Borrowed(core) => Held::Owned(core.clone()),
@@ -89,10 +89,11 @@ impl std::ops::Deref for Held<'_> {
     }
 }
 
-/// One operation on its way; see the module's text.
+/// One operation in progress; see the module's text.
 ///
-/// The request stays where it is until its fields go into a slot one by one: moving it as a whole, from hand to hand,
-/// cost more than everything else that happens to an operation before the kernel sees it.
+/// The request stays where it is until its fields go into a slot one by one. Moving it as a whole from
+/// function to function cost more than everything else that happens to an operation before the kernel sees
+/// it.
 pub(crate) struct OpFuture<'f> {
     target: Target<'f>,
     request: OpRequest,
@@ -107,7 +108,7 @@ enum State {
         shard: u32,
         key: OpKey,
     },
-    /// A cell speaks for it; the number is the shard that has, or will have, the slot.
+    /// Represented by a cell; the number is the shard that has, or will have, the slot.
     Remote {
         shard: u32,
         cell: RemotePtr,
@@ -121,7 +122,7 @@ impl<'f> OpFuture<'f> {
         OpFuture { target, request, state: State::New }
     }
 
-    /// What may still be changed of the request: nothing after the first poll that found room.
+    /// Returns the request while it may still be changed, which ends with the first poll that finds room.
     #[inline]
     pub(crate) fn options(&mut self) -> Option<&mut OpRequest> {
         matches!(self.state, State::New).then_some(&mut self.request)
@@ -132,13 +133,13 @@ impl<'f> OpFuture<'f> {
         (self.request.offset, self.request.len.into())
     }
 
-    /// The same operation, as far as it has come, for a target that is not borrowed.
+    /// Returns the same operation, in its present state, for a target that is not borrowed.
     pub(crate) fn into_owned(mut self, target: Target<'static>) -> OpFuture<'static> {
         let state = std::mem::replace(&mut self.state, State::Over);
         OpFuture { target, request: self.request.take(), state }
     }
 
-    /// The result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
+    /// Returns the result once it is there; the memory is then taken with [`take_buffer`](Self::take_buffer).
     #[inline]
     pub(crate) fn poll_result(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
         match self.state {
@@ -162,13 +163,13 @@ impl<'f> OpFuture<'f> {
         }
     }
 
-    /// The memory of an operation that is over.
+    /// Returns the memory of an operation that has ended.
     #[inline]
     pub(crate) fn take_buffer(&mut self) -> OpBuffer {
         self.request.buffer.take()
     }
 
-    /// Result and memory at once, where a move more does not matter.
+    /// Returns result and memory at once, for callers where one more move does not matter.
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
         let result = std::task::ready!(self.poll_result(context));
         Poll::Ready(OpOutcome { result, buffer: self.take_buffer() })
@@ -177,12 +178,13 @@ impl<'f> OpFuture<'f> {
     #[cold]
     fn poll_cell(&mut self, context: &mut Context<'_>) -> Poll<OpResult> {
         let State::Remote { cell, .. } = &self.state else {
-            // Polled again after it was over: a contract error of the caller, answered without a panic.
+            // Polled again after it had completed: a contract error of the caller, which gets an error and no
+            // panic.
             return Poll::Ready(Err(OpFailure::Errno(libc::ECANCELED)));
         };
         let polled = cell.poll(context.waker());
         if polled.is_pending() && self.target.engine().is_forked() {
-            // The shard that would answer lives in the parent only.
+            // The shard that would complete it lives in the parent only.
             return self.fail(OpFailure::Forked);
         }
         let OpOutcome { result, buffer } = std::task::ready!(polled);
@@ -199,7 +201,7 @@ impl<'f> OpFuture<'f> {
         let engine = Arc::as_ptr(self.target.engine());
         let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
             true => self.begin_on(shard, context),
-            // A shard of another engine is "elsewhere" too.
+            // A shard of another engine counts as "elsewhere" too.
             false => Begun::Elsewhere,
         });
         match begun {
@@ -244,7 +246,7 @@ impl<'f> OpFuture<'f> {
         Begun::Waiting
     }
 
-    /// Over before it began; the memory stays here to be taken.
+    /// Ends the operation before it began. Its memory stays here to be taken.
     #[cold]
     fn fail(&mut self, failure: OpFailure) -> Poll<OpResult> {
         self.state = State::Over;
@@ -260,7 +262,7 @@ impl<'f> OpFuture<'f> {
         match self.target.home().send(Message::Op(cell.clone()), Some(context.waker())) {
             Ok(()) => self.state = State::Remote { shard: self.target.home().uid, cell },
             Err(_) => {
-                // SAFETY: the message came back, so nobody else has the cell.
+                // SAFETY: the message came back, so no other thread has the cell.
                 if let Some(sent) = unsafe { cell.take_request() } {
                     self.request = sent.request;
                 }
@@ -269,7 +271,8 @@ impl<'f> OpFuture<'f> {
         Poll::Pending
     }
 
-    /// Polled on another thread than the slot's: a cell takes over, and the owner is told.
+    /// Replaces the slot by a cell and notifies the owner, for a future polled on another thread than the
+    /// slot's.
     #[cold]
     fn adopt(&mut self, uid: u32, key: OpKey, context: &mut Context<'_>) -> Poll<OpResult> {
         if self.target.engine().is_forked() {
@@ -306,7 +309,7 @@ impl<'f> OpFuture<'f> {
     }
 }
 
-/// What became of an attempt to begin on the thread at hand.
+/// The result of an attempt to begin on the current thread.
 enum Begun {
     /// In a slot, or waiting for one; the waker is registered either way.
     Waiting,
@@ -325,7 +328,7 @@ impl Drop for OpFuture<'_> {
 }
 
 impl OpFuture<'_> {
-    /// Dropped before the outcome was taken.
+    /// Gives up an operation whose future is dropped before the outcome was taken.
     #[cold]
     fn give_up(&mut self) {
         // A child forked within a task of a shard still has the shard's copy, but not its ring.
@@ -359,7 +362,7 @@ impl OpFuture<'_> {
 
 fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
     if let Some(node) = cell.cancel() {
-        // SAFETY: `cancel` gives out a node that is in no list, with one count of the cell.
+        // SAFETY: `cancel` returns a node that is in no list, with one count of the cell.
         let pushed = unsafe { inbox.foreign.push(node) };
         if !pushed {
             // The shard has ended: take back the count that the list would have owned.

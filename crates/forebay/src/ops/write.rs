@@ -42,10 +42,10 @@ impl File {
     }
 }
 
-/// What a write may take: I/O memory as it is, or bytes that are copied once when the write is made.
+/// The bytes of a write: I/O memory as it is, or bytes that are copied once when the write is made.
 ///
-/// Made by `From`: `BlockMut` and `Block` travel without a copy; `&[u8]`, arrays, `Vec<u8>` and `Bytes` are copied, and
-/// so is, for a direct file, a part of a block that does not begin at a page.
+/// Made by `From`: `BlockMut` and `Block` travel without a copy. `&[u8]`, arrays, `Vec<u8>` and `Bytes` are
+/// copied, and so is, for a direct file, a part of a block that does not begin at a page.
 pub struct WriteData<'d>(Source<'d>);
 
 enum Source<'d> {
@@ -57,7 +57,7 @@ enum Source<'d> {
     Vec(Vec<u8>),
 }
 
-/// Implements `From` for what [`WriteData`] may be made of.
+/// Implements `From` for the types that [`WriteData`] can be made of.
 macro_rules! write_data {
     ($($from:ty => $variant:ident),* $(,)?) => {
         $(impl<'d> From<$from> for WriteData<'d> {
@@ -146,24 +146,25 @@ impl<'f> Write<'f> {
         Write { inner: FileOp::new(file, Call::Write, request) }
     }
 
-    /// How far the write must have come before it is over. Default: [`Durability::None`].
+    /// Sets the durability that the write must have reached before it completes. Default:
+    /// [`Durability::None`].
     ///
-    /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is seen,
-    /// without waking anyone in between. After the first poll it changes nothing.
+    /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is
+    /// seen, without waking any task in between. After the first poll it changes nothing.
     #[inline]
     pub fn durable(mut self, durability: Durability) -> Self {
         if let Some(request) = self.inner.options() {
             request.durability = durability;
             if request.len == 0 {
-                // Nothing to sync still finds out whether file and engine are open.
+                // An operation with nothing to sync still finds out whether file and engine are open.
                 request.kind = durability.sync_kind().unwrap_or(OpKind::Nop);
             }
         }
         self
     }
 
-    /// Who waits for the device until a [durable](Self::durable) write is durable. Default: [`Flush::Queued`]; without
-    /// [`durable`](Self::durable), and after the first poll, it changes nothing.
+    /// Sets which thread waits for the device until a [durable](Self::durable) write is durable. Default:
+    /// [`Flush::Queued`]. Without [`durable`](Self::durable), and after the first poll, it changes nothing.
     ///
     /// ```
     /// # use forebay::{Config, Durability, Engine, Flush, Open};
@@ -182,10 +183,10 @@ impl<'f> Write<'f> {
         self
     }
 
-    /// Blocks the calling thread until the write is over.
+    /// Blocks the calling thread until the write has completed.
     ///
     /// # Errors
-    /// As [`File::write`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// Those of [`File::write`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
         wait::block_on("write", self)
     }
@@ -194,7 +195,7 @@ impl<'f> Write<'f> {
 impl<'f> Sync<'f> {
     pub(crate) fn new(file: &'f File, durability: Durability) -> Sync<'f> {
         let request = OpRequest {
-            // Nothing to sync still finds out whether file and engine are open.
+            // An operation with nothing to sync still finds out whether file and engine are open.
             kind: durability.sync_kind().unwrap_or(OpKind::Nop),
             class: Class::OF_TASK,
             durability: Durability::None,
@@ -207,16 +208,17 @@ impl<'f> Sync<'f> {
         Sync { inner: FileOp::new(file, Call::Sync, Ok(request)) }
     }
 
-    /// Blocks the calling thread until the sync is over.
+    /// Blocks the calling thread until the sync has completed.
     ///
     /// # Errors
-    /// As [`File::sync`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// Those of [`File::sync`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
         wait::block_on("sync", self)
     }
 }
 
-/// Can the device take the bytes from where they are? A later part of a block may begin anywhere.
+/// Returns whether the device can take the bytes from their place. A later part of a block may begin
+/// anywhere.
 fn is_aligned(file: &File, block: &Block) -> bool {
     block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
 }
@@ -227,7 +229,7 @@ fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
     Ok(OpBuffer::Mut(block))
 }
 
-/// Is this a range that can be written to this file as it was opened?
+/// Checks that the range can be written to this file as it was opened.
 fn check(file: &File, offset: u64, len: u64) -> Result<()> {
     let grain = file.core().alignment().offset.max(1);
     let fault = if len > BUFFER_BYTES_MAX as u64 {
@@ -281,7 +283,7 @@ impl Call {
         }
     }
 
-    /// Returns offset and length of what is written.
+    /// Returns offset and length of the written range.
     fn place(self, op: &OpFuture<'_>) -> Option<(u64, u64)> {
         match self {
             Call::Write => Some(op.place()),
@@ -343,7 +345,7 @@ impl<'f> FileOp<'f> {
         match &mut self.state {
             State::Op(op) => {
                 let result = std::task::ready!(op.poll_result(context));
-                // What an operation that failed early gives back is the engine's again.
+                // The memory that an operation which failed early returns is the engine's again.
                 drop(op.take_buffer());
                 Poll::Ready(result.map(drop).map_err(|failure| {
                     let error = failure.into_error(self.call.name(), Some(&self.core));

@@ -1,12 +1,13 @@
-//! Where a task stood that held its shard: back-traces for the stall detector (feature `backtrace`).
+//! The stack of a task that held its shard: back-traces for the stall detector (feature `backtrace`).
 //!
-//! A thread of the engine's, `forebay-watch`, looks at a number that each shard changes before and after every poll. When it
-//! has seen one poll for longer than [`Config::stall_after`](crate::Config::stall_after), it asks that shard's thread for a
-//! sample by a signal; the handler (`on/signal.rs`) copies registers and stack into a buffer that waits for it
-//! (`handover.rs`), and everything else happens on the watcher: unwinding the copy, names, text. The executor puts the
-//! text beside the name of the task when the poll is over.
+//! A thread of the engine's, `forebay-watch`, checks a number that each shard changes before and after every
+//! poll. When it has seen one poll for longer than [`Config::stall_after`](crate::Config::stall_after), it
+//! requests a sample from that shard's thread by a signal. The handler (`on/signal.rs`) copies registers and
+//! stack into a buffer that waits for it (`handover.rs`), and everything else happens on the watcher:
+//! unwinding the copy, names, text. The executor puts the text beside the name of the task when the poll has
+//! ended.
 //!
-//! Without the feature, and where there is no way to do it, all of this is nothing (`off.rs`).
+//! Without the feature, and on systems where it is not possible, all of this is empty (`off.rs`).
 
 #[cfg(any(
     all(feature = "backtrace", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")),

@@ -1,4 +1,5 @@
-//! What a world's shards, files and tasks reach of it: the machine, the clock, and who waits for what.
+//! The inside of a world as its shards, files and tasks reach it: the machine, the clock, and the owners of
+//! the operations in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,18 +29,18 @@ thread_local! {
     static HUB: RefCell<Option<Rc<Hub>>> = const { RefCell::new(None) };
 }
 
-/// The world that runs on this thread.
+/// Returns the world that runs on this thread.
 pub(crate) fn current() -> Option<Rc<Hub>> {
     HUB.with_borrow(Option::clone)
 }
 
-/// One shard's completions.
+/// The completions of one shard.
 #[derive(Default)]
 struct Port {
     done: VecDeque<(OpKey, i32)>,
 }
 
-/// What the power supply was told.
+/// The power cut that the program has ordered: at a time, at an operation, or at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) at_ns: Option<u64>,
@@ -54,7 +55,7 @@ pub(crate) struct Hub {
     pub(crate) fate: RefCell<Fate>,
     pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
     pub(crate) tasks: Tasks,
-    /// Something of this world was woken on another thread.
+    /// Set when another thread has woken something of this world.
     pub(crate) foreign: Arc<AtomicBool>,
     pub(crate) cut: Cell<Cut>,
     now_ns: Cell<u64>,
@@ -67,11 +68,11 @@ pub(crate) struct Hub {
     closed: Arc<Mutex<Vec<u32>>>,
     null: Arc<OwnedFd>,
     devices: RefCell<BTreeMap<u64, Arc<Device>>>,
-    /// What the core did that it never may.
+    /// Things that the core did and must never do.
     violations: RefCell<Vec<String>>,
 }
 
-/// Marks a world as the one of this thread, until it is dropped.
+/// Marks a world as the one of this thread until it is dropped.
 pub(crate) struct Running;
 
 impl Drop for Running {
@@ -108,7 +109,7 @@ impl Hub {
         })
     }
 
-    /// Makes this the world of the thread; `None` when it has one already.
+    /// Makes this the world of the thread. Returns `None` when the thread has a world already.
     pub(crate) fn enter(self: &Rc<Hub>) -> Option<Running> {
         if here::world() != 0 {
             return None;
@@ -123,7 +124,7 @@ impl Hub {
         self.now_ns.get()
     }
 
-    /// Moves the clock; it never goes back.
+    /// Moves the clock forward; an earlier time leaves it where it is.
     pub(crate) fn set_now(&self, now_ns: u64) {
         let now_ns = now_ns.max(self.now_ns.get());
         self.now_ns.set(now_ns);
@@ -136,7 +137,7 @@ impl Hub {
         self.fate.borrow_mut().history.note(what, words);
     }
 
-    /// Operations given to the disks so far.
+    /// Returns the number of operations given to the disks so far.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.get()
     }
@@ -146,7 +147,8 @@ impl Hub {
         IoId(self.next_id.get())
     }
 
-    /// Has the machine carry out a call about files; one that is off never answers, so the answer is given up.
+    /// Has the machine carry out a call about files. A machine that is off never replies, so the callback is
+    /// dropped then.
     pub(crate) fn ask(&self, request: MetaRequest, answer: Answer) {
         self.close_files();
         if !self.machine.borrow().is_on() {
@@ -157,14 +159,14 @@ impl Hub {
         self.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
     }
 
-    /// Tells the machine which files were closed since the last look.
+    /// Passes the machine the files that were closed since the last call.
     pub(crate) fn close_files(&self) {
         let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
         let mut machine = self.machine.borrow_mut();
         closed.into_iter().for_each(|file| machine.close(file));
     }
 
-    /// Hands out everything that the machine has done by now.
+    /// Delivers everything that the machine has completed by now.
     pub(crate) fn deliver(&self) {
         self.close_files();
         loop {
@@ -189,7 +191,8 @@ impl Hub {
     }
 
     fn answer(&self, id: IoId, result: Result<MetaReply>) {
-        // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that nobody waits for.
+        // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that has no waiter
+        // left.
         let answer = self.asked.borrow_mut().remove(&id);
         if let Some(answer) = answer {
             answer(result);
@@ -219,19 +222,19 @@ impl Hub {
         }
     }
 
-    /// The power went: whatever is in flight fails, so that nobody keeps memory for a device that is off.
+    /// Fails everything in flight after a power cut, so that no task keeps memory for a device that is off.
     pub(crate) fn kill(&self) {
         let owners = std::mem::take(&mut *self.owners.borrow_mut());
         self.ids.borrow_mut().clear();
         for (port, key) in owners.into_values() {
             self.push_done(port, key, -libc::EIO);
         }
-        // Dropped with nothing borrowed: each tells its `Pending`.
+        // Dropped with nothing borrowed: each callback notifies its `Pending` when it is dropped.
         let asked = std::mem::take(&mut *self.asked.borrow_mut());
         drop(asked);
     }
 
-    /// Forgets what belonged to the run that is over. No shard is left.
+    /// Forgets everything that belonged to the run that has ended. No shard is left by then.
     pub(crate) fn clear_run(&self) {
         self.kill();
         self.ports.borrow_mut().clear();
@@ -243,7 +246,7 @@ impl Hub {
         self.violations.borrow_mut().push(text);
     }
 
-    /// The first thing that the core did and never may.
+    /// Returns the first forbidden thing that the core did.
     pub(crate) fn first_violation(&self) -> Option<String> {
         self.violations.borrow().first().cloned()
     }

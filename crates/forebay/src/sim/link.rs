@@ -1,4 +1,4 @@
-//! How an engine knows its world.
+//! The reference that an engine holds to its world.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::reactor::world::{Answer, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
 
-/// Names a world; what it stands for is reached on that world's thread only, while it runs.
+/// The name of a world. The world itself is reached only on its own thread, and only while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     world: u64,
 }
 
 impl Link {
-    /// Of the world with this number.
+    /// Returns a link to the world with this number.
     pub(crate) fn new(world: u64) -> Link {
         Link { world }
     }

@@ -1,11 +1,12 @@
-//! The disks and the file system of a world: what is in them, what is on its way, and when it arrives.
+//! The disks and the file system of a world: their content, the operations in flight, and the time at which
+//! each completes.
 //!
-//! Nothing here waits or runs by itself. The world submits operations with the time at which it does, asks
-//! when the next thing happens, and takes what is due. An operation's effect on data happens when it is
-//! taken.
+//! Nothing here waits or runs by itself. The world submits each operation together with the time of its
+//! submission, queries the time of the next event, and takes the events that are due. An operation has its
+//! effect on data at the moment when it is taken.
 //!
-//! What is durable when, and what a power cut may leave, stands in the table of the [module](crate::sim)
-//! above.
+//! The table of the [module](crate::sim) above lists when data becomes durable and which states a power cut
+//! may leave.
 
 mod cache;
 mod calls;
@@ -45,7 +46,7 @@ use crate::sim::fault::Rule;
 use crate::sim::history::{Fate, What};
 use crate::sim::profile::Profile;
 
-/// An operation or call that is on its way; given by who asks, never twice.
+/// The number of an operation or call in flight. The submitter chooses it and never uses it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct IoId(pub(crate) u64);
 
@@ -61,18 +62,18 @@ pub(crate) struct SimIo {
     pub(crate) len: u32,
 }
 
-/// How something ended.
+/// The completion of an operation or call.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// Bytes moved, or an errno, negative.
+    /// The number of bytes moved, or a negative errno.
     Io { id: IoId, result: i32 },
-    /// The answer to `Open` and `TempFile`.
+    /// The reply to `Open`, `OpenDir` and `TempFile`.
     Opened { id: IoId, result: Result<OpenedFile> },
-    /// The answer to every other call.
+    /// The reply to every other call.
     Meta { id: IoId, result: Result<MetaReply> },
 }
 
-/// A file that was opened.
+/// The result of opening a file: its number, and its disk's properties.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedFile {
     pub(crate) number: u32,
@@ -92,20 +93,20 @@ struct Handle {
     direct: bool,
 }
 
-/// All disks of a world, and everything that is on its way to or from them.
+/// All disks of a world, and everything in flight to or from them.
 #[derive(Debug)]
 pub(crate) struct Machine {
     disks: Vec<Disk>,
-    /// Where each disk is mounted, in components.
+    /// The mount point of each disk, in components.
     mounts: Vec<names::Names>,
-    /// How many mounts have their directories.
+    /// The number of mounts whose directories have been made.
     settled: usize,
     handles: BTreeMap<u32, Handle>,
     next_handle: u32,
-    /// Numbers below were given before the last restart.
+    /// Smaller numbers were given before the last restart.
     first_handle: u32,
     flights: BTreeMap<IoId, Flight>,
-    /// When which flight goes on: time, then order of asking.
+    /// The flights by the time at which each continues; at equal times in the order of submission.
     events: BTreeMap<(u64, u64), IoId>,
     serial: u64,
     injected: Rules,
@@ -117,7 +118,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine that is switched on. Without a disk at `/` its first use mounts an ideal one there.
+    /// Returns a machine that is switched on. When it has no disk at `/`, its first use mounts an ideal one
+    /// there.
     pub(crate) fn new() -> Machine {
         Machine {
             disks: Vec::new(),
@@ -140,7 +142,7 @@ impl Machine {
     /// Adds a disk.
     ///
     /// # Errors
-    /// When the profile describes no possible disk, or another is mounted there.
+    /// When no disk can have the profile's properties, or when another disk is mounted there.
     pub(crate) fn mount(&mut self, profile: Profile) -> Result<()> {
         profile.check()?;
         let mount = names::components(&profile.mount);
@@ -152,12 +154,13 @@ impl Machine {
         Ok(())
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     pub(crate) fn next_event_ns(&self) -> Option<u64> {
         self.events.first_key_value().map(|((time_ns, _), _)| *time_ns)
     }
 
-    /// Takes the earliest thing that is due at `now_ns`, and lets it have its effect.
+    /// Takes the events that are due at `now_ns`, earliest first, lets each have its effect, and returns the
+    /// first completion.
     pub(crate) fn pop_due(&mut self, now_ns: u64, fate: &mut Fate) -> Option<Done> {
         loop {
             let first = self.events.first_entry().filter(|event| event.key().0 <= now_ns)?;
@@ -173,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// The last owner of a file is gone.
+    /// Closes a file whose last owner is gone.
     pub(crate) fn close(&mut self, file: u32) {
         let in_use = |flight: &Flight| matches!(flight, Flight::Io(flight) if flight.io.file == file);
         if let Some(handle) = self.handles.remove(&file) {
@@ -195,13 +198,13 @@ impl Machine {
         self.injected.add(rule);
     }
 
-    /// From now on nothing strikes; what did stays.
+    /// Removes all rules, so that no fault strikes from now on. The damage already done stays.
     pub(crate) fn clear_faults(&mut self) {
         self.injected.clear();
         self.disks.iter_mut().for_each(|disk| disk.rules.clear());
     }
 
-    /// What the core did that it must never do, since the last call.
+    /// Returns the forbidden things that the core did since the last call.
     pub(crate) fn violations(&mut self) -> Vec<String> {
         std::mem::take(&mut self.violations)
     }
@@ -210,7 +213,8 @@ impl Machine {
         self.counts
     }
 
-    /// Asks the rules of a disk, and those for all, about one operation.
+    /// Applies the rules of a disk, and those for all disks, to one operation, and returns the faults that
+    /// strike it.
     fn strike(&mut self, disk: usize, target: &Target<'_>, fate: &mut Fate) -> Struck {
         let mut struck = Struck::default();
         if target.possible != Faults::default() {
@@ -222,7 +226,7 @@ impl Machine {
         struck
     }
 
-    /// Lets a flight go on at a time.
+    /// Lets a flight continue at a given time.
     fn schedule(&mut self, id: IoId, time_ns: u64, flight: Flight) {
         let event = self.event(id, time_ns);
         let flight = match flight {

@@ -1,7 +1,8 @@
 //! A whole machine from one seed: virtual time, disks with faults, power cuts.
 //!
-//! A [`World`] runs a program, and the core under it, on one thread and in its own time. Everything undetermined is drawn
-//! from its seed: the same seed gives the same run, bit for bit, in every process and on every machine.
+//! A [`World`] runs a program, and the core under it, on one thread and in its own time. Everything that is
+//! undetermined is drawn from its seed: the same seed gives the same run, bit for bit, in every process and
+//! on every machine.
 //!
 //! ```
 //! use forebay::sim::{Profile, World};
@@ -26,19 +27,19 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Inside of a world a program awaits everything: `.wait()` is an error, and so is what comes from other threads. The manual
-//! page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md) goes through an example from the first
-//! failing seed to its repair.
+//! Inside a world a program awaits everything: `.wait()` is an error, and so are calls from other threads.
+//! The manual page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md) goes
+//! through an example from the first failing seed to its repair.
 //!
 //! # Which fault may strike where
 //!
-//! | [`Fault`] | read | write | sync | what else |
+//! | [`Fault`] | read | write | sync | other calls |
 //! |---|---|---|---|---|
 //! | `TornWrite` `LostWrite` `Reorder` | | at a power cut | | |
-//! | `LyingFlush` | | | answers success | |
+//! | `LyingFlush` | | | reports success | |
 //! | `ReadError` | `EIO` | | | |
 //! | `WriteError` | | direct: `EIO`, a part may be there | buffered: `EIO` | |
-//! | `FlushError` | | | `EIO`, and [`Dirty`] says what becomes of the bytes | |
+//! | `FlushError` | | | `EIO`; [`Dirty`] decides about the bytes | |
 //! | `LatentSectorError` | `EIO` until rewritten | | | |
 //! | `BitRot` | stored bit changed | stored bit changed | | |
 //! | `MisdirectedWrite` | | lands elsewhere | | |
@@ -48,14 +49,16 @@
 //! | `Slow` | 1,000 times as long | the same | the same | |
 //! | `CancelRace` | | | | a cancel that comes too late |
 //!
-//! Each by chance or at exactly the n-th operation, for a file, a directory or a range: [`Rule`].
+//! Each fault strikes by chance or at exactly the n-th operation, for a file, a directory or a range:
+//! [`Rule`].
 //!
 //! # What is durable, and what may be there after a power cut
 //!
-//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory. A disk without a
-//! volatile cache ([`Profile::write_cache`] of 0) has it on the medium at once. A full cache, and too much in memory (64 MiB, or
-//! 4,096 writes in either), move their oldest writes on by themselves; of more than 1,024 changes of names that were not synced
-//! the older half becomes durable by itself.
+//! A *direct* write that completed is in the disk's volatile cache, a *buffered* one in the machine's memory.
+//! On a disk without a volatile cache ([`Profile::write_cache`] of 0) the direct write is on the medium at
+//! once. A full cache and a full memory (64 MiB, or 4,096 writes in either) move their oldest writes on by
+//! themselves. When more than 1,024 changes of names have not been synced, the older half becomes durable by
+//! itself.
 //!
 //! | after | is durable |
 //! |---|---|
@@ -63,17 +66,17 @@
 //! | a data sync of a file | also its buffered writes, its length, its holes; with [`Journal`] also every change of names up to the last change of its length, or its creation |
 //! | a full sync of a file | as a data sync; with [`Journal`] also every change of names up to the last one that touched it (rename, link, removal) |
 //! | a sync of a directory | with [`Journal`] every change of names and lengths (those by calls) up to the last one in it; with [`Posix`] the changes in this directory and no others |
-//! | rename, hard_link | what a sync of the new name's directory gives, then of the old one's, in steps of their own: the power may go between the change and each of the syncs |
-//! | an orderly restart | everything but what a failed sync lost |
+//! | rename, hard_link | the same as after a sync of the new name's directory, then of the old one's, in steps of their own: the power may go between the change and each of the syncs |
+//! | an orderly restart | everything except the changes that a failed sync lost |
 //!
 //! | before that, a power cut leaves | |
 //! |---|---|
-//! | of a direct write that completed | what [`Lost`] says: all, all up to a point, or any; with [`Profile::torn`] any sectors of the write at the point, or of each |
+//! | of a direct write that completed | as [`Lost`] decides: all, all up to a point, or any; with [`Profile::torn`] any sectors of the write at the point, or of each |
 //! | of a buffered write | any sectors |
 //! | of a write in flight | any sectors |
 //! | of a sector that was written several times | any of its versions since the last flush, or the one before |
 //! | of a length that writes grew | the old one, the new one, or one between at a sector; apart from all else. Bytes that did not survive are zeros |
-//! | of truncate, allocate, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. What was written into the place of something that was cut off is gone if the cut is |
+//! | of truncate, allocate, punch_hole | with [`Journal`] in order with all changes of names; with [`Posix`] in order for this file. Bytes written where something was cut off are lost when the cut itself is lost |
 //! | of names, with [`Journal`] | the changes up to one point, none after it: a rename is there or not, also across directories |
 //! | of names, with [`Posix`] | of each directory's own changes those up to one point. A rename within a directory is there or not; one across directories may leave the old name, the new one, both or none. A new file whose name survives may be empty |
 //! | of locks and open handles, of files without a name | nothing |

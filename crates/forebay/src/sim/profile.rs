@@ -1,4 +1,4 @@
-//! What a simulated disk is like: how fast, how large, what it promises when the power goes.
+//! The properties of a simulated disk: its speed, its size, and its guarantees for a power cut.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use crate::base::error::{Error, Result};
 use crate::sim::fault::Rule;
 
-/// What a power cut leaves of writes that completed into the disk's volatile cache and were not flushed.
-/// Bytes of buffered files that were not synced are in the machine's memory and are each there or not in
-/// every mode.
+/// The fate, in a power cut, of writes that completed into the disk's volatile cache and were not flushed.
+/// Bytes of buffered files that were not synced are in the machine's memory; in every mode each of them
+/// survives or not on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
-    /// Everything that completed; only what was in flight may be missing.
+    /// Every completed write survives. Only writes in flight may be missing.
     Nothing,
-    /// All writes up to one point in the order in which they completed, none after it.
+    /// All writes up to one point in the order in which they completed, and none after it.
     Prefix,
-    /// Each write is there or not on its own.
+    /// Each write survives or not on its own.
     #[default]
     Subset,
 }
 
-/// In which order changes of names become durable when nobody syncs.
+/// The order in which changes of names become durable without a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetadataOrder {
     /// All changes of one disk in the order in which they were made, as with the journals of ext4 and XFS. A
-    /// sync of a file or directory takes along everything up to the last change that touched it.
+    /// sync of a file or directory also makes everything durable up to the last change that touched it.
     #[default]
     Journal,
-    /// No more than POSIX says: a directory's changes are durable when that directory was synced; before that
-    /// each directory keeps a number of its own changes from the front, whatever the others keep.
+    /// No more than POSIX guarantees: a directory's changes are durable when that directory was synced.
+    /// Before that each directory keeps a number of its own changes from the front, whatever the others keep.
     Posix,
 }
 
-/// A simulated disk with a file system on it. All figures can be set; the presets are where to begin.
+/// A simulated disk with a file system on it. All figures can be set; the presets are a starting point.
 ///
 /// Times and chances are whole numbers, and all randomness comes from the world's seed, so a profile behaves
 /// the same on every machine.
@@ -76,8 +76,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Every operation takes a microsecond, nothing varies, nothing is limited, nothing fails. The write
-    /// cache (64 MiB) is volatile all the same and a power cut takes any of it, so a missing sync shows.
+    /// Returns a disk without limits: every operation takes a microsecond, nothing varies, nothing fails. The
+    /// write cache (64 MiB) is volatile all the same. A power cut takes any of it, so that a missing sync
+    /// shows.
     pub fn ideal() -> Profile {
         Profile {
             mount: PathBuf::from("/"),
@@ -109,8 +110,9 @@ impl Profile {
         }
     }
 
-    /// A solid-state drive for consumers: reads of 80 us, 32 at a time; writes of 15 us into a volatile cache
-    /// of 64 MiB; flushes of 600 us; 3 GB/s; one operation in a thousand takes twenty times as long.
+    /// Returns a solid-state drive for consumers: reads of 80 us, 32 at a time; writes of 15 us into a
+    /// volatile cache of 64 MiB; flushes of 600 us; 3 GB/s; one operation in a thousand takes twenty times as
+    /// long.
     pub fn nand() -> Profile {
         Profile {
             read_ns: 80_000,
@@ -129,8 +131,8 @@ impl Profile {
         }
     }
 
-    /// 10 us for everything, 16 at a time, 2.5 GB/s, and no volatile cache: what completed is durable, and
-    /// sectors of 4096 bytes are never torn (a write of several may be).
+    /// Returns a drive of 10 us for everything, 16 at a time, 2.5 GB/s, and no volatile cache: a completed
+    /// write is durable, and sectors of 4096 bytes are never torn (a write of several may be).
     pub fn optane() -> Profile {
         Profile {
             sector: 4096,
@@ -150,7 +152,7 @@ impl Profile {
         }
     }
 
-    /// A network disk of a cloud: 0.6 ms, 3,000 operations a second with a burst of 600, 125 MB/s, no
+    /// Returns a network disk of a cloud: 0.6 ms, 3,000 operations a second with a burst of 600, 125 MB/s, no
     /// volatile cache.
     pub fn cloud() -> Profile {
         Profile {
@@ -172,137 +174,139 @@ impl Profile {
         }
     }
 
-    /// Where its file system is mounted. Default: `/`.
+    /// Sets the directory where its file system is mounted. Default: `/`.
     pub fn at(mut self, path: impl AsRef<Path>) -> Profile {
         self.mount = path.as_ref().to_path_buf();
         self
     }
 
-    /// Bytes that are written whole or not at all: 512 or 4096. The alignment of offsets is raised where it
-    /// is less.
+    /// Sets the number of bytes that are written whole or not at all: 512 or 4096. The alignment of offsets
+    /// is raised where it is less.
     pub fn sector(mut self, bytes: u32) -> Profile {
         self.sector = bytes;
         self.offset_alignment = self.offset_alignment.max(bytes);
         self
     }
 
-    /// What memory, and what offset and length of direct I/O must be multiples of, in bytes. Default: 512 for both, 4,096
-    /// for offsets of [`optane`](Profile::optane), as such drives report it.
+    /// Sets the alignment of direct I/O in bytes: for memory, and for offset and length. Default: 512 for
+    /// both, 4,096 for offsets of [`optane`](Profile::optane), as such drives report it.
     ///
-    /// More for memory than for offsets is nothing that drives have, and refuses the rest of an operation that came
-    /// short at an offset between: it goes on where it stopped.
+    /// No real drive has a greater alignment for memory than for offsets. Such a setting refuses the rest of
+    /// an operation that came short at an offset between the two, because the rest starts where the operation
+    /// stopped.
     pub fn alignment(mut self, memory: u32, offset: u32) -> Profile {
         self.memory_alignment = memory;
         self.offset_alignment = offset;
         self
     }
 
-    /// How long a read, a write and a flush take when nothing is in the way, without the transfer of the
-    /// bytes.
+    /// Sets the durations of a read, a write and a flush on an idle disk, without the transfer of the bytes.
     pub fn latency(mut self, read: Duration, write: Duration, flush: Duration) -> Profile {
         (self.read_ns, self.write_ns, self.flush_ns) = (ns(read), ns(write), ns(flush));
         self
     }
 
-    /// How long a call about names takes, without the syncs in it.
+    /// Sets the duration of a call about names, without the syncs in it.
     pub fn call_latency(mut self, call: Duration) -> Profile {
         self.call_ns = ns(call);
         self
     }
 
-    /// Each operation takes up to so many percent longer, drawn from the seed. 0 switches it off.
+    /// Makes each operation take up to `percent` longer, drawn from the seed. 0 switches it off.
     pub fn jitter(mut self, percent: u32) -> Profile {
         self.jitter_percent = percent.min(10_000);
         self
     }
 
-    /// So many operations in a million take `factor` times as long.
+    /// Makes `ppm` operations in a million take `factor` times as long.
     pub fn tail(mut self, ppm: u32, factor: u32) -> Profile {
         (self.tail_ppm, self.tail_factor) = (ppm.min(1_000_000), factor);
         self
     }
 
-    /// How many operations the disk works on at the same time.
+    /// Sets the number of operations that the disk works on at the same time.
     pub fn parallelism(mut self, operations: u32) -> Profile {
         self.parallelism = operations;
         self
     }
 
-    /// How many operations the disk takes before more wait outside.
+    /// Sets the number of operations that the disk accepts before more wait outside.
     pub fn queue_depth(mut self, operations: u32) -> Profile {
         self.queue_depth = operations;
         self
     }
 
-    /// Bytes that it moves in a second, over all operations; 0 for no limit.
+    /// Sets the bytes that the disk moves in a second, over all operations; 0 for no limit.
     pub fn bandwidth(mut self, bytes_per_second: u64) -> Profile {
         self.bytes_per_second = bytes_per_second;
         self
     }
 
-    /// Operations a second over a longer time, of which `burst` may come at once; a rate of 0 for no limit.
+    /// Sets the long-term rate in operations a second, of which `burst` may come at once; a rate of 0 for no
+    /// limit.
     pub fn iops(mut self, rate: u64, burst: u64) -> Profile {
         (self.iops, self.burst) = (rate, burst);
         self
     }
 
-    /// The longest request in bytes: longer ones are split and count as several; 0 for no limit.
+    /// Sets the longest request in bytes. Longer ones are split and count as several; 0 for no limit.
     pub fn max_request(mut self, bytes: u32) -> Profile {
         self.max_request = bytes;
         self
     }
 
-    /// Bytes of its volatile write cache. With 0 a write is durable when it completes.
+    /// Sets the bytes of the volatile write cache. With 0 a write is durable when it completes.
     pub fn write_cache(mut self, bytes: u64) -> Profile {
         self.write_cache = bytes;
         self
     }
 
-    /// How many bytes of its write cache a flush brings to the medium in a second, beside the time that every flush
-    /// takes; 0 for no such time. Nothing is brought there before somebody flushes or the cache is full.
+    /// Sets the bytes of the write cache that a flush brings to the medium in a second. This time comes on
+    /// top of the time that every flush takes; 0 for no such time. Nothing reaches the medium before a flush
+    /// or a full cache.
     pub fn drain(mut self, bytes_per_second: u64) -> Profile {
         self.drain_bytes_per_second = bytes_per_second;
         self
     }
 
-    /// At the end of each `every` it begins nothing for `length`, as drives do that tidy up. A `length` of zero
-    /// switches it off; one that is not less than `every` is no disk.
+    /// Makes the disk begin nothing for `length` at the end of each `every`, as drives do that tidy up. A
+    /// `length` of zero switches it off; a `length` not less than `every` is refused as no possible disk.
     pub fn stall(mut self, every: Duration, length: Duration) -> Profile {
         (self.stall_every_ns, self.stall_ns) = (ns(every), ns(length));
         self
     }
 
-    /// Bytes of space for files, in blocks of 4096; `ENOSPC` when they are used up.
+    /// Sets the bytes of space for files, in blocks of 4096; `ENOSPC` when they are used up.
     pub fn capacity(mut self, bytes: u64) -> Profile {
         self.capacity = bytes;
         self
     }
 
-    /// What a power cut leaves of writes that were not flushed. Default: [`Lost::Subset`].
+    /// Sets the fate of unflushed writes in a power cut. Default: [`Lost::Subset`].
     pub fn lost(mut self, lost: Lost) -> Profile {
         self.lost = lost;
         self
     }
 
-    /// Whether a power cut may leave some sectors of a write and not others. Default: yes.
+    /// Sets whether a power cut may leave some sectors of a write and not others. Default: yes.
     pub fn torn(mut self, torn: bool) -> Profile {
         self.torn = torn;
         self
     }
 
-    /// In which order names become durable. Default: [`MetadataOrder::Journal`].
+    /// Sets the order in which names become durable. Default: [`MetadataOrder::Journal`].
     pub fn metadata_order(mut self, order: MetadataOrder) -> Profile {
         self.metadata = order;
         self
     }
 
-    /// Adds a rule for what goes wrong. Rules are asked in the order in which they were added.
+    /// Adds a rule for faults. Rules apply in the order in which they were added.
     pub fn fault(mut self, rule: Rule) -> Profile {
         self.rules.push(rule);
         self
     }
 
-    /// Refuses what no disk could be.
+    /// Rejects profiles that no disk could have.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::invalid("mount", what).with_path(&self.mount));
         if !matches!(self.sector, 512 | 4096) {

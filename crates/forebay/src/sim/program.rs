@@ -1,4 +1,4 @@
-//! What a program may call inside a world.
+//! The functions that a program may call inside a world.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -15,22 +15,23 @@ use crate::sim::fault::Rule;
 use crate::sim::history::What;
 use crate::sim::hub;
 
-/// Does a world run on this thread?
+/// Returns whether a world runs on this thread.
 pub fn is_inside() -> bool {
     here::world() != 0
 }
 
-/// The world's time since its beginning; zero outside of one.
+/// Returns the world's time since its beginning; zero outside of a world.
 pub fn now() -> Duration {
     Duration::from_nanos(here::now_ns())
 }
 
-/// A number below `n` (at most 2^32) that the world's seed decides; 0 outside of a world. [`shrink`](super::shrink) makes these smaller, too.
+/// Returns a number below `n` (at most 2^32) that the world's seed decides; 0 outside of a world.
+/// [`shrink`](super::shrink) makes these smaller, too.
 pub fn random(n: u64) -> u64 {
     hub::current().map_or(0, |hub| hub.fate.borrow_mut().source.below(n.min(1 << 32)))
 }
 
-/// Adds something of the program's to the world's [`history_digest`](super::World::history_digest).
+/// Adds bytes of the program to the world's [`history_digest`](super::World::history_digest).
 pub fn note(bytes: &[u8]) {
     if let Some(hub) = hub::current() {
         let mut fate = hub.fate.borrow_mut();
@@ -39,21 +40,21 @@ pub fn note(bytes: &[u8]) {
     }
 }
 
-/// From now on faults strike as `rule` says; see [`Rule`]. Does nothing outside of a world.
+/// Makes faults strike as `rule` describes, from now on; see [`Rule`]. Does nothing outside of a world.
 pub fn inject(rule: Rule) {
     if let Some(hub) = hub::current() {
         hub.machine.borrow_mut().inject(rule);
     }
 }
 
-/// Takes all rules back, those of the disks' profiles too. What faults did to the disks stays.
+/// Removes all rules, those of the disks' profiles too. The damage that faults did to the disks stays.
 pub fn clear_faults() {
     if let Some(hub) = hub::current() {
         hub.machine.borrow_mut().clear_faults();
     }
 }
 
-/// Cuts the power here and now: never answers, and the run ends with
+/// Cuts the power here and now. It never returns, and the run ends with
 /// [`FailureKind::PowerCut`](super::FailureKind::PowerCut). Outside of a world it waits for ever.
 pub async fn power_cut() {
     if let Some(hub) = hub::current() {
@@ -62,10 +63,12 @@ pub async fn power_cut() {
     std::future::pending().await
 }
 
-/// Starts a task of the program. The world polls it in seeded order, now outside of all shards and now on one of them, as a
-/// multi-threaded runtime might: that moves the operations that it awaits from thread to thread.
+/// Starts a task of the program. The world polls it in seeded order, now outside of all shards and now on one
+/// of them, as a multi-threaded runtime might. That moves the operations that it awaits from thread to
+/// thread.
 ///
-/// Its panic ends the run. Dropping the handle lets it run on; tasks that are not over when the program is are dropped.
+/// A panic of the task ends the run. Dropping the handle lets the task run on. Tasks that have not ended when
+/// the program ends are dropped.
 pub fn spawn<F>(future: F) -> Task<F::Output>
 where
     F: Future + Send + 'static,
@@ -74,7 +77,7 @@ where
     start(future, true)
 }
 
-/// As [`spawn`] for a task that stays outside of all shards, and so need not be `Send`.
+/// Does the same as [`spawn`] for a task that stays outside of all shards, and so need not be `Send`.
 pub fn spawn_local<F>(future: F) -> Task<F::Output>
 where
     F: Future + 'static,
@@ -106,7 +109,7 @@ where
     Task { pending, abort, waker: Some(waker) }
 }
 
-/// Answers for a task that was dropped before its end.
+/// Sends an error for a task that is dropped before its end.
 struct Answer<T>(Option<Sender<T>>);
 
 impl<T> Drop for Answer<T> {
@@ -117,9 +120,9 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-/// A task of the program: await it to get what it returned.
+/// A task of the program. Awaiting it yields the task's return value.
 ///
-/// The error is [`ErrorKind::TaskCancelled`] when it was aborted, or the run ended.
+/// The error is [`ErrorKind::TaskCancelled`] when the task was aborted or the run ended.
 #[must_use = "dropping the handle lets the task run on; use `let _ =` to say so"]
 pub struct Task<T> {
     pending: Pending<T>,
@@ -128,7 +131,7 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Has the task dropped at its next turn, at whichever await it stands.
+    /// Has the task dropped at its next turn, at whichever await it has reached.
     pub fn abort(&self) {
         self.abort.store(true, Ordering::SeqCst);
         if let Some(waker) = &self.waker {
@@ -163,7 +166,7 @@ pub fn sleep(duration: Duration) -> Sleep {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
     duration: Duration,
-    /// When it wakes, in nanoseconds, and its number among the sleepers.
+    /// The time of its wake-up, in nanoseconds, and its number among the sleepers.
     timer: Option<(u64, u64)>,
 }
 
@@ -197,10 +200,10 @@ impl Drop for Sleep {
     }
 }
 
-/// Polls `future` at most `polls` times and then drops it where it stands: `None` says that it was dropped.
+/// Polls `future` at most `polls` times and then drops it where it is. Returns `None` when it was dropped.
 ///
-/// With every number from 0 on, until the answer is not `None`, a future has been dropped at each of its awaits. Works on any
-/// executor.
+/// Called with every number from 0 on until it no longer returns `None`, it drops a future at each of its
+/// awaits. Works on any executor.
 pub async fn dropped_after<F: IntoFuture>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = Some(Box::pin(future.into_future()));
     let mut polled = 0;
@@ -223,12 +226,12 @@ pub async fn dropped_after<F: IntoFuture>(polls: usize, future: F) -> Option<F::
     .await
 }
 
-/// Polls `future` at most `polls` times and then keeps it where it stands: `Ok` has its output, `Err` the future itself, to be
-/// held for ever, polled later on another task or thread, or dropped.
+/// Polls `future` at most `polls` times and then stops. Returns `Ok` with the output, or `Err` with the
+/// future itself, which can be held for ever, polled later on another task or thread, or dropped.
 ///
-/// This is what a program does that leaves a future in a `select!` or a `buffer_unordered` whose body waits for something
-/// else. Others must go on meanwhile, and what the kept future may cost them is the memory that it holds. Works on any
-/// executor.
+/// A program does the same when it leaves a future in a `select!` or a `buffer_unordered` whose body waits
+/// for something else. Other operations must make progress meanwhile, and the kept future may cost them no
+/// more than the memory that it holds. Works on any executor.
 ///
 /// ```
 /// use forebay::sim::{self, World};

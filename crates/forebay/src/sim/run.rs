@@ -1,4 +1,4 @@
-//! One run of a world: who goes next, until the program is over.
+//! One run of a world: the choice of the next step, until the program ends.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ use crate::sim::shards::Stepped;
 use crate::sim::tasks::PROGRAM;
 use crate::sim::world::refused;
 
-/// What a step costs in virtual time: enough for a program that looks at the clock in circles to get on.
+/// The cost of a step in virtual time: enough for a program that polls the clock in a loop to make progress.
 const STEP_NS: u64 = 500;
 
-/// The longest that everything that could run is put off.
+/// The longest time by which everything that could run is put off.
 const STALL_NS_MAX: u64 = 10_000_000;
 
 /// The bounds of a run.
@@ -38,7 +38,7 @@ pub(crate) struct Runner {
     steps: u64,
 }
 
-/// Why a run is over before its program is.
+/// The reason why a run ends before its program does.
 type Stop = (FailureKind, String);
 
 impl Runner {
@@ -86,7 +86,7 @@ impl Runner {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(program.take())));
         self.end();
         drop(running);
-        // Looked at once more: what the end did counts as well.
+        // Checked once more: violations during the end count as well.
         let result = match (result, hub.first_violation()) {
             (Ok(_) | Err((FailureKind::PowerCut, _)), Some(text)) => Err((FailureKind::Violation, text)),
             (result, _) => result,
@@ -152,7 +152,7 @@ impl Runner {
         }
     }
 
-    /// Is there a reason to stop?
+    /// Fails when there is a reason to stop the run.
     fn look_around(&self) -> Result<(), Stop> {
         let hub = &self.hub;
         if let Some(text) = hub.first_violation() {
@@ -183,14 +183,14 @@ impl Runner {
         (FailureKind::Deadlock, text)
     }
 
-    /// The next time at which something happens by itself.
+    /// Returns the next time at which something happens by itself.
     fn next_ns(&self) -> Option<u64> {
         let hub = &self.hub;
         let shards = hub.shards.borrow();
         let shards = shards.iter().filter_map(|shard| shard.next_ns(hub));
         let machine = hub.machine.borrow().next_event_ns();
         let next = shards.chain(machine).chain(hub.tasks.next_sleeper_ns()).chain(hub.cut.get().at_ns).min();
-        // What is due already (a shard whose patience is over) is no news.
+        // An event that is due already (a shard whose patience has run out) does not count.
         next.filter(|&next_ns| next_ns > hub.now_ns())
     }
 
@@ -225,7 +225,7 @@ impl Runner {
         }
     }
 
-    /// Drops what is left of the program, closes its engines, and steps their shards to their ends.
+    /// Drops the rest of the program, closes its engines, and steps their shards to their ends.
     fn end(&self) {
         let hub = &self.hub;
         while let Some(task) = hub.tasks.take_first() {
@@ -245,7 +245,7 @@ impl Runner {
                 self.step(&shard);
             }
         }
-        // Answers that came with the end are given up with those who waited.
+        // Replies that arrived during the end are dropped together with their waiters.
         hub.tasks.forget();
         while let Some(task) = hub.tasks.take_first() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));

@@ -16,7 +16,7 @@ use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::{self, Ended, Shard};
 use crate::sim::hub::Hub;
 
-/// A shard of the world, its I/O memory, and what it waits for.
+/// A shard of the world, its I/O memory, and the conditions that it waits for.
 pub(crate) struct Stepped {
     engine: Arc<EngineShared>,
     shard: RefCell<Option<Box<Shard>>>,
@@ -27,11 +27,11 @@ pub(crate) struct Stepped {
     port: usize,
 }
 
-/// When a sleeping shard goes on, unless it is woken before.
+/// The conditions under which a sleeping shard continues, unless it is woken before.
 #[derive(Clone, Copy, Debug)]
 struct Asleep {
     completions: usize,
-    /// From then on one completion is enough.
+    /// From this time on one completion is enough.
     patience_ns: u64,
     limit_ns: u64,
 }
@@ -60,7 +60,7 @@ impl Stepped {
         })
     }
 
-    /// Would a turn find anything to do?
+    /// Returns whether a turn would find work.
     pub(crate) fn is_ready(&self, hub: &Hub) -> bool {
         if self.is_over() {
             return false;
@@ -73,20 +73,20 @@ impl Stepped {
             || now >= asleep.limit_ns
     }
 
-    /// When it goes on by itself.
+    /// Returns the time at which the shard continues by itself.
     pub(crate) fn next_ns(&self, hub: &Hub) -> Option<u64> {
         let asleep = self.asleep.get().filter(|_| !self.is_over())?;
         let patience_ns = if hub.done_count(self.port) > 0 { asleep.patience_ns } else { u64::MAX };
         Some(asleep.limit_ns.min(patience_ns)).filter(|&at| at != u64::MAX)
     }
 
-    /// Its thread has ended.
+    /// Returns whether the shard's thread has ended.
     pub(crate) fn is_over(&self) -> bool {
-        // Borrowed while it runs, and then it is not over.
+        // Borrowed while it runs, and then it has not ended.
         self.shard.try_borrow().is_ok_and(|shard| shard.is_none())
     }
 
-    /// Its number among the shards of the run.
+    /// Returns the shard's number among the shards of the run.
     pub(crate) fn port(&self) -> usize {
         self.port
     }
@@ -95,7 +95,7 @@ impl Stepped {
         &self.engine
     }
 
-    /// One turn, or the end when the engine is closing.
+    /// Runs one turn, or the end when the engine is closing.
     pub(crate) fn step(&self, hub: &Hub) {
         let over = self.enter(|shard| {
             self.wake_up(shard);
@@ -144,7 +144,7 @@ impl Stepped {
         }
     }
 
-    /// Makes the shard current; `None` when it has ended.
+    /// Makes the shard current while `run` runs. Returns `None` when the shard has ended.
     fn enter<T>(&self, run: impl FnOnce(&Shard) -> T) -> Option<std::thread::Result<T>> {
         let shard = self.shard.borrow();
         let shard = shard.as_deref()?;
@@ -153,10 +153,11 @@ impl Stepped {
 
     fn current<T>(&self, shard: *const Shard, run: impl FnOnce() -> T) -> std::thread::Result<T> {
         let outside = self.caches.replace(Aside::NOTHING).swap();
-        // SAFETY: the shard lies in a box that is borrowed, or owned by `run`, until the other one is set below.
+        // SAFETY: the shard lies in a box that is borrowed, or owned by `run`, until the other one is set
+        // below.
         let before = unsafe { shard::set_current(shard) };
         let result = catch_unwind(AssertUnwindSafe(run));
-        // SAFETY: the one before is still where it was: whoever set it is below us on the stack.
+        // SAFETY: the previous shard has not moved: the function that set it is below us on the stack.
         unsafe { shard::set_current(before) };
         self.caches.set(outside.swap());
         result
@@ -166,7 +167,7 @@ impl Stepped {
         let (shard, end) = (self.shard.borrow_mut().take(), self.end.take());
         if let (Some(shard), Some(end)) = (shard, end) {
             let current: *const Shard = ptr::from_ref(&*shard);
-            // It sets no shard as current at its end; a panic in there has nobody left to tell.
+            // It sets no shard as current at its end. A panic in there has no receiver left.
             let _ = self.current(current, move || shard::shard_over(shard, run, end));
         }
     }

@@ -1,4 +1,4 @@
-//! Looking for a shorter run that still fails.
+//! The search for a shorter run that still fails.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,10 +7,12 @@ use std::str::FromStr;
 use crate::base::error::{Error, Result, panic_words};
 use crate::sim::World;
 
-/// The choices that a world made, in order: which task or shard ran next, which fault struck, how long the device took.
+/// The choices that a world made, in order: which task or shard ran next, which fault struck, how long the
+/// device took.
 ///
-/// Choice 0 is always the simplest, and after the end of the sequence every choice is 0; so a shorter sequence, or one with
-/// more zeros, is a simpler run. As text it is made of decimal numbers and repeats: `0x12 5 3x2`.
+/// Choice 0 is always the simplest, and after the end of the sequence every choice is 0. So a shorter
+/// sequence, or one with more zeros, is a simpler run. Its text form consists of decimal numbers and repeats:
+/// `0x12 5 3x2`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     choices: Vec<u32>,
@@ -21,12 +23,12 @@ impl Schedule {
         Schedule { choices }
     }
 
-    /// How many choices it has.
+    /// Returns the number of choices.
     pub fn len(&self) -> usize {
         self.choices.len()
     }
 
-    /// Whether every choice is the simplest.
+    /// Returns whether every choice is the simplest.
     pub fn is_empty(&self) -> bool {
         self.choices.is_empty()
     }
@@ -35,7 +37,7 @@ impl Schedule {
         &self.choices
     }
 
-    /// What makes one simpler than another: its length, then how many choices are not 0.
+    /// Returns the measure of simplicity: the length, then the number of choices that are not 0.
     fn weight(&self) -> (usize, usize) {
         (self.choices.len(), self.choices.iter().filter(|&&choice| choice != 0).count())
     }
@@ -73,13 +75,13 @@ impl FromStr for Schedule {
     }
 }
 
-/// What [`shrink`] found.
+/// The result of [`shrink`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Shrunk {
     /// The simplest schedule that still fails; [`World::replay`] runs it.
     pub schedule: Schedule,
-    /// How it fails.
+    /// The failure's text.
     pub why: String,
     /// Choices of the run that the search began with.
     pub choices_before: usize,
@@ -101,10 +103,11 @@ impl fmt::Display for Shrunk {
     }
 }
 
-/// Looks for a simpler run of `seed`'s failure: fewer choices, and more of them 0. `attempt` gives the world its disks, runs
-/// what is to be tested, and fails by an error or a panic. At most `runs_max` runs are made.
+/// Searches for a simpler run of `seed`'s failure: fewer choices, and more of them 0. `attempt` gives the
+/// world its disks, runs the code under test, and fails by an error or a panic. At most `runs_max` runs are
+/// made.
 ///
-/// The result may fail for another reason than the first run did; what counts is that it fails.
+/// The result may fail for another reason than the first run did; it only has to fail.
 ///
 /// ```
 /// use forebay::sim::{self, World};
@@ -118,7 +121,7 @@ impl fmt::Display for Shrunk {
 /// assert!(shrunk.schedule.len() < shrunk.choices_before);
 /// ```
 ///
-/// Answers `None` when the seed does not fail, or made more choices than are recorded (4 million).
+/// Returns `None` when the seed does not fail, or made more choices than are recorded (4 million).
 pub fn shrink<E: fmt::Display>(
     seed: u64,
     runs_max: usize,
@@ -149,7 +152,7 @@ pub fn shrink<E: fmt::Display>(
                     break;
                 }
                 left -= 1;
-                // What was really chosen may be less than what was asked for, so it is what counts.
+                // The replay may make fewer choices than requested, so the choices it made are compared.
                 if let Some((schedule, text)) = fails(World::replay(seed, &Schedule::new(simpler)))
                     && schedule.weight() < best.weight()
                 {
@@ -174,7 +177,8 @@ pub fn shrink<E: fmt::Display>(
     Some(Shrunk { schedule: best, why, choices_before, runs })
 }
 
-/// Simpler sequences: without everything from `at` on, without the chunk, with the chunk at 0, with it halved.
+/// Returns simpler sequences: without everything from `at` on, without the chunk, with the chunk at 0, with
+/// it halved.
 fn simpler(choices: &[u32], at: usize, end: usize) -> Vec<Vec<u32>> {
     let mut tries = vec![choices[..at].to_vec(), [&choices[..at], &choices[end..]].concat()];
     if choices[at..end].iter().any(|&choice| choice != 0) {

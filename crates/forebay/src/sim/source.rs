@@ -1,13 +1,13 @@
-//! Everything undetermined in a world comes from here: one seed, or a choice sequence that was recorded before.
+//! The source of everything undetermined in a world: one seed, or a choice sequence that was recorded before.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// Choices that are recorded at most; a run that makes more can still be replayed by its seed.
+/// The most choices that are recorded. A run that makes more can still be replayed by its seed.
 const RECORDED_MAX: usize = 1 << 22;
 
-/// Draws choices from a seed, and writes them down; or repeats what was written down. A choice of 0 is always the
-/// simplest thing that may happen (the first in line, no fault, no jitter), so a shorter or smaller sequence is a
+/// Draws choices from a seed and records them, or repeats recorded ones. A choice of 0 is always the simplest
+/// thing that may happen (the first in line, no fault, no jitter), so a shorter or smaller sequence is a
 /// simpler run.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -20,16 +20,18 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(seed: u64) -> Source {
-        // PCG promises that its values stay the same for ever; the seed goes through the generator's own expansion.
+        // PCG promises that its values stay the same for ever; the seed goes through the generator's own
+        // expansion.
         Source { random: Pcg64Mcg::seed_from_u64(seed), replayed: None, recorded: Vec::new(), made: 0 }
     }
 
-    /// Repeats `choices`, then goes on with zeros.
+    /// Returns a source that repeats `choices` and then continues with zeros.
     pub(crate) fn replay(seed: u64, choices: Vec<u32>) -> Source {
         Source { replayed: Some(choices), ..Source::new(seed) }
     }
 
-    /// A number below `n`. With `n` of 0 or 1 there is nothing to choose and nothing is drawn. `n` is at most 2^32.
+    /// Returns a number below `n`, which is at most 2^32. With `n` of 0 or 1 there is no choice and nothing
+    /// is drawn.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         if n <= 1 {
             return 0;
@@ -49,7 +51,7 @@ impl Source {
         drawn
     }
 
-    /// True with a chance of `ppm` in a million; with 0 nothing is drawn.
+    /// Returns true with a chance of `ppm` in a million; with 0 nothing is drawn.
     pub(crate) fn ppm(&mut self, ppm: u32) -> bool {
         match ppm {
             0 => false,
@@ -58,14 +60,15 @@ impl Source {
         }
     }
 
-    /// The choices made so far, without the zeros at the end; `None` when there were more than are recorded.
+    /// Returns the choices made so far, without the zeros at the end, or `None` when there were more than are
+    /// recorded.
     pub(crate) fn choices(&self) -> Option<Vec<u32>> {
         let whole = self.made as usize <= RECORDED_MAX;
         let used = self.recorded.iter().rposition(|&choice| choice != 0).map_or(0, |last| last + 1);
         whole.then(|| self.recorded[..used].to_vec())
     }
 
-    /// How many choices were made.
+    /// Returns the number of choices made.
     #[cfg(test)]
     pub(crate) fn made(&self) -> u64 {
         self.made

@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 
-/// The program itself, which is not in the list.
+/// The number of the program itself, which is not in the list.
 pub(crate) const PROGRAM: u64 = 0;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
-    /// Away while it is polled.
+    /// `None` while it is polled.
     future: Option<TaskFuture>,
     waker: Waker,
-    /// It may be polled on any shard's thread as well as outside.
+    /// Whether it may be polled on any shard's thread as well as outside.
     wanders: bool,
     abort: Arc<AtomicBool>,
 }
 
-/// Tasks, who of them is ready, and who sleeps until when.
+/// All tasks, the queue of the ready ones, and the sleepers with their times.
 pub(crate) struct Tasks {
     list: RefCell<BTreeMap<u64, Task>>,
     next: Cell<u64>,
@@ -68,7 +68,7 @@ impl Wakes {
         self.0.clone().into()
     }
 
-    /// Before a poll: from here on a wake queues the task again.
+    /// Called before a poll: from here on a wake-up queues the task again.
     pub(crate) fn taken(&self) {
         self.0.queued.store(false, Ordering::SeqCst);
     }
@@ -90,7 +90,7 @@ impl Tasks {
         Wakes(Arc::new(TaskWake { task, queued: AtomicBool::new(false), ready: self.ready.clone() }))
     }
 
-    /// Adds a task, ready to run.
+    /// Adds a task that is ready to run, and returns its waker.
     pub(crate) fn add(&self, future: TaskFuture, wanders: bool, abort: Arc<AtomicBool>) -> Waker {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -103,12 +103,12 @@ impl Tasks {
         waker
     }
 
-    /// Tasks that wait to be polled, in the order in which they were woken.
+    /// Returns the number of tasks in the queue, which has the order in which they were woken.
     pub(crate) fn ready_count(&self) -> usize {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The task at a place of the queue, out of it.
+    /// Takes the task at a place of the queue out of it.
     pub(crate) fn take_ready(&self, place: usize) -> Option<u64> {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).remove(place)
     }
@@ -117,7 +117,8 @@ impl Tasks {
         self.list.borrow().get(&number).is_some_and(|task| task.wanders)
     }
 
-    /// Polls a task once; a finished or aborted one leaves the list. Its panic goes on to the caller.
+    /// Polls a task once. A finished or aborted one leaves the list. A panic of the task goes on to the
+    /// caller.
     pub(crate) fn poll(&self, number: u64) {
         let taken = self
             .list
@@ -127,7 +128,7 @@ impl Tasks {
         let Some((Some(mut future), waker, aborted)) = taken else { return };
         let over = aborted || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         if over {
-            // Out of the list before it is dropped: its destructors may look at the list.
+            // Out of the list before it is dropped: its destructors may access the list.
             let task = self.list.borrow_mut().remove(&number);
             drop(future);
             drop(task);
@@ -136,25 +137,25 @@ impl Tasks {
         }
     }
 
-    /// Tasks that are not over.
+    /// Returns the number of tasks that have not ended.
     pub(crate) fn count(&self) -> usize {
         self.list.borrow().len()
     }
 
-    /// One task out of the list, for a world that ends.
+    /// Takes one task out of the list, for a world that ends.
     pub(crate) fn take_first(&self) -> Option<Box<dyn std::any::Any>> {
         let (_, task) = self.list.borrow_mut().pop_first()?;
         Some(Box::new(task))
     }
 
-    /// Forgets who is ready and who sleeps.
+    /// Forgets the ready queue and all sleepers.
     pub(crate) fn forget(&self) {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let sleeping = std::mem::take(&mut *self.sleeping.borrow_mut());
         drop(sleeping);
     }
 
-    /// Wakes `waker` at a time, in nanoseconds; the number removes it.
+    /// Wakes `waker` at a time in nanoseconds. Returns the number that removes it.
     pub(crate) fn sleep_until(&self, at_ns: u64, waker: Waker) -> u64 {
         let number = self.next_sleeper.get();
         self.next_sleeper.set(number + 1);

@@ -1,4 +1,4 @@
-//! A world: the machine, the time and the luck of one seed, and what outlives its runs.
+//! A world: the machine, the time and the randomness of one seed, and everything that outlives its runs.
 
 use std::fmt;
 use std::rc::Rc;
@@ -17,14 +17,14 @@ use crate::sim::run;
 use crate::sim::shrink::Schedule;
 use crate::sim::source::Source;
 
-/// Steps that a run makes at most by default: seconds of real time for a program that runs in circles.
+/// The most steps of a run by default: seconds of real time for a program that runs in circles.
 const STEPS_MAX: u64 = 50_000_000;
-/// By default one step in so many, in a million, is put off until something else has happened.
+/// By default this many steps in a million are put off until something else has happened.
 const STALLS_PPM: u32 = 20_000;
 /// By default a task that may wander is polled on some shard this often, in a million polls.
 const WANDERS_PPM: u32 = 250_000;
 
-/// A machine, its time and its luck, all from one seed; see the [module](super)'s text.
+/// A machine, its time and its randomness, all from one seed; see the [module](super)'s text.
 ///
 /// It belongs to the thread that made it.
 pub struct World {
@@ -39,12 +39,13 @@ pub struct World {
 }
 
 impl World {
-    /// A world without disks; the first file makes an [ideal](Profile::ideal) one at `/`.
+    /// Returns a world without disks. The first file makes an [ideal](Profile::ideal) one at `/`.
     pub fn new(seed: u64) -> World {
         World::with(seed, Source::new(seed))
     }
 
-    /// A world that makes the choices of `schedule` instead of its seed's; see [`shrink`](super::shrink).
+    /// Returns a world that makes the choices of `schedule` instead of its seed's; see
+    /// [`shrink`](super::shrink).
     pub fn replay(seed: u64, schedule: &Schedule) -> World {
         World::with(seed, Source::replay(seed, schedule.choices().to_vec()))
     }
@@ -62,13 +63,13 @@ impl World {
         }
     }
 
-    /// Adds a disk where its profile says that it is mounted. A second disk at the same place fails the next run.
+    /// Adds a disk at its profile's mount point. A second disk at the same place fails the next run.
     pub fn disk(mut self, profile: Profile) -> World {
         self.add_disk(profile);
         self
     }
 
-    /// As [`disk`](World::disk), for a world that was lent.
+    /// Does the same as [`disk`](World::disk), for a borrowed world.
     pub fn add_disk(&mut self, profile: Profile) {
         if let Ok(hub) = &self.hub
             && let Err(error) = hub.machine.borrow_mut().mount(profile)
@@ -77,39 +78,41 @@ impl World {
         }
     }
 
-    /// The settings of the engine that a run begins with; default: two shards and 1 MiB of I/O memory. Those about the
-    /// driver and about spinning mean nothing in a world.
+    /// Sets the configuration of the engine that a run begins with. Default: two shards and 1 MiB of I/O
+    /// memory. Settings of the driver and of spinning have no effect in a world.
     pub fn config(mut self, config: Config) -> World {
         self.config = config;
         self
     }
 
-    /// Steps (a task's poll, or a shard's turn) after which a run fails as [`FailureKind::Endless`]. Default: 50 million.
+    /// Sets the number of steps (a task's poll, or a shard's turn) after which a run fails as
+    /// [`FailureKind::Endless`]. Default: 50 million.
     pub fn steps_max(mut self, steps: u64) -> World {
         self.steps_max = steps;
         self
     }
 
-    /// How often, in a million steps, everything that could run has to wait until something else has happened, at most
-    /// 10 ms, as on a busy machine. Default: 20,000. 0 turns it off.
+    /// Sets how often, in a million steps, everything that could run has to wait until something else has
+    /// happened, at most 10 ms, as on a busy machine. Default: 20,000. 0 turns it off.
     pub fn stalls_ppm(mut self, ppm: u32) -> World {
         self.stalls_ppm = ppm;
         self
     }
 
-    /// How often, in a million polls, a task that [`spawn`](super::spawn) started is polled on a shard. Default: 250,000.
+    /// Sets how often, in a million polls, a task that [`spawn`](super::spawn) started is polled on a shard.
+    /// Default: 250,000.
     pub fn wanders_ppm(mut self, ppm: u32) -> World {
         self.wanders_ppm = ppm;
         self
     }
 
-    /// Runs `program` with a new engine to its end, and everything that it spawned until then; then tasks that are left are
-    /// dropped and the engines of the run closed. Files and disks stay for the next run.
+    /// Runs `program` with a new engine to its end, and everything that it spawned until then. Then the
+    /// remaining tasks are dropped and the engines of the run closed. Files and disks stay for the next run.
     ///
-    /// Nothing is flushed at the end: what was not synced is what a [`power_cut`](World::power_cut) may take.
+    /// Nothing is flushed at the end: a [`power_cut`](World::power_cut) may take whatever was not synced.
     ///
     /// # Errors
-    /// [`Failure`] when something else ended it. After [`FailureKind::PowerCut`] the world is off.
+    /// [`Failure`] when something else ended the run. After [`FailureKind::PowerCut`] the world is off.
     pub fn run<T>(&mut self, program: impl AsyncFnOnce(Engine) -> T) -> Result<T, Failure> {
         let not_started = |text: String| Failure::new(FailureKind::NotStarted, text, self.seed, 0);
         let hub = self.hub.clone().map_err(not_started)?;
@@ -127,8 +130,8 @@ impl World {
         result
     }
 
-    /// Cuts the power after a run: what was not durable is lost, kept or torn as the disks' profiles and the seed say. Off
-    /// until [`reboot`](World::reboot). Does nothing when it is off.
+    /// Cuts the power after a run. Data that was not durable is lost, kept or torn as the disks' profiles and
+    /// the seed decide. The machine stays off until [`reboot`](World::reboot). Does nothing when it is off.
     pub fn power_cut(&mut self) {
         if let Ok(hub) = &self.hub
             && hub.machine.borrow().is_on()
@@ -138,7 +141,7 @@ impl World {
         }
     }
 
-    /// Cuts the power during the next run, after that much of the world's time from now on.
+    /// Cuts the power during the next run, after `time` of the world's time from now on.
     pub fn power_cut_after(&mut self, time: Duration) {
         if let Ok(hub) = &self.hub {
             let at_ns = hub.now_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -146,7 +149,8 @@ impl World {
         }
     }
 
-    /// Cuts the power during the next run, when the `number`-th operation from now on is given to a disk: the first is 1.
+    /// Cuts the power during the next run, when the `number`-th operation from now on is given to a disk: the
+    /// first is 1.
     pub fn power_cut_at_operation(&mut self, number: u64) {
         if let Ok(hub) = &self.hub {
             let at = hub.operations().saturating_add(number);
@@ -154,8 +158,8 @@ impl World {
         }
     }
 
-    /// Switches the machine on again; one that is on is restarted in an orderly way, which loses nothing. Locks and files
-    /// without a name are gone.
+    /// Switches the machine on again. A machine that is on is restarted in an orderly way, which loses
+    /// nothing. Locks and files without a name are gone.
     pub fn reboot(&mut self) {
         if let Ok(hub) = &self.hub {
             hub.close_files();
@@ -163,47 +167,48 @@ impl World {
         }
     }
 
-    /// From now on faults strike as `rule` says.
+    /// Makes faults strike as `rule` describes, from now on.
     pub fn inject(&mut self, rule: Rule) {
         if let Ok(hub) = &self.hub {
             hub.machine.borrow_mut().inject(rule);
         }
     }
 
-    /// Takes all rules back, those of the disks' profiles too.
+    /// Removes all rules, those of the disks' profiles too.
     pub fn clear_faults(&mut self) {
         if let Ok(hub) = &self.hub {
             hub.machine.borrow_mut().clear_faults();
         }
     }
 
-    /// One number for everything that happened: each step, each operation with its time and result, every byte that was
-    /// read, every fault. Equal for equal seeds and programs, in every process and on every machine.
+    /// Returns one number for everything that happened: each step, each operation with its time and result,
+    /// every byte read, every fault. Equal for equal seeds and programs, in every process and on every
+    /// machine.
     pub fn history_digest(&self) -> u64 {
         self.hub.as_ref().map_or(0, |hub| hub.fate.borrow().history.digest())
     }
 
-    /// Operations and faults so far.
+    /// Returns the counts of operations and faults so far.
     pub fn counts(&self) -> Counts {
         self.hub.as_ref().map(|hub| hub.machine.borrow().counts()).unwrap_or_default()
     }
 
-    /// The world's time, since its beginning.
+    /// Returns the world's time since its beginning.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.hub.as_ref().map_or(0, |hub| hub.now_ns()))
     }
 
-    /// Steps made so far, in all runs.
+    /// Returns the number of steps made so far, in all runs.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The seed it was made from.
+    /// Returns the seed that the world was made from.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The choices made so far; `None` when there were more than are recorded (4 million).
+    /// Returns the choices made so far, or `None` when there were more than are recorded (4 million).
     pub fn schedule(&self) -> Option<Schedule> {
         let hub = self.hub.as_ref().ok()?;
         hub.fate.borrow().source.choices().map(Schedule::new)
@@ -220,7 +225,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// Why the engine of a run did not start.
+/// Returns the failure of a run whose engine did not start.
 pub(crate) fn refused(error: &Error, seed: u64) -> Failure {
     Failure::new(FailureKind::NotStarted, error.to_string(), seed, 0)
 }

@@ -1,4 +1,4 @@
-//! Where a case runs.
+//! The environment of a case.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -18,7 +18,8 @@ use crate::io::config::Config;
 use crate::testing::storage::{Namespace, Storage};
 use crate::{base::pending, base::wait, sim};
 
-/// Where a case runs: an engine, an empty directory of its own or an NVMe namespace, and ways to more of both.
+/// The environment of a case: an engine, an empty directory of its own or an NVMe namespace, and ways to more
+/// of both.
 ///
 /// ```
 /// use forebay::{Config, testing::Env};
@@ -37,9 +38,9 @@ pub struct Env {
 }
 
 impl Env {
-    /// An engine with these settings, and the directory `dir`, which is made and must not have existed.
+    /// Starts an engine with these settings, and makes the directory `dir`, which must not have existed.
     ///
-    /// Inside of a simulated world the engine and the directory are that world's.
+    /// Inside a simulated world the engine and the directory are that world's.
     ///
     /// # Errors
     /// Those of [`Engine::start`] and of [`Engine::create_dir`].
@@ -49,10 +50,10 @@ impl Env {
         Ok(Env { engine, config, storage: Storage::Directory(dir) })
     }
 
-    /// An engine with these settings, and an NVMe namespace, **which is overwritten**, instead of a directory: what a case
-    /// calls files are parts of it ([`OpenNvme::part`](crate::OpenNvme::part)), opened with
-    /// [`Engine::open_nvme`]. Cases that need a [file system](crate::testing::suite::Need::FileSystem) are skipped. 64 MiB
-    /// are enough.
+    /// Starts an engine with these settings on an NVMe namespace, **which is overwritten**, instead of a
+    /// directory. The files of a case are parts of it ([`OpenNvme::part`](crate::OpenNvme::part)), opened
+    /// with [`Engine::open_nvme`]. Cases that need a [file system](crate::testing::suite::Need::FileSystem)
+    /// are skipped. 64 MiB are enough.
     ///
     /// # Errors
     /// Those of [`Engine::start`] and of [`Engine::open_nvme`]: a namespace that is in use is refused.
@@ -62,22 +63,23 @@ impl Env {
         Ok(Env { engine, config, storage: Storage::Namespace(Arc::new(namespace)) })
     }
 
-    /// The engine that is there already.
+    /// Returns the environment's first engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// A name in the case's own directory, which begins empty; in a namespace, what only this knows a part by.
+    /// Returns a name in the case's own directory, which begins empty. In a namespace it is only the label of
+    /// a part.
     pub fn path(&self, name: &str) -> PathBuf {
         self.storage.path(name)
     }
 
-    /// The directory itself, or the namespace's path.
+    /// Returns the directory itself, or the namespace's path.
     pub fn dir(&self) -> &Path {
         self.storage.dir()
     }
 
-    /// Are files parts of a namespace here?
+    /// Returns whether files are parts of a namespace here.
     pub fn is_namespace(&self) -> bool {
         self.storage.is_namespace()
     }
@@ -96,7 +98,8 @@ impl Env {
         self.storage.open(engine, path, open)
     }
 
-    /// Another engine on the same driver, with the same settings but for what `change` makes of them.
+    /// Starts another engine on the same driver, with the same settings except for the changes that `change`
+    /// makes.
     ///
     /// # Errors
     /// Those of [`Engine::start`].
@@ -104,12 +107,12 @@ impl Env {
         Engine::start(change(self.config.clone()))
     }
 
-    /// Runs `future` to its end on another thread than the caller's, which no shard runs on; in a simulated world, in
-    /// another task of the program.
+    /// Runs `future` to its end on another thread than the caller's, which no shard runs on; in a simulated
+    /// world, in another task of the program.
     ///
     /// # Errors
-    /// [`ErrorKind::TaskPanicked`](crate::ErrorKind::TaskPanicked) when it panicked; the system's when there is no thread
-    /// to be had.
+    /// [`ErrorKind::TaskPanicked`](crate::ErrorKind::TaskPanicked) when it panicked; the system's error when
+    /// no thread can be started.
     pub async fn elsewhere<F>(&self, future: F) -> Result<F::Output>
     where
         F: Future + Send + 'static,
@@ -127,17 +130,18 @@ impl Env {
             })
             .map_err(|error| Error::io("elsewhere", error))?;
         let output = pending.await;
-        // It has answered, so this waits for nothing but the thread's own end.
+        // It has sent its result, so this waits for nothing but the thread's own end.
         let _ = thread.join();
         output
     }
 
-    /// Is everything here simulated: one thread, a virtual clock, a disk and a file system of its own?
+    /// Returns whether everything here is simulated: one thread, a virtual clock, a disk and a file system of
+    /// its own.
     pub fn is_simulated(&self) -> bool {
         self.engine.driver() == "sim"
     }
 
-    /// Lets other threads, or the other tasks of a simulated world, go on for a while.
+    /// Lets other threads, or the other tasks of a simulated world, run for a while.
     pub(crate) async fn pause(&self) {
         match self.is_simulated() {
             true => sim::sleep(Duration::from_micros(20)).await.unwrap_or_default(),
@@ -152,7 +156,7 @@ impl fmt::Debug for Env {
     }
 }
 
-/// [`Env::elsewhere`] in a simulated world, where a panic of a task would end the run.
+/// Does [`Env::elsewhere`] in a simulated world, where a panic of a task would end the run.
 async fn in_world<F>(future: F) -> Result<F::Output>
 where
     F: Future + Send + 'static,

@@ -1,8 +1,8 @@
-//! What every driver of this crate must do, as cases that anyone can run.
+//! The duties of every driver of this crate, as cases that anyone can run.
 //!
-//! [`suite`] holds the cases; [`Env`] is where one of them runs: an engine and a directory of its own. The cases use the
-//! public interface only, so they tell of a new driver, of a kernel or a file system that nobody has tried yet, and of
-//! the simulator, whether a program may rely on what the documentation says.
+//! [`suite`] holds the cases. [`Env`] is the environment of one of them: an engine and a directory of its
+//! own. The cases use the public interface only. So they show whether a program may rely on the
+//! documentation: on a new driver, on an untried kernel or file system, and in the simulator.
 
 mod env;
 pub mod sequence;

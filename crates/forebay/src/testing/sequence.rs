@@ -1,17 +1,19 @@
 //! The operation-sequence test: any sequence of steps, followed on an engine and on a model at once.
 //!
-//! A [`Step`] is what a program may do with a few files: open them in all modes, read and write them from here and from
-//! shards, several operations at once, futures dropped half way, streams, names, lengths. A [`Session`] follows steps on
-//! an engine, knows what each must answer, and tells the first thing that must not be: a [`Mismatch`]. Blocks that reads
-//! gave are kept for a while and looked at again, so memory that is given away too early shows.
+//! A [`Step`] is something that a program may do with a few files: open them in all modes, read and write
+//! them from the sequence's own task and from shards, run several operations at once, drop futures half way,
+//! use streams, names, lengths. A [`Session`] follows steps on an engine, computes the result that each must
+//! have, and reports the first wrong one: a [`Mismatch`]. Blocks returned by reads are kept for a while and
+//! checked again, so memory that is released too early shows.
 //!
-//! Where more than one outcome is right (a write whose future was dropped, or that failed, or that another one overlaps),
-//! the model keeps all of them for each sector of 512 bytes until a later read tells. It also keeps what may be there
-//! after a power cut: what was acknowledged as durable, and old or new of everything else.
+//! Where more than one outcome is right (a write whose future was dropped, or that failed, or that another
+//! one overlaps), the model keeps all of them for each sector of 512 bytes until a later read decides. It
+//! also keeps the states that a power cut may leave: the data acknowledged as durable, and old or new of
+//! everything else.
 //!
-//! [`simulate`] does this in simulated worlds with faults and power cuts; the same on real drivers is [`run`].
-//! [`generate`] makes sequences out of any source of numbers, [`shrink`] makes a failing one short, and a step's text can
-//! be read back.
+//! [`simulate`] does this in simulated worlds with faults and power cuts; the same on real drivers is
+//! [`run`]. [`generate`] makes sequences out of any source of numbers, [`shrink`] makes a failing one short,
+//! and a step's text can be read back.
 //!
 //! ```
 //! use forebay::testing::sequence::{self, Step};
@@ -55,12 +57,12 @@ pub use simulated::{Broken, seeded, simulate};
 pub use step::{Access, HANDLES, NAMES, Op, Place, Step};
 pub use text::ParseStepError;
 
-/// Follows `steps` on `engine` in the empty directory `dir`, then looks at everything once more.
+/// Follows `steps` on `engine` in the empty directory `dir`, then checks everything once more.
 ///
 /// Runs in a task of any executor and on a shard.
 ///
 /// # Errors
-/// The first thing that must not be.
+/// The first result that must not occur.
 pub async fn run(engine: &Engine, dir: &Path, steps: &[Step]) -> Result<Report, Mismatch> {
     let mut session = Session::new(dir);
     session.run(engine, steps, 0).await?;

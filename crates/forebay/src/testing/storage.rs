@@ -1,4 +1,4 @@
-//! Where the files of a case are: in a directory, or as parts of an NVMe namespace.
+//! The storage of a case's files: a directory, or parts of an NVMe namespace.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::handle::file::File;
 use crate::handle::open::Open;
 use crate::ops::nvme::OpenNvme;
 
-/// Names, and what is behind them.
+/// Names, and the storage behind them.
 #[derive(Clone, Debug)]
 pub(crate) enum Storage {
     Directory(PathBuf),
@@ -23,7 +23,7 @@ pub(crate) enum Storage {
 #[derive(Debug)]
 pub(crate) struct Namespace {
     path: PathBuf,
-    /// All of it: held so that nobody else uses it, and to fill parts with.
+    /// The whole namespace, held so that no other process uses it, and to fill parts with.
     whole: File,
     bytes: u64,
     block: u64,
@@ -41,13 +41,14 @@ impl Namespace {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a name to a part of so many bytes: the one it had when that is as long, else a new one behind all others.
+    /// Gives a name to a part of `len` bytes. It is the part that the name had when that is as long,
+    /// otherwise a new one behind all others.
     fn place(&self, path: &Path, len: u64) -> Result<Range<u64>, Error> {
         let mut parts = self.parts();
         if let Some(part) = parts.get(path).filter(|part| part.end - part.start == len) {
             return Ok(part.clone());
         }
-        // A block of nobody's before each: no part begins where the namespace does, and few with a page.
+        // An unused block before each: no part begins where the namespace does, and few with a page.
         let end = parts.values().map(|part| part.end).max().unwrap_or_default();
         let start = end.next_multiple_of(self.block) + self.block;
         let part = start..start + len;
@@ -55,7 +56,7 @@ impl Namespace {
             let note = format!("a case needs more than this namespace's {} bytes", self.bytes);
             return Err(Error::os("open", libc::ENOSPC).with_path(path).with_note(note));
         }
-        // What the name had before is never given to another: an operation may still be under way there.
+        // The old part of a name is never given to another name: an operation may still be under way there.
         if let Some(old) = parts.insert(path.to_path_buf(), part.clone()) {
             parts.insert(path.join(old.start.to_string()), old);
         }
@@ -66,7 +67,7 @@ impl Namespace {
     async fn fill(&self, start: u64, bytes: &[u8]) -> Result<(), Error> {
         for (at, piece) in pieces(bytes) {
             let mut piece = piece.to_vec();
-            // Behind a part's end there is something, which no read of the part may show.
+            // The bytes behind a part's end are not zero, and no read of the part may show them.
             piece.resize(piece.len().next_multiple_of(self.block as usize), 0xEE);
             self.whole.write(start + at, piece).await?;
         }
@@ -75,7 +76,7 @@ impl Namespace {
 }
 
 impl Storage {
-    /// What `name` is called in here.
+    /// Returns the path of `name` in this storage.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir().join(name)
     }
@@ -91,7 +92,7 @@ impl Storage {
         matches!(self, Storage::Namespace(_))
     }
 
-    /// Is there such a file already?
+    /// Returns whether such a file exists already.
     pub(crate) async fn has(&self, engine: &Engine, path: &Path) -> bool {
         match self {
             Storage::Directory(_) => engine.metadata(path).await.is_ok(),
@@ -99,7 +100,8 @@ impl Storage {
         }
     }
 
-    /// As [`Engine::open`]; what a namespace does not know (how to create, how to cache) is passed over.
+    /// Opens a file like [`Engine::open`]. Options that a namespace does not have (how to create, how to
+    /// cache) are ignored.
     pub(crate) fn open(&self, engine: &Engine, path: impl AsRef<Path>, open: Open) -> Pending<File> {
         let path = path.as_ref();
         let Storage::Namespace(namespace) = self else { return engine.open(path, open) };
@@ -111,7 +113,7 @@ impl Storage {
         engine.open_nvme(&namespace.path, how.part(part).even_in_use())
     }
 
-    /// A file that holds these bytes and no more.
+    /// Makes a file that holds these bytes and no more.
     pub(crate) async fn put(&self, engine: &Engine, name: &str, bytes: &[u8]) -> Result<PathBuf, Error> {
         let path = self.path(name);
         let file = match self {
@@ -128,7 +130,7 @@ impl Storage {
         Ok(path)
     }
 
-    /// A new file to be written: empty, or with room for at least so many bytes, which are zeros.
+    /// Opens a new file for writing: empty, or with room for at least `room` bytes, which are zeros.
     pub(crate) async fn fresh(
         &self,
         engine: &Engine,

@@ -1,9 +1,10 @@
 //! The conformance suite: one contract, whatever the driver.
 //!
-//! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its own. A case
-//! passes, is skipped with the reason (it [needs](Need) what is not there), or fails with a text that says what was
-//! expected and what came. It never panics, and after each the runner looks whether all memory and all slots of the engine
-//! came back. No clock decides its outcome, but that the cases about frozen futures fail after a minute instead of hanging.
+//! Each [`Case`] is one promise of this crate's documentation, shown on a real engine in a directory of its
+//! own. A case passes, is skipped with the reason (it [needs](Need) something that is missing), or fails with
+//! a text of the expected and the actual result. It never panics. After each case the runner checks that all
+//! memory and all slots of the engine came back. No clock decides the outcome of a case, except that the
+//! cases about frozen futures fail after a minute instead of hanging.
 //!
 //! To try a configuration, a kernel or a file system:
 //!
@@ -25,8 +26,9 @@
 //!
 //! In a task of any executor, and in the program of a simulated world, [`run`] takes an [`Env`].
 //!
-//! What a forked child's handles answer is not a case: a program cannot soundly be forked in the midst of its threads by
-//! code that does not know them. `tests/fork.rs` of this crate does it in a process of its own.
+//! The behaviour of handles in a forked child is not a case: code that does not know a program's threads
+//! cannot soundly fork the program in their midst. `tests/fork.rs` of this crate does it in a process of its
+//! own.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,7 +64,7 @@ mod writes;
 
 use check::{Outcome, Stop};
 
-/// What a case needs beyond an engine and a directory.
+/// The requirements of a case beyond an engine and a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Need {
@@ -70,8 +72,8 @@ pub enum Need {
     Threads,
     /// The operating system's own view of the files: descriptors, and `std::fs` beside the engine.
     Process,
-    /// Files that are made and removed by name, change their length, and can be in the page cache: what an NVMe namespace does
-    /// not have.
+    /// Files that are made and removed by name, change their length, and can be in the page cache. An NVMe
+    /// namespace has none of this.
     FileSystem,
 }
 
@@ -84,12 +86,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// `"group::what_is_promised"`, the same for ever.
+    /// Returns `"group::what_is_promised"`, which never changes.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it needs; without it, the case is skipped.
+    /// Returns its requirements; without them the case is skipped.
     pub fn needs(&self) -> &'static [Need] {
         self.needs
     }
@@ -101,7 +103,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Makes the list of a group's cases: names of async functions, and in brackets what they need.
+/// Makes the list of a group's cases: names of async functions, and in brackets their requirements.
 macro_rules! group {
     ($group:literal: $($case:ident $([$($need:ident),*])?),* $(,)?) => {
         pub(super) fn cases() -> Vec<$crate::testing::suite::Case> {
@@ -115,7 +117,7 @@ macro_rules! group {
 }
 use group;
 
-/// All cases, in an order that stays.
+/// Returns all cases, in a fixed order.
 pub fn cases() -> Vec<Case> {
     let groups = [
         reads::cases(),
@@ -137,11 +139,11 @@ pub fn cases() -> Vec<Case> {
     groups.into_iter().flatten().collect()
 }
 
-/// What a case that did not fail came to.
+/// The result of a case that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// All is as promised.
+    /// Everything is as promised.
     Passed,
     /// It could not be tried here; the reason.
     Skipped(String),
@@ -155,12 +157,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The case's name.
+    /// Returns the case's name.
     pub fn case(&self) -> &'static str {
         self.case
     }
 
-    /// What was expected and what came.
+    /// Returns the expected and the actual result.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -176,11 +178,11 @@ impl std::error::Error for Failure {}
 
 /// Runs a case. The directory of `env` should be the case's own, and empty.
 ///
-/// A case may block its thread for as long as a few hundred operations take, and those that need [`Need::Threads`]
-/// start threads; so does [`Env::elsewhere`].
+/// A case may block its thread for as long as a few hundred operations take, and those that need
+/// [`Need::Threads`] start threads; so does [`Env::elsewhere`].
 ///
 /// # Errors
-/// The promise that was not kept, a panic of the case included.
+/// The promise that was not kept; a panic of the case counts as one.
 pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
     if let Some(lacks) = case.needs.iter().find_map(|need| lack(*need, env)) {
         return Ok(Verdict::Skipped(lacks.to_string()));
@@ -191,7 +193,7 @@ pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
         Err(Stop::Skipped(why)) => return Ok(Verdict::Skipped(why)),
         Err(Stop::Failed(reason)) => return Err(Failure { case: case.name, reason }),
     }
-    // What was given up may still be under way; nothing of it may stay.
+    // Operations that were given up may still be under way; nothing of them may stay.
     match guarded(tools::at_rest(env, env.engine())).await {
         Ok(()) => Ok(Verdict::Passed),
         Err(Stop::Failed(reason) | Stop::Skipped(reason)) => {
@@ -200,7 +202,7 @@ pub async fn run(case: &Case, env: &Env) -> Result<Verdict, Failure> {
     }
 }
 
-/// Why the environment does not have it.
+/// Returns the reason why the environment lacks a requirement.
 fn lack(need: Need, env: &Env) -> Option<&'static str> {
     match need {
         Need::Threads if env.is_simulated() => {
@@ -216,13 +218,15 @@ fn lack(need: Need, env: &Env) -> Option<&'static str> {
     }
 }
 
-/// Runs a case on this thread, with an engine of these settings and a new directory in `base`, which is removed
-/// afterwards. Then the engine is closed, and that no operation was leaked and no shard lost is part of the case.
+/// Runs a case on this thread, with an engine of these settings and a new directory in `base`, which is
+/// removed afterwards. Then the engine is closed; the case also requires that no operation was leaked and no
+/// shard lost.
 ///
-/// `base` should be on the file system in question; memory file systems do not know direct I/O on older kernels.
+/// `base` should be on the file system in question; memory file systems do not support direct I/O on older
+/// kernels.
 ///
 /// # Errors
-/// The promise that was not kept; on a shard's thread, that a case cannot run there.
+/// The promise that was not kept; on a shard's thread, an error because a case cannot run there.
 pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Failure> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -233,10 +237,10 @@ pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Fail
     outcome.unwrap_or_else(|error| Err(failed(case, "to begin", &error)))
 }
 
-/// As [`run_at`], on an NVMe namespace, **which is overwritten** ([`Env::start_on_namespace`]).
+/// Does the same as [`run_at`] on an NVMe namespace, **which is overwritten** ([`Env::start_on_namespace`]).
 ///
 /// # Errors
-/// As [`run_at`].
+/// Those of [`run_at`].
 pub fn run_on_namespace(case: &Case, config: &Config, namespace: &Path) -> Result<Verdict, Failure> {
     let outcome = wait::block_on("suite", async {
         Ok(run_in(case, Env::start_on_namespace(config.clone(), namespace).await).await)
@@ -261,7 +265,7 @@ fn failed(case: &Case, what: &str, error: &Error) -> Failure {
     Failure { case: case.name, reason: format!("the engine of the case failed {what}: {error}") }
 }
 
-/// The future's outcome, with a panic as a failure.
+/// Returns the future's outcome, with a panic as a failure.
 async fn guarded(future: impl Future<Output = Outcome>) -> Outcome {
     let mut future: LocalFuture<'_, Outcome> = Box::pin(future);
     std::future::poll_fn(move |context| {

@@ -1,12 +1,13 @@
-//! What integration tests share: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files with known bytes.
+//! Common parts of the integration tests: an engine on the driver that `FOREBAY_TEST_DRIVER` names, and files
+//! with known bytes.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 use std::path::{Path, PathBuf};
 
 use forebay::{Config, DriverChoice, Engine, Open, Polling};
 
-/// The default settings with the driver that this test run is about (`uring`, `threads`; anything else: automatic), and
-/// with polling where `FOREBAY_TEST_POLLING` is `on` or `hybrid`.
+/// Returns the default settings with the driver of this test run (`uring`, `threads`; anything else:
+/// automatic), and with polling where `FOREBAY_TEST_POLLING` is `on` or `hybrid`.
 pub(crate) fn config() -> Config {
     let driver = match std::env::var("FOREBAY_TEST_DRIVER").as_deref() {
         Ok("uring") => DriverChoice::Uring,
@@ -21,28 +22,28 @@ pub(crate) fn config() -> Config {
     Config::default().driver(driver).polling(polling)
 }
 
-/// An engine with [`config`].
+/// Starts an engine with [`config`].
 pub(crate) fn engine() -> Engine {
     Engine::start(config()).expect("an engine")
 }
 
-/// Where test directories are made: `FOREBAY_TEST_DIR` if it is set, for a run on a certain device.
+/// Returns the place for test directories: `FOREBAY_TEST_DIR` if it is set, for a run on a certain device.
 pub(crate) fn place() -> PathBuf {
     std::env::var_os("FOREBAY_TEST_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).into()
 }
 
-/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Creates a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("forebay-test-").tempdir_in(place()).expect("a directory")
 }
 
-/// The byte at a place of every test file: no two 4 KiB pages of a file are equal.
+/// Returns the byte at a place of every test file: no two 4 KiB pages of a file are equal.
 pub(crate) fn byte_at(offset: u64) -> u8 {
     let mixed = (offset / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (8 * (offset % 8))) as u8
 }
 
-/// The bytes of a range of every test file.
+/// Returns the bytes of a range of every test file.
 pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
     // By whole words: test builds are not optimised, and some files are many MiB.
     let mut bytes = Vec::with_capacity(range.end.saturating_sub(range.start) as usize);
@@ -62,7 +63,7 @@ pub(crate) fn write_file(path: &std::path::Path, len: u64) {
     std::fs::write(path, bytes_of(0..len)).expect("a test file");
 }
 
-/// The three ways to have a file, to be opened with what is in it.
+/// Returns the three ways to open a file, each of which keeps the file's content.
 pub(crate) fn modes() -> [Open; 3] {
     [Open::create(), Open::create().buffered(), Open::create().uncached()]
 }
@@ -86,7 +87,7 @@ impl Numbers {
         self.0 % limit
     }
 
-    /// The numbers below a limit in any order.
+    /// Returns the numbers below a limit in any order.
     pub(crate) fn shuffled(&mut self, limit: u64) -> Vec<u64> {
         let mut all: Vec<u64> = (0..limit).collect();
         for last in (1..all.len()).rev() {
@@ -95,7 +96,7 @@ impl Numbers {
         all
     }
 
-    /// Mostly small, sometimes several buffers.
+    /// Returns a size: mostly small, sometimes several buffers.
     pub(crate) fn size(&mut self) -> usize {
         let limit = [1, 100, 600, 5_000, 70_000][self.below(5) as usize];
         self.below(limit + 1) as usize

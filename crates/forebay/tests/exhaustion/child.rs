@@ -1,5 +1,5 @@
-//! A scene is a test whose body runs in a process of its own: this program again, without the capabilities that lift
-//! limits, and with a deadline. What a scene runs out of so hits nobody else.
+//! A scene is a test whose body runs in a process of its own: this program again, without the capabilities
+//! that lift limits, and with a deadline. So the shortage of a scene affects no other test.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Holds the name of the scene that a child plays.
+/// The environment variable with the name of the scene that a child plays.
 const SCENE: &str = "FOREBAY_EXHAUSTION_SCENE";
 /// A child that takes longer hangs: the kernel ends it with SIGALRM.
 const DEADLINE_S: libc::c_uint = 120;
@@ -15,7 +15,7 @@ const DEADLINE_S: libc::c_uint = 120;
 const CAPABILITIES: [libc::c_ulong; 3] =
     [14 /* IPC_LOCK */, 21 /* SYS_ADMIN */, 24 /* SYS_RESOURCE */];
 
-/// What a child gets besides the name of its scene.
+/// Settings of a child besides the name of its scene.
 #[derive(Default)]
 pub(crate) struct Scene {
     variables: Vec<(&'static str, OsString)>,
@@ -28,13 +28,13 @@ impl Scene {
         Scene::default()
     }
 
-    /// The child finds `path` with [`given`].
+    /// Passes `path` to the child, which finds it with [`given`].
     pub(crate) fn give(mut self, name: &'static str, path: &Path) -> Scene {
         self.variables.push((name, path.as_os_str().to_os_string()));
         self
     }
 
-    /// The child lives in that control group from the start.
+    /// Starts the child in that control group.
     pub(crate) fn in_group(mut self, group: &Path) -> Scene {
         self.group = Some(CString::new(group.join("cgroup.procs").as_os_str().as_bytes()).unwrap());
         self
@@ -64,17 +64,17 @@ impl Scene {
     }
 }
 
-/// Is this process the child that plays the scene `name`?
+/// Returns whether this process is the child that plays the scene `name`.
 pub(crate) fn is_child(name: &str) -> bool {
     std::env::var_os(SCENE).is_some_and(|scene| scene == name)
 }
 
-/// Runs `body` in a child that got nothing special.
+/// Runs `body` in a child without special settings.
 pub(crate) fn scene(name: &str, body: impl FnOnce()) {
     Scene::new().play(name, body);
 }
 
-/// What the parent gave with [`Scene::give`].
+/// Returns the path that the parent passed with [`Scene::give`].
 pub(crate) fn given(name: &str) -> std::path::PathBuf {
     std::env::var_os(name).expect("the parent gave it").into()
 }
@@ -91,14 +91,14 @@ fn restrict(group: Option<&CString>) -> std::io::Result<()> {
             libc::close(file);
         }
         for capability in CAPABILITIES {
-            // Not root: it fails, and there is nothing to give up.
+            // Not root: the call fails, and there is nothing to drop.
             libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
         }
     }
     Ok(())
 }
 
-/// The soft and the hard limit of this process.
+/// Returns the soft and the hard limit of this process.
 pub(crate) fn limits(resource: libc::__rlimit_resource_t) -> (libc::rlim_t, libc::rlim_t) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit(2) fills the structure.

@@ -14,14 +14,14 @@ const DISK_BYTES: u64 = 32 << 20;
 /// Files that the disk has room for, its own included.
 const INODES: u32 = 64;
 
-/// A small file system in a file, mounted; unmounted and gone with this value.
+/// A small file system in a file, mounted; unmounted and removed with this value.
 struct Disk {
     mount: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// The error says why there is none.
+    /// Mounts a new disk. The error is the reason why there is none.
     fn mount() -> Result<Disk, String> {
         if !is_root() {
             return Err("mounting needs root".to_string());
@@ -41,7 +41,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily where something is still open, so that the directory can go in any case.
+        // Lazily where something is still open, so that the directory can be removed in any case.
         if run(Command::new("umount").arg(&self.mount)).is_err() {
             let _ = run(Command::new("umount").arg("--lazy").arg(&self.mount));
         }
@@ -67,7 +67,7 @@ fn with_disk(name: &str, body: impl FnOnce(&Path)) {
     }
 }
 
-/// The disk is full, and the error names the file, the cause and the remedy.
+/// Checks that the error of a full disk names the file, the cause and the remedy.
 #[track_caller]
 fn is_full(error: &Error, operation: &str, path: &Path) {
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{error}");
@@ -89,7 +89,8 @@ fn a_full_disk() {
             let path = disk.join("file");
             let filler = engine.open(disk.join("filler"), Open::create()).wait().unwrap();
             let file = engine.open(&path, open).wait().unwrap();
-            // Durable writes until the disk is full; each that was acknowledged is there afterwards.
+            // Durable writes until the disk is full; the bytes of each acknowledged write are there
+            // afterwards.
             let mut written = 0;
             let error = loop {
                 let write = file.write(written, bytes_of(written..written + MIB)).flush(flush);
@@ -102,7 +103,7 @@ fn a_full_disk() {
             is_full(&error, "write", &path);
             assert_eq!(error.range(), Some((written, MIB)));
             assert!(written > DISK_BYTES / 2, "{written} bytes");
-            // The last pages, and then everything else that needs space.
+            // The last pages, and then all other operations that need space.
             let mut offset = 0;
             let error = loop {
                 match filler.write(offset, bytes_of(0..4096)).wait() {
@@ -118,11 +119,11 @@ fn a_full_disk() {
                 .wait()
                 .and_then(|()| append.sync(Durability::Data).wait());
             is_full(&error.unwrap_err(), "append", filler.path());
-            // An append that has lost bytes says so for ever: what comes later has no place.
+            // An append that has lost bytes reports it for ever: later bytes have no place.
             is_full(&append.write(b"more").wait().unwrap_err(), "append", filler.path());
             is_full(&append.close().wait().unwrap_err(), "append", filler.path());
             is_full(&filler.allocate(0..DISK_BYTES).wait().unwrap_err(), "allocate", filler.path());
-            // Nothing that was acknowledged is lost, and what is there can be written over.
+            // No acknowledged byte is lost, and the existing bytes can be overwritten.
             let holds = |file: &forebay::File| {
                 for at in (0..written).step_by(MIB as usize) {
                     let block = file.read(at..at + MIB).wait().unwrap();
@@ -131,7 +132,7 @@ fn a_full_disk() {
             };
             holds(&file);
             file.write(4096, bytes_of(4096..8192)).durable(Durability::All).wait().unwrap();
-            // Space comes free, and the same handles go on.
+            // Space becomes free, and the same handles work again.
             filler.truncate(0).wait().unwrap();
             engine.remove_file(filler.path()).wait().unwrap();
             drop(filler);
@@ -176,10 +177,11 @@ fn a_disk_without_room_for_names() {
     });
 }
 
-/// The kernel sends SIGXFSZ to the thread whose write crosses RLIMIT_FSIZE, which ends the process by default.
+/// The kernel sends SIGXFSZ to the thread whose write crosses RLIMIT_FSIZE, which ends the process by
+/// default.
 ///
-/// The story: a write through the engine did that to the whole program. The engine's threads take no such signal, so the
-/// write fails with EFBIG, which is what the error's text explains.
+/// Regression: a write through the engine did that to the whole program. The engine's threads take no such
+/// signal, so the write fails with EFBIG, which the error's text explains.
 #[test]
 fn a_file_may_not_grow() {
     scene("disk::a_file_may_not_grow", || {
@@ -228,7 +230,7 @@ fn a_file_may_not_grow() {
     });
 }
 
-/// More than one buffer can hold is refused before anything is allocated for it.
+/// A request for more than one buffer can hold is refused before anything is allocated for it.
 #[test]
 fn one_operation_asks_for_too_much() {
     let (engine, dir) = (crate::common::engine(), dir());
@@ -241,7 +243,7 @@ fn one_operation_asks_for_too_much() {
         engine.block(usize::MAX).unwrap_err(),
         file.read(0..limit + 1).wait().unwrap_err(),
         file.read(7..u64::MAX / 4).wait().unwrap_err(),
-        // Within the limit, but not once it begins and ends at whole units.
+        // Within the limit, but no longer once it begins and ends at whole units.
         file.read(1..limit + 1).wait().unwrap_err(),
         file.read_many(std::iter::once(0..limit + 1))
             .wait()
@@ -251,7 +253,7 @@ fn one_operation_asks_for_too_much() {
         names(&error, &["at most 1073741824 bytes", "split it"]);
     }
     assert_eq!(engine.memory().arena_bytes, before.arena_bytes);
-    // As much as one operation may have is either there or an error that names the settings.
+    // A read of the largest size of one operation succeeds, or fails with an error that names the settings.
     match file.read(0..limit).wait() {
         Ok(block) => assert_eq!((block.len() as u64, block[0], block[limit as usize - 1]), (limit, 0, 0)),
         Err(error) => {

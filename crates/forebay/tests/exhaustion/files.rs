@@ -11,7 +11,7 @@ use crate::scenery::{Held, close, everything_works, names, tells};
 
 const FILES: u64 = 10_000;
 
-/// More files than a ring has registered places for: all are read and written, and none is left.
+/// More files than a ring has registered places for: all are read and written, and no descriptor is left.
 #[test]
 fn ten_thousand_files() {
     scene("files::ten_thousand_files", || {
@@ -40,7 +40,7 @@ fn ten_thousand_files() {
         (0..FILES / 1000).for_each(|part| all((part * 1000..(part + 1) * 1000).collect()));
         all((0..1000).map(|n| FILES - 1 - n * 10).collect());
         drop(files);
-        // Places that came free are taken again, and mean the new file.
+        // Places that became free are used again, and mean the new file.
         for part in 0..3 {
             let numbers = || (0..1500).map(|n| (n * 7 + part) % FILES);
             let opening = numbers().map(|n| engine.open(path(n), Open::read()));
@@ -56,8 +56,9 @@ fn ten_thousand_files() {
     });
 }
 
-/// The shards close a file whose last handle is gone, a moment later. On a busy machine programs that dropped their files
-/// and opened others found no descriptor left: one run in thirty of the test above failed with EMFILE.
+/// Regression: the shards close a file whose last handle is gone, a moment later. On a busy machine programs
+/// that dropped their files and opened others found no descriptor left: one run in thirty of the test above
+/// failed with EMFILE.
 #[test]
 fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
     scene("files::descriptors_of_dropped_files_are_there_for_the_next_ones", || {
@@ -73,7 +74,7 @@ fn descriptors_of_dropped_files_are_there_for_the_next_ones() {
         }
         for round in 0..100u64 {
             let count = files.len();
-            // Both shards know all of them.
+            // Both shards have a place for each of them.
             let reads = files.iter().map(|file| file.read(round..round + 100).into_future());
             futures::executor::block_on(join_all(reads)).into_iter().for_each(|read| drop(read.unwrap()));
             files.clear();
@@ -110,7 +111,8 @@ fn no_descriptor_is_left() {
         let name = path.to_str().unwrap();
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Io, Some(libc::EMFILE)));
         names(&error, &["open", name, "close files", "ulimit -n"]);
-        // The names that a rename changes must be synced, which takes a descriptor: it fails before it did anything.
+        // The names that a rename changes must be synced, which needs a descriptor: it fails before it did
+        // anything.
         let other = dir.path().join("other");
         for error in [
             engine.rename(&path, &other).wait().unwrap_err(),
@@ -137,18 +139,18 @@ fn no_descriptor_is_left() {
     });
 }
 
-/// Descriptors of rings in this process.
+/// Returns the number of rings' descriptors in this process.
 fn rings() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
     links.filter(|link| link.to_str().is_some_and(|link| link.contains("io_uring"))).count()
 }
 
-/// However many descriptors there are when an engine starts: it runs, or the error says what to raise, and nothing is
-/// left of the attempt.
+/// However many descriptors there are when an engine starts: it runs, or the error names the limit to raise,
+/// and nothing is left of the attempt.
 ///
-/// The story: where only some shards got a ring, the others ran on threads, and the engine named the driver of whichever
-/// shard had been the last to start.
+/// Regression: where only some shards got a ring, the others ran on threads, and the engine named the driver
+/// of whichever shard had been the last to start.
 #[test]
 fn an_engine_starts_with_few_descriptors_or_not_at_all() {
     scene("files::an_engine_starts_with_few_descriptors_or_not_at_all", || {
@@ -156,11 +158,11 @@ fn an_engine_starts_with_few_descriptors_or_not_at_all() {
         let (enough, _) = limits(libc::RLIMIT_NOFILE);
         let mut started = [0; 2];
         for choice in [DriverChoice::Auto, DriverChoice::Uring] {
-            // With FOREBAY_TEST_DRIVER=threads no shard wants a ring, so the choice is made here.
+            // With FOREBAY_TEST_DRIVER=threads no shard would use a ring, so the choice is made here.
             for spare in 0..24 {
                 let config = config().shards(4).driver(choice).arena_bytes(1 << 20);
-                // The next descriptor is the lowest that is free: so many may be open besides the three and what the
-                // harness has.
+                // The next descriptor is the lowest that is free: so many may be open besides the three and
+                // those of the harness.
                 set_limit(libc::RLIMIT_NOFILE, before.highest_descriptor() + 1 + spare);
                 let engine = Engine::start(config);
                 set_limit(libc::RLIMIT_NOFILE, enough);
@@ -191,7 +193,7 @@ fn an_engine_starts_with_few_descriptors_or_not_at_all() {
                 before.is_all_again();
             }
         }
-        // Where io_uring works at all, the sweep has seen both.
+        // Where io_uring works at all, the sweep has had both outcomes.
         assert!(started[0] > 0, "{started:?}");
     });
 }

@@ -13,7 +13,8 @@ use crate::scenery::{Held, close, everything_works, names, tells};
 const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
 
-/// Registered memory counts against RLIMIT_MEMLOCK, and on some kernels the rings do as well.
+/// Checks an engine under a limit of locked memory: registered memory counts against RLIMIT_MEMLOCK, and on
+/// some kernels the rings do as well.
 fn with_locked_memory(bytes: libc::rlim_t) {
     let (enough, dir) = (limits(libc::RLIMIT_MEMLOCK).1, dir());
     let before = Held::now();
@@ -24,7 +25,7 @@ fn with_locked_memory(bytes: libc::rlim_t) {
         tells(&engine, &["registered buffers", "io_uring"], "RLIMIT_MEMLOCK");
     }
     close(engine);
-    // Asked for by name, io_uring is there or the error says what to raise.
+    // An io_uring engine that is requested by name works, or the error names the limit to raise.
     match Engine::start(config().driver(DriverChoice::Uring)) {
         Ok(engine) => {
             everything_works(&engine, dir.path());
@@ -54,9 +55,10 @@ fn locked_memory_of_nothing() {
     scene("memory::locked_memory_of_nothing", || with_locked_memory(0));
 }
 
-/// The story: a user whose locked memory is limited could open a session of `forebay-kernel` before the engine's first read and
-/// never after it, with ENOMEM: the engine had registered its 8 MiB, which left nothing, and health did not mention it. So
-/// half of a limit stays free, and health says what is not registered for that.
+/// Regression: a user whose locked memory is limited could open a session of `forebay-kernel` before the
+/// engine's first read and never after it, with ENOMEM. The engine had registered its 8 MiB, which left
+/// nothing, and health did not mention it. So half of a limit stays free, and health reports the part that is
+/// not registered for that reason.
 #[test]
 fn half_of_the_locked_memory_is_left_for_other_rings() {
     scene("memory::half_of_the_locked_memory_is_left_for_other_rings", || {
@@ -81,7 +83,7 @@ fn half_of_the_locked_memory_is_left_for_other_rings() {
         // SAFETY: the memory outlives the ring, which has nothing in flight.
         let registered = unsafe { other.submitter().register_buffers(&[buffer]) };
         registered.unwrap_or_else(|error| panic!("{error}; {:?}", engine.health().degraded));
-        // 4 MiB of the 8 are registered, and the others are in the health.
+        // 4 MiB of the 8 are registered, and health reports the others.
         tells(&engine, &["registered buffers"], "RLIMIT_MEMLOCK");
         let told = engine.health().degraded;
         let told = told.iter().find(|known| known.what == "registered buffers").unwrap();
@@ -101,7 +103,7 @@ fn is_threads() -> bool {
     format!("{:?}", config()) == format!("{:?}", config().driver(DriverChoice::Threads))
 }
 
-/// As root this process becomes a user of whom there is no other process; `dir` is that user's.
+/// Makes this process, if it is root, run as a user without other processes; `dir` becomes that user's.
 fn become_another_user(dir: &Path) {
     if is_root() {
         let user = 1_500_000_000 + std::process::id();
@@ -112,7 +114,7 @@ fn become_another_user(dir: &Path) {
     }
 }
 
-/// An engine with 4 MiB of I/O memory and not a byte more.
+/// Returns the settings of an engine with 4 MiB of I/O memory and not a byte more.
 fn tight() -> Config {
     config().shards(1).arena_bytes(4 << 20).arena_bytes_max(4 << 20).overflow_bytes_max(0)
 }
@@ -133,7 +135,7 @@ fn the_program_holds_every_block() {
         };
         assert_eq!(error.kind(), ErrorKind::ArenaExhausted { held: 4 << 20 });
         names(&error, &["block", "4194304 bytes", "drop blocks", "Config::arena_bytes_max"]);
-        // Everything that needs memory says so, and names the file.
+        // Every operation that needs memory fails with that error, and names the file.
         let path = file.path().to_str().unwrap();
         for error in [
             file.read(0..100).wait().unwrap_err(),
@@ -148,7 +150,7 @@ fn the_program_holds_every_block() {
             names(&error, &["live blocks hold", "drop blocks"]);
             names(&error, &[path]);
         }
-        // What needs none goes on, and what is held can be written.
+        // Operations that need no memory work, and blocks in the program's hands can be written.
         file.sync(Durability::Data).wait().unwrap();
         file.write(MIB, held.pop().unwrap()).wait().unwrap();
         assert_eq!(&file.read(MIB + 10..MIB + 100).wait().unwrap()[..], &bytes_of(10..100)[..]);
@@ -161,17 +163,18 @@ fn the_program_holds_every_block() {
     });
 }
 
-/// Memory that writes hold comes back by itself, so reads wait for it.
+/// Memory of writes is released without the program's help, so reads wait for it.
 ///
-/// The story: while a durable write was being synced, its memory did not count as coming back, and reads that could have
-/// waited for it failed with `ArenaExhausted`.
+/// Regression: while a durable write was being synced, its memory did not count as about to be released, and
+/// reads that could have waited for it failed with `ArenaExhausted`.
 #[test]
 fn reads_wait_for_memory_that_comes_back() {
     scene("memory::reads_wait_for_memory_that_comes_back", || {
         let (engine, dir) = (Engine::start(tight()).unwrap(), dir());
         let file = engine.open(dir.path().join("file"), Open::create_new()).wait().unwrap();
         file.write(0, bytes_of(0..MIB)).wait().unwrap();
-        // Next to the device: elsewhere what a write held comes back once its future is polled, so by the program.
+        // On the shard: elsewhere a write's memory is released only once its future is polled, so by the
+        // program.
         let (inner, shared) = (engine.clone(), file.clone());
         let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
             for durability in [Durability::None, Durability::Data, Durability::All] {
@@ -188,7 +191,7 @@ fn reads_wait_for_memory_that_comes_back() {
     });
 }
 
-/// Writes that hold all the memory there is, and reads beside them.
+/// Runs writes that use all the memory there is, and reads beside them.
 async fn writes_and_reads(engine: &Engine, file: &File, durability: Durability, round: u64) {
     let mut writes = Vec::new();
     while let Ok(block) = engine.block_from(&bytes_of(0..512 * KIB)) {
@@ -198,7 +201,7 @@ async fn writes_and_reads(engine: &Engine, file: &File, durability: Durability, 
     assert!(writes.len() >= 4, "{:?}", engine.memory());
     let reads = (0..64u64).map(|n| async move {
         let start = (n * 8191 + round) % (MIB - 5000);
-        // One look after the other: some meet the sync of a write.
+        // One read after the other: some coincide with the sync of a write.
         for more in 0..4 {
             let range = start + more..start + more + 3000;
             let block = file.read(range.clone()).await.unwrap();
@@ -209,7 +212,8 @@ async fn writes_and_reads(engine: &Engine, file: &File, durability: Durability, 
     written.into_iter().for_each(|written| written.unwrap());
 }
 
-/// The system gives no more memory: the arena stays as it is, and the error says that it is not the arena's limit.
+/// The system gives no more memory: the arena stays as it is, and the error reports that this is not the
+/// arena's limit.
 #[test]
 fn the_arena_cannot_grow() {
     scene("memory::the_arena_cannot_grow", || {
@@ -244,7 +248,7 @@ fn the_arena_cannot_grow() {
         for block in &held {
             assert!(block[..] == bytes_of(0..MIB)[..]);
         }
-        // Now it can.
+        // Now it can grow.
         for _ in 0..64 {
             held.push(file.read(0..MIB).wait().unwrap());
         }
@@ -256,11 +260,11 @@ fn the_arena_cannot_grow() {
     });
 }
 
-/// A control group for memory, gone with this value.
+/// A control group for memory, removed with this value.
 struct Group(PathBuf);
 
 impl Group {
-    /// A child of this process's own group with that limit; the error says why there is none.
+    /// Makes a child of this process's own group with that limit. The error is the reason why there is none.
     fn make(bytes: u64) -> Result<Group, String> {
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let name = format!("forebay-test-{}", std::process::id());
@@ -289,7 +293,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The kernel frees what is charged to it a moment after its last process.
+        // The kernel frees the memory charged to the group a moment after its last process.
         for _ in 0..10_000 {
             match std::fs::remove_dir(&self.0) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => std::thread::yield_now(),
@@ -333,7 +337,8 @@ fn a_control_group_of_128_mib() {
                 }
                 assert_eq!(at, len);
             }
-            // As much as the arena may have, all held: still an error and not the kernel's out-of-memory killer.
+            // All blocks that the arena may have, all held: still an error and not the kernel's out-of-memory
+            // killer.
             let mut held = Vec::new();
             while let Ok(block) = engine.block(1 << 20) {
                 held.push(block);

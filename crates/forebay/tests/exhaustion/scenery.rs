@@ -1,4 +1,4 @@
-//! What scenes do with an engine, and how they see that nothing is left of it.
+//! Operations of the scenes on an engine, and checks that nothing of it is left.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::common::bytes_of;
 const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
 
-/// Descriptors and threads of this process.
+/// Numbers of descriptors and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     descriptors: usize,
@@ -27,7 +27,7 @@ impl Held {
         self.threads
     }
 
-    /// The largest number of a descriptor that is open.
+    /// Returns the largest number of a descriptor that is open.
     pub(crate) fn highest_descriptor(self) -> u64 {
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
         let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap());
@@ -36,7 +36,8 @@ impl Held {
         numbers.into_iter().rev().nth(1).unwrap_or(2)
     }
 
-    /// Waits until only this much is held again; threads end a moment after those who waited for them were answered.
+    /// Waits until only this much is held again; threads end a moment after the caller that waited for them
+    /// returns.
     #[track_caller]
     pub(crate) fn is_all_again(self) {
         let begun = Instant::now();
@@ -47,7 +48,7 @@ impl Held {
     }
 }
 
-/// Every way to move bytes once, each checked.
+/// Moves bytes once in every way, and checks each.
 #[track_caller]
 pub(crate) fn everything_works(engine: &Engine, dir: &Path) {
     let path = dir.join("everything");
@@ -76,14 +77,14 @@ pub(crate) fn everything_works(engine: &Engine, dir: &Path) {
     engine.remove_file(&path).wait().unwrap();
 }
 
-/// Closes the engine, of which nothing may be left.
+/// Closes the engine, and checks that nothing of it is left.
 #[track_caller]
 pub(crate) fn close(engine: Engine) {
     let report = engine.close().wait().unwrap();
     assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
-/// The text must name all of these.
+/// Checks that the text names all of these.
 #[track_caller]
 pub(crate) fn names(error: &Error, parts: &[&str]) {
     let text = error.to_string();
@@ -92,7 +93,7 @@ pub(crate) fn names(error: &Error, parts: &[&str]) {
     }
 }
 
-/// What health says of `what`: it must be there, and its remedy must name one of `remedies`.
+/// Checks that health reports `what`, and that its remedy names one of `remedies`.
 #[track_caller]
 pub(crate) fn tells(engine: &Engine, what: &[&str], remedy: &str) {
     let degraded = engine.health().degraded;

@@ -1,4 +1,4 @@
-//! No thread can be started: RLIMIT_NPROC, as pids.max of a control group, lets clone(2) fail with EAGAIN.
+//! No thread can be started: RLIMIT_NPROC, like pids.max of a control group, lets clone(2) fail with EAGAIN.
 
 use forebay::{DriverChoice, Durability, Engine, ErrorKind, Open};
 
@@ -6,7 +6,7 @@ use crate::child::{is_root, limits, scene, set_limit};
 use crate::common::{bytes_of, config, dir};
 use crate::scenery::{Held, close, everything_works, names, tells};
 
-/// Root has no limit of processes, so the child becomes somebody of whom there is nobody else.
+/// Makes the child run as a user without other processes: root has no limit of processes.
 fn become_nobody() -> tempfile::TempDir {
     // A scene beside this one has another number: the limit counts all threads of a user.
     let nobody: libc::uid_t = 1_000_000 + std::process::id();
@@ -22,12 +22,13 @@ fn become_nobody() -> tempfile::TempDir {
     dir
 }
 
-/// The limit that lets `more` threads start, if this process is all that its user has.
+/// Returns the limit that lets `more` threads start, if the user has no process but this one.
 fn threads_at_most(more: usize) -> u64 {
     (Held::now().threads() + more) as u64
 }
 
-/// However many threads may start: the engine runs, or the error says what to raise, and nothing is left of the attempt.
+/// However many threads may start: the engine runs, or the error names the limit to raise, and nothing is
+/// left of the attempt.
 #[test]
 fn an_engine_starts_with_few_threads_or_not_at_all() {
     scene("threads::an_engine_starts_with_few_threads_or_not_at_all", || {
@@ -83,11 +84,12 @@ fn no_thread_for_calls() {
     });
 }
 
-/// The threads driver without a thread fails its operations, says why, and works once it gets one. A ring needs threads
-/// of the kernel's for what would block, syncs above all.
+/// The threads driver without a thread fails its operations with the reason, and works once it gets one. A
+/// ring needs threads of the kernel's for operations that would block, syncs above all.
 ///
-/// The stories: health said nothing of threads that were refused after the start; and the kernel ends what it has no
-/// worker for with ECANCELED, which came out as an operation that somebody had cancelled.
+/// Regressions: health did not report threads that were refused after the start; and the kernel ends
+/// operations that it has no worker for with ECANCELED, which was reported as an operation that a caller had
+/// cancelled.
 #[test]
 fn no_thread_for_operations() {
     scene("threads::no_thread_for_operations", || {

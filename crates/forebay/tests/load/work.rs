@@ -1,4 +1,5 @@
-//! What a task of the load tests does: reads and writes of its own region, some given up midway, every byte checked.
+//! The work of a task of the load tests: reads and writes of its own region, some dropped midway, every byte
+//! checked.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,23 +10,23 @@ use forebay::{Durability, Engine, Error, ErrorKind, File};
 
 /// Bytes of a file that belong to one task.
 pub(crate) const REGION_BYTES: u64 = 256 << 10;
-/// Versions are kept of stretches of this length. No device writes less at a time.
+/// The length of a stretch, the unit of versions. No device writes less at a time.
 const STRETCH: usize = 512;
 const STRETCHES: usize = REGION_BYTES as usize / STRETCH;
 /// The largest operation is `STRETCH << SIZES_MAX`.
 const SIZES: u64 = 10;
 /// One operation in so many is dropped after a few polls.
 const CANCEL_ONE_IN: u64 = 8;
-/// One write in so many is durable when it is over.
+/// One write in so many is durable when it completes.
 const SYNC_ONE_IN: u64 = 256;
 
-/// What the tasks of a run did, added up.
+/// Counts of a run's tasks, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) given_up: u64,
-    /// Times an operation was asked for again because the program held all I/O memory.
+    /// Times that an operation was requested again because the program held all I/O memory.
     pub(crate) exhausted: u64,
     pub(crate) bytes: u64,
 }
@@ -49,7 +50,7 @@ impl Numbers {
         mix(self.0)
     }
 
-    /// Below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
@@ -66,8 +67,8 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..1024).flat_map(|_| numbers.next().to_le_bytes()).collect()
 });
 
-/// What a stretch reads as after its write number `version`: its place and the version, then noise that depends on
-/// them. Never written, it is zero.
+/// Writes the content of a stretch after its write number `version`: its place and the version, then noise
+/// that depends on them. A stretch that was never written is zero.
 fn fill(out: &mut [u8; STRETCH], place: u64, version: u32) {
     if version == 0 {
         return out.fill(0);
@@ -79,23 +80,23 @@ fn fill(out: &mut [u8; STRETCH], place: u64, version: u32) {
     out[16..].copy_from_slice(&NOISE[from..from + STRETCH - 16]);
 }
 
-/// A task's region, and what it may hold.
+/// A task's region, and the versions that it may contain.
 pub(crate) struct Region {
     file: File,
     base: u64,
     grain: u64,
     numbers: Numbers,
     version: u32,
-    /// The version that was certainly written last.
+    /// The version of the last write that completed.
     sure: Vec<u32>,
-    /// The version of a write that was given up, which may have happened, may yet, or never. Such a stretch is not
-    /// written again: nobody promises an order between operations in flight.
+    /// The version of a dropped write, which may have happened, may yet, or never. Such a stretch is not
+    /// written again: operations in flight have no promised order.
     doubtful: Vec<u32>,
     tally: Tally,
 }
 
 impl Region {
-    /// The region that begins at `base`; never written so far.
+    /// Returns the region that begins at `base`; never written so far.
     pub(crate) fn new(file: File, base: u64, seed: u64) -> Region {
         let grain = u64::from(file.alignment().offset.max(1)).max(STRETCH as u64);
         Region {
@@ -110,7 +111,7 @@ impl Region {
         }
     }
 
-    /// So many operations, one after the other, then one look at everything.
+    /// Does so many operations, one after the other, then one check of everything.
     pub(crate) async fn work(mut self, engine: Engine, operations: u64) -> Tally {
         for _ in 0..operations {
             if self.numbers.below(5) < 2 {
@@ -125,14 +126,14 @@ impl Region {
         self.tally
     }
 
-    /// Small ones are more common: 16 KiB on average.
+    /// Returns a length. Small ones are more common: 16 KiB on average.
     fn len(&mut self) -> u64 {
         let size = self.numbers.below(SIZES).min(self.numbers.below(SIZES));
         let len = (STRETCH as u64) << size;
         len - self.numbers.below(len / 2)
     }
 
-    /// How many times an operation is polled before it is dropped, if it is.
+    /// Returns how many times an operation is polled before it is dropped, if it is.
     fn patience(&mut self) -> Option<u64> {
         (self.numbers.below(CANCEL_ONE_IN) == 0).then(|| self.numbers.below(4))
     }
@@ -192,7 +193,7 @@ impl Region {
         self.base / STRETCH as u64 + stretch as u64
     }
 
-    /// Every byte is of the version that was written last, or of the one that was given up.
+    /// Checks that every byte is of the version that was written last, or of the dropped one.
     fn check(&self, start: u64, bytes: &[u8]) {
         let mut expected = [0; STRETCH];
         let mut at = 0;
@@ -218,7 +219,8 @@ impl Region {
         }
     }
 
-    /// All I/O memory in the program's hands is the one failure that may happen here; the others must go on first.
+    /// Lets the other tasks run after a lack of I/O memory. The program holding all of it is the one failure
+    /// that may happen here.
     async fn exhausted(&mut self, error: Error) {
         assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
         self.tally.exhausted += 1;
@@ -226,7 +228,8 @@ impl Region {
     }
 }
 
-/// The future's answer, unless it is not there after so many polls; then it is dropped. `None`: no limit.
+/// Returns the future's output, unless it has not completed after so many polls; then drops the future.
+/// `None`: no limit.
 async fn give_up_after<F: Future>(polls: Option<u64>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let Some(polls) = polls else { return Some(future.await) };
@@ -240,7 +243,7 @@ async fn give_up_after<F: Future>(polls: Option<u64>, future: F) -> Option<F::Ou
     None
 }
 
-/// Once to the end of the executor's queue.
+/// Waits once to the end of the executor's queue.
 async fn give_way() {
     let mut given = false;
     poll_fn(|context| {

@@ -1,19 +1,19 @@
-//! Scenes in a process of their own, and what the kernel's scheduler holds of their threads.
+//! Scenes in a process of their own, and the kernel scheduler's settings of their threads.
 
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, Stdio};
 
-/// Holds the name of the scene that a child plays.
+/// The environment variable with the name of the scene that a child plays.
 const SCENE: &str = "FOREBAY_PRIORITY_SCENE";
 /// A child that takes longer hangs: the kernel ends it with SIGALRM.
 const DEADLINE_S: libc::c_uint = 120;
-/// Of capabilities(7): the one that lifts the limits of priorities.
+/// Number in capabilities(7) of the one that lifts the limits of priorities.
 const CAP_SYS_NICE: libc::c_ulong = 23;
 
-/// What a child may do.
+/// Rights of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// What this process may.
+    /// The rights of this process.
     Same,
     /// Without the capability, and with this `RLIMIT_RTPRIO`.
     Limit(libc::rlim_t),
@@ -51,7 +51,7 @@ fn restrict(rights: Rights) -> std::io::Result<()> {
             if libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // Not root: it fails, and there is nothing to give up.
+            // Not root: the call fails, and there is nothing to drop.
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);
         }
     }
@@ -73,20 +73,20 @@ pub(crate) struct Scheduling {
 }
 
 impl Scheduling {
-    /// Of the thread with that number; 0: the calling one.
+    /// Returns the settings of the thread with that number; 0: the calling one.
     pub(crate) fn of(tid: i32) -> Scheduling {
         let mut found = Scheduling::default();
         let size = size_of::<Scheduling>();
-        // SAFETY: the structure is valid for writes of the size that is told.
+        // SAFETY: the structure is valid for writes of the size that is passed.
         let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &mut found, size, 0) };
         assert_eq!(result, 0, "thread {tid}: {}", std::io::Error::last_os_error());
         found
     }
 
-    /// What the calling thread has after it asked for `wanted`.
+    /// Requests `wanted` for the calling thread, and returns the thread's settings after that.
     fn after(wanted: Scheduling) -> Scheduling {
         let wanted = Scheduling { size: size_of::<Scheduling>() as u32, ..wanted };
-        // SAFETY: the structure is valid for reads of the size that it tells.
+        // SAFETY: the structure is valid for reads of the size in its `size` field.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &wanted, 0) };
         Scheduling::of(0)
     }
@@ -100,7 +100,8 @@ impl Scheduling {
     }
 }
 
-/// May this process have real-time threads, and does the kernel know slices? Tried on a thread of its own.
+/// Returns whether this process may have real-time threads, and whether the kernel supports slices. Tried on
+/// a thread of its own.
 pub(crate) fn kernel_grants() -> (bool, bool) {
     let tried = std::thread::spawn(|| {
         let slice = Scheduling { slice_ns: 100_000, nice: Scheduling::of(0).nice, ..Scheduling::default() };
@@ -111,11 +112,11 @@ pub(crate) fn kernel_grants() -> (bool, bool) {
     tried.join().unwrap()
 }
 
-/// This process's threads whose names begin like that.
+/// Returns this process's threads whose names begin like that.
 pub(crate) fn threads_named(prefix: &str) -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
     let named = tasks.filter(|task| {
-        // A thread may end between the list and the look.
+        // A thread may end between the list and the read of its name.
         let name = std::fs::read_to_string(task.path().join("comm"));
         name.is_ok_and(|name| name.starts_with(prefix))
     });

@@ -1,4 +1,4 @@
-//! What the reachable types can do: methods, implemented traits, derives.
+//! The abilities of the reachable types: methods, implemented traits, derives.
 
 use syn::{ImplItem, Item, ItemImpl, Path, Token, Type, Visibility, punctuated::Punctuated, visit::Visit};
 
@@ -25,8 +25,8 @@ impl Listing<'_> {
         }
     }
 
-    /// The public path of the type that the block is about: the type itself, or, where that is of another crate
-    /// (`impl From<Error> for io::Error`), the first of ours among the trait's arguments.
+    /// Returns the public path of the type that the block is about: the type itself, or, where that is of
+    /// another crate (`impl From<Error> for io::Error`), the first of ours among the trait's arguments.
     fn owner(&self, block: &ItemImpl, module: &[String]) -> Option<String> {
         if let Some((of_trait, _)) = &block.trait_
             && let Some(Target::Item(definition)) = self.krate.resolve(module, &segments(of_trait))
@@ -156,7 +156,7 @@ impl Listing<'_> {
         self.foreign.extend(found.into_iter().map(|krate| format!("{path}: {krate} in its {header}")));
     }
 
-    /// A derived trait is listed as a written one: which of the two it is may change.
+    /// Lists a derived trait like a written one: an implementation may change between the two.
     pub(crate) fn add_derives(&mut self, item: &Item, module: &[String], path: &str) {
         let name = match item {
             Item::Struct(item) => &item.ident,

@@ -1,4 +1,4 @@
-//! Walks everything that a user of the crate can name, from `lib.rs` down.
+//! Walks all items that a user of the crate can name, from `lib.rs` down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const NO_ITEMS: &[&str] = &["thread_local", "assert", "compile_error"];
 
 pub(crate) struct Listing<'a> {
     pub(crate) krate: &'a Krate,
-    /// `PATH  SIGNATURE`, sorted, so that what belongs to one item stands together.
+    /// `PATH  SIGNATURE`, sorted, so that the lines of one item stand together.
     pub(crate) lines: BTreeSet<String>,
     /// Where a type of another crate is part of a signature.
     pub(crate) foreign: BTreeSet<String>,
@@ -41,7 +41,7 @@ impl<'a> Listing<'a> {
         listing
     }
 
-    /// The shortest public path of an item, if it has one.
+    /// Returns the shortest public path of an item, if it has one.
     pub(crate) fn public_path(&self, definition: &Definition) -> Option<&str> {
         self.reachable.get(definition)?.first().map(|(_, path, _)| path.as_str())
     }
@@ -51,7 +51,7 @@ impl<'a> Listing<'a> {
         self.reachable.entry(definition).or_default().insert((length, path, conditions.to_owned()));
     }
 
-    /// Everything public in `module`, which users know as `public_path`.
+    /// Records every public item in `module`, which users know as `public_path`.
     fn reach_module(
         &mut self,
         module: &[String],
@@ -194,7 +194,7 @@ impl<'a> Listing<'a> {
         self.lines.insert(format!("{path}  {head}{text}"));
     }
 
-    /// Lists public fields; says whether there is one.
+    /// Lists public fields; returns whether there is one.
     fn add_fields(&mut self, fields: &Fields, module: &[String], path: &str, mut open: bool) -> bool {
         for (index, field) in fields.iter().enumerate() {
             if matches!(field.vis, Visibility::Public(_)) {
@@ -226,7 +226,7 @@ impl<'a> Listing<'a> {
         self.lines.insert(format!("{path}  {text}"));
     }
 
-    /// Macros that write items here: what is passed to them, and what they make of it.
+    /// Lists macros that write items here: their arguments, and their bodies.
     fn add_macros(&mut self) {
         let krate = self.krate;
         for (module, here) in &krate.modules {
@@ -260,7 +260,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Attributes that users of an item have to know, each followed by a space.
+/// Returns the attributes that users of an item have to know, each followed by a space.
 pub(crate) fn shown_attributes(attributes: &[Attribute]) -> String {
     attributes
         .iter()

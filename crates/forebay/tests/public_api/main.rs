@@ -1,9 +1,9 @@
 //! The public API of the core, the log and the store, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
-//! A change of the API is then a change of that file, seen in review. After a wanted change:
+//! A change of the API is then a change of that file, seen in review. After an intended change:
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
 //!
-//! The sources are parsed, not compiled, so the list holds the items of every feature and platform at once.
+//! The sources are parsed, not compiled, so the list has the items of every feature and platform at once.
 //! Items that a macro would generate are not expanded: the macro's body and its uses are listed instead.
 
 mod foreign;
@@ -24,7 +24,7 @@ use tree::Krate;
 /// Crates whose types may appear in public signatures.
 const ALLOWED_TYPES: &[&str] = &["bytes", "forebay", "forebay_wal"];
 
-/// Crates whose traits public types may implement, when a feature of the crate asks for it.
+/// Crates whose traits public types may implement, under a feature of the crate.
 const ALLOWED_TRAITS: &[&str] = &["tokio", "futures_core"];
 
 /// Public enums and structs with public fields that stay exhaustive, each with the reason.
@@ -108,7 +108,7 @@ fn enums_and_option_structs_can_grow() {
     }
 }
 
-/// Lines of one text only, marked with the side they are on, in order.
+/// Returns the lines that only one text has, marked with their side, in order.
 fn difference(recorded: &str, now: &str) -> Vec<String> {
     let before: BTreeSet<&str> = recorded.lines().collect();
     let after: BTreeSet<&str> = now.lines().collect();
@@ -120,7 +120,7 @@ fn difference(recorded: &str, now: &str) -> Vec<String> {
         .collect()
 }
 
-/// A crate made of the given files, with dependencies `bytes`, `rustix` and `tokio`.
+/// Returns the listing of a crate made of the given files, with dependencies `bytes`, `rustix` and `tokio`.
 #[cfg(test)]
 fn listing_of(files: &[(&str, &str)]) -> (BTreeSet<String>, BTreeSet<String>, BTreeSet<String>) {
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{FnArg, Pat, Signature};
 
-/// The tokens on one line, spaced as rustfmt would.
+/// Returns the tokens on one line, spaced as rustfmt would.
 pub(crate) fn line(item: &impl ToTokens) -> String {
     let mut tokens = Vec::new();
     flatten(item.to_token_stream(), &mut tokens);
@@ -18,7 +18,8 @@ pub(crate) fn line(item: &impl ToTokens) -> String {
     text
 }
 
-/// A function's signature without what callers do not see: `mut` before arguments, trailing commas.
+/// Returns a function's signature without the parts that callers do not see: `mut` before arguments, trailing
+/// commas.
 pub(crate) fn signature(signature: &Signature) -> String {
     let mut signature = signature.clone();
     for input in &mut signature.inputs {
@@ -39,7 +40,7 @@ pub(crate) fn signature(signature: &Signature) -> String {
     line(&signature)
 }
 
-/// Words and operators, with the parts of `->`, `::`, `'a` and the like put together.
+/// Collects words and operators, with the parts of `->`, `::`, `'a` and the like put together.
 fn flatten(stream: TokenStream, tokens: &mut Vec<String>) {
     let mut joined = false;
     for tree in stream {
@@ -75,7 +76,8 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<String>) {
     }
 }
 
-/// Whether the two are one operator: `&` and `'` next to each other are not, and `>>` closes two lists of generics.
+/// Returns whether the two are one operator: `&` and `'` next to each other are not, and `>>` closes two
+/// lists of generics.
 fn is_operator(first: &str, second: char) -> bool {
     matches!(
         (first, second),
@@ -83,7 +85,7 @@ fn is_operator(first: &str, second: char) -> bool {
     )
 }
 
-/// Whether rustfmt puts a space between the two.
+/// Returns whether rustfmt puts a space between the two.
 fn spaced(before: &str, after: &str) -> bool {
     let is_word =
         |token: &str| token.chars().next().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '"');

@@ -1,4 +1,4 @@
-//! The crate's modules as parsed sources, and what a path means in each of them.
+//! The crate's modules as parsed sources, and the meaning of a path in each of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,12 +15,12 @@ pub(crate) type ModulePath = Vec<String>;
 /// Where an item is defined: its module and its name.
 pub(crate) type Definition = (ModulePath, String);
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
     Item(Definition),
     Module(ModulePath),
-    /// Something of another crate; the crate's name.
+    /// An item of another crate; the crate's name.
     External(String),
 }
 
@@ -98,7 +98,8 @@ impl Krate {
         Ok(())
     }
 
-    /// The attributes of the modules that a module lies in, and its own: a `cfg` there holds for all that is inside.
+    /// Returns the attributes of the modules that a module lies in, and its own: a `cfg` there holds for all
+    /// items inside.
     pub(crate) fn attributes_around(&self, module: &[String]) -> Vec<Attribute> {
         (0..module.len())
             .filter_map(|depth| Some((&module[depth], self.modules.get(&module[..depth])?)))
@@ -112,7 +113,8 @@ impl Krate {
             .collect()
     }
 
-    /// What `path` means in `module`. `None`: a generic parameter, a name of the prelude, or something of std.
+    /// Returns the meaning of `path` in `module`. `None`: a generic parameter, a name of the prelude, or
+    /// something of std.
     pub(crate) fn resolve(&self, module: &[String], path: &[String]) -> Option<Target> {
         self.resolve_within(module, path, 16)
     }
@@ -143,7 +145,7 @@ impl Krate {
         if rest.is_empty() { Some(Target::Module(module)) } else { self.lookup(&module, rest, depth) }
     }
 
-    /// Looks a path up among a module's own names: its items, its child modules, what it imports.
+    /// Looks a path up among a module's own names: its items, its child modules, its imports.
     fn lookup(&self, module: &[String], path: &[String], depth: u32) -> Option<Target> {
         let depth = depth.checked_sub(1)?;
         let (first, rest) = path.split_first()?;
@@ -164,7 +166,8 @@ impl Krate {
         here.imports.iter().filter(|import| import.name.is_none()).find_map(|import| {
             match self.resolve_within(module, &import.path, depth)? {
                 Target::Module(inner) if inner != module => self.lookup(&inner, path, depth),
-                // What a glob brings in cannot be seen from here; a name found nowhere else may be of that crate.
+                // The names that a glob imports are unknown here; a name found nowhere else may be of that
+                // crate.
                 Target::External(krate) if rest.is_empty() && !in_prelude(first) => {
                     Some(Target::External(krate))
                 }
@@ -174,7 +177,7 @@ impl Krate {
     }
 }
 
-/// The name that an item defines, for those that signatures can mention or the crate can re-export.
+/// Returns the name that an item defines, for those that signatures can mention or the crate can re-export.
 pub(crate) fn defined_name(item: &Item) -> Option<String> {
     Some(match item {
         Item::Const(item) => item.ident.to_string(),
@@ -208,7 +211,8 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// `#[cfg(test)]`, `#[cfg(all(test, ..))]` and `#[cfg(doctest)]`, but not `#[cfg(not(test))]`.
+/// Returns whether attributes limit an item to tests: `#[cfg(test)]`, `#[cfg(all(test, ..))]` and
+/// `#[cfg(doctest)]`, but not `#[cfg(not(test))]`.
 pub(crate) fn only_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
         let text = attribute.meta.to_token_stream().to_string();
@@ -270,7 +274,7 @@ fn in_prelude(name: &str) -> bool {
         )
 }
 
-/// Where `mod name;` is: `name.rs`, `name/mod.rs`, or what `#[path]` says.
+/// Returns the file of `mod name;`: `name.rs`, `name/mod.rs`, or the path of `#[path]`.
 fn module_file(folder: &Path, name: &str, attributes: &[Attribute]) -> Result<PathBuf, String> {
     for attribute in attributes {
         if let syn::Meta::NameValue(pair) = &attribute.meta
@@ -303,7 +307,7 @@ fn flatten(tree: &UseTree, prefix: Vec<String>, found: &mut Vec<(Option<String>,
     }
 }
 
-/// The names under `[dependencies]` and `[target.*.dependencies]`, as paths spell them.
+/// Returns the names under `[dependencies]` and `[target.*.dependencies]`, as paths spell them.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut inside = false;
     let mut names = BTreeSet::new();

@@ -1,6 +1,6 @@
-//! A file whose reads end only when the test says so: a file system in user space (fuse(4)) with one file, served by a
-//! thread of the test. No other read stays with the kernel for as long as wanted on both drivers: it can be neither
-//! cancelled nor interrupted, as on a device that hangs.
+//! A file whose reads end only when the test allows it: a file system in user space (fuse(4)) with one file,
+//! served by a thread of the test. No other read stays with the kernel for as long as needed on both drivers:
+//! it can be neither cancelled nor interrupted, as on a device that hangs.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 use std::fs::File;
@@ -27,7 +27,8 @@ pub(crate) struct Hanging {
 const FILE_BYTES: u64 = 64 << 20;
 
 impl StuckFile {
-    /// Mounts at `mount` (an empty directory); the error says why that is not possible here, as for most users but root.
+    /// Mounts at `mount` (an empty directory). The error is the reason why that is not possible here, as for
+    /// most users but root.
     pub(crate) fn mount(mount: &Path) -> Result<StuckFile, String> {
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let device = device.map_err(|error| format!("/dev/fuse: {error}"))?;
@@ -53,17 +54,17 @@ impl StuckFile {
         Ok(StuckFile { mount: mount.to_path_buf(), device, arrived, server: Some(server) })
     }
 
-    /// The file that hangs.
+    /// Returns the path of the file that hangs.
     pub(crate) fn path(&self) -> PathBuf {
         self.mount.join("stuck")
     }
 
-    /// Waits until the kernel has asked for that many reads.
+    /// Waits until the kernel has requested that many reads.
     pub(crate) fn wait_for(&self, reads: usize) -> Vec<Hanging> {
         (0..reads).map(|_| self.arrived.recv().expect("the server runs")).collect()
     }
 
-    /// Lets a read end with bytes of that value; they are in the reader's memory when this returns.
+    /// Completes a read with bytes of that value; they are in the reader's memory when this returns.
     pub(crate) fn answer(&self, read: &Hanging, value: u8) {
         // ENOENT: the kernel does not wait any more.
         let _ = reply(&self.device, read.unique, 0, &vec![value; read.len]);
@@ -95,7 +96,7 @@ const DESTROY: u32 = 38;
 const BATCH_FORGET: u32 = 42;
 const FOPEN_DIRECT_IO: u32 = 1;
 const ASYNC_READ: u32 = 1 << 0;
-/// Without it a direct read of such a file blocks whoever submits it, a ring's owner too.
+/// Without it a direct read of such a file blocks the thread that submits it, a ring's owner too.
 const ASYNC_DIO: u32 = 1 << 15;
 
 fn serve(mut device: File, arrived: &Sender<Hanging>) {

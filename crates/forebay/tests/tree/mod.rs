@@ -22,17 +22,17 @@ pub(crate) fn value_of(key: u64) -> u64 {
     key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 1
 }
 
-/// What a lookup of `key` must answer.
+/// Returns the expected result of a lookup of `key`.
 pub(crate) fn expected(tree: &Tree, key: u64) -> Option<u64> {
     (key.is_multiple_of(2) && key < 2 * tree.keys).then(|| value_of(key))
 }
 
 impl Tree {
-    /// `depth` pages from root to leaf, each with `fan_out` (2 to 31) children or records.
+    /// Returns a tree of `depth` pages from root to leaf, each with `fan_out` (2 to 31) children or records.
     pub(crate) fn new(depth: u32, fan_out: u64) -> Tree {
         let keys = fan_out.pow(depth);
         let mut bytes = Vec::new();
-        // Of each page of the level below: its first key and its place.
+        // First key and place of each page of the level below.
         let mut below: Vec<(u64, u64)> = (0..keys).map(|n| (2 * n, value_of(2 * n))).collect();
         for level in 0..depth {
             below = below
@@ -49,7 +49,8 @@ impl Tree {
     }
 }
 
-/// Magic, level, count, own position; then keys and positions (in leaves: values), 16 bytes each.
+/// Returns a page: magic, level, count, own position; then keys and positions (in leaves: values), 16 bytes
+/// each.
 fn page(level: u16, position: u64, records: &[(u64, u64)]) -> Vec<u8> {
     let mut page = Vec::with_capacity(PAGE as usize);
     page.extend(MAGIC.to_le_bytes());
@@ -64,11 +65,11 @@ fn page(level: u16, position: u64, records: &[(u64, u64)]) -> Vec<u8> {
     page
 }
 
-/// Why a lookup fails.
+/// The reason why a lookup fails.
 #[derive(Debug)]
 pub(crate) enum LookupError {
     Io(Error),
-    /// The page at this place is not what its parent says.
+    /// The page at this place is not the one that its parent names.
     Corrupt(u64),
 }
 
@@ -78,7 +79,7 @@ impl From<Error> for LookupError {
     }
 }
 
-/// A page that names itself, taken apart; `None` when it is not the one at `position`.
+/// Returns level and records of a page that names itself; `None` when it is not the one at `position`.
 pub(crate) fn records(block: &[u8], position: u64) -> Option<(u16, Vec<(u64, u64)>)> {
     let word = |at: usize| Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?));
     let head = word(0)?;
@@ -90,7 +91,7 @@ pub(crate) fn records(block: &[u8], position: u64) -> Option<(u16, Vec<(u64, u64
     Some(((head >> 32) as u16, records.collect::<Option<_>>()?))
 }
 
-/// Looks one key up; the answer is its value.
+/// Looks one key up; the result is its value.
 pub(crate) struct Lookup {
     pub(crate) key: u64,
 }
@@ -113,8 +114,8 @@ impl Walk for Lookup {
     }
 }
 
-/// Visits a whole tree with up to 16 reads at once and adds up its values; with `enough`, ends at the first leaf whose
-/// turn comes after so many pages, while others are still under way.
+/// Visits a whole tree with up to 16 reads at once and adds up its values; with `enough`, ends at the first
+/// leaf whose turn comes after so many pages, while other reads are still in flight.
 pub(crate) struct Sum {
     pub(crate) enough: u32,
     pub(crate) pages: u32,
@@ -156,7 +157,7 @@ impl Walk for Sum {
     }
 }
 
-/// Counts what becomes of the states that hold one: made, and dropped.
+/// Counts the states that hold one: made, and dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<(AtomicU64, AtomicU64)>);
 
@@ -168,7 +169,7 @@ impl Ledger {
         Entry(self.clone())
     }
 
-    /// (made, dropped)
+    /// Returns (made, dropped).
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.0.0.load(Ordering::SeqCst), self.0.1.load(Ordering::SeqCst))
     }

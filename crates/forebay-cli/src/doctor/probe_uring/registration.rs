@@ -1,4 +1,4 @@
-//! What may be registered with a ring: its own descriptor, files, buffers.
+//! The objects that may be registered with a ring: its own descriptor, files, buffers.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,9 +9,9 @@ use super::{ENTRIES, GROUP, newer_kernel, push};
 use crate::doctor::check::Check;
 use crate::doctor::pages::Pages;
 
-/// What the engine asks for as its file table.
+/// The size of the file table that the engine requests.
 const FILE_TABLE: u32 = 1024;
-/// What the engine registers as its arena before it grows.
+/// The memory that the engine registers as its arena before the arena grows.
 const ARENA_BYTES: usize = 8 << 20;
 
 pub(super) fn registered_ring_fd() -> Check {

@@ -1,4 +1,4 @@
-//! Ways to wait for a ring, and to wake one.
+//! Ways to wait for a ring, and to wake a waiter.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use io_uring::{IoUring, opcode, types};
 use super::{ENTRIES, GROUP, newer_kernel, push};
 use crate::doctor::check::Check;
 
-// Kernel constants that the crate keeps to itself.
+// Kernel constants that the crate does not export.
 const ENTER_GETEVENTS: u32 = 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_NO_IOWAIT: u32 = 1 << 7;

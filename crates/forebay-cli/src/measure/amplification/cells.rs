@@ -17,12 +17,12 @@ use super::job::{AmplificationAnswer, AmplificationWork, ReadRow};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// What is to be measured.
+/// The measurements to be made.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) files: Vec<u32>,
     pub(super) rows: Vec<ReadRow>,
-    /// Of all files together.
+    /// Bytes of all files together.
     pub(super) bytes: u64,
     pub(super) least: u64,
     pub(super) most: u64,
@@ -32,10 +32,10 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// The parameters common to the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Setting {
-    /// Which of the sets of files.
+    /// The index of the set of files.
     set: usize,
     files: u32,
 }
@@ -46,10 +46,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment for each number of files.
+/// Measures and returns one experiment for each number of files.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
     let home = Home::find(context, super::KIND.name)?;
     let sets = plan
@@ -93,7 +93,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         let answer: AmplificationAnswer =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         let claim = Claim {
-            // What a page holds of several pieces is read once for all of them.
+            // The other rows may read a page that holds several pieces once for all of them.
             read_bytes: (row == ReadRow::Direct).then_some(answer.bytes),
             workers: Some(plan.in_flight + usize::from(!row.uses_page_cache())),
             ..Claim::default()
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(metrics.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.5));
         assert_eq!(metrics.get(metric::PROCESS_BYTES_PER_BYTE), Some(2.0));
         assert_eq!(metrics.get(metric::IOPS), Some(2000.0));
-        // Without a read there is nothing to divide by.
+        // Without a read there is no count to divide by.
         let none = super::metrics(&AmplificationAnswer { seconds: 1.0, ..AmplificationAnswer::default() });
         assert_eq!(none.get(metric::CPU_US_PER_IO), None);
     }

@@ -13,13 +13,13 @@ use super::super::planted::Planted;
 use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Piece, Pieces};
 use super::run::{Tally, answer, deadline, share};
 
-/// Pieces that a program of the row `read-many` knows at once.
+/// Pieces that a program of the row `read-many` can request at once.
 const BATCH: usize = 256;
 
-/// `direct`.
+/// Runs `direct`.
 ///
 /// # Errors
-/// A read failed, or gave something else than what was written.
+/// Fails when a read failed, or returned data other than those written.
 pub(super) fn direct(
     directory: &Path,
     device_stat: Option<&Path>,
@@ -62,7 +62,7 @@ async fn one_by_one(
     Ok(tally)
 }
 
-/// `read-many`: batches of the pieces that the lanes of the other rows want, in turn.
+/// Runs `read-many`: batches of the pieces that the lanes of the other rows read, in turn.
 ///
 /// # Errors
 /// As [`direct`].
@@ -107,7 +107,7 @@ pub(super) fn read_many(
     })
 }
 
-/// One call for each group of pieces, which are of one file.
+/// Makes one call for each group of pieces; the pieces of a group belong to one file.
 async fn together(
     files: Arc<Vec<File>>,
     work: AmplificationWork,
@@ -131,8 +131,8 @@ async fn together(
     Ok(tally)
 }
 
-/// Opens all files before the sample, and closes the engine after it: one that does not end well is not to be
-/// trusted.
+/// Opens all files before the sample, and closes the engine after it. A sample whose engine does not end
+/// well cannot be trusted.
 fn with_files<Reading>(
     directory: &Path,
     work: &AmplificationWork,

@@ -1,4 +1,4 @@
-//! What a sample of `measure amplification` is asked to do, and what it answers.
+//! The work of one sample of `measure amplification`, and its result.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::super::pattern::{PAGE_BYTES, SplitMix};
 use super::super::planted::Planted;
 use super::super::turns::{Evidence, Way};
 
-/// One row over one number of files, once.
+/// One run of one row over one number of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct AmplificationWork {
     pub(super) row: ReadRow,
@@ -14,17 +14,17 @@ pub(super) struct AmplificationWork {
     /// Bytes of the shortest and of the longest piece.
     pub(super) least: u64,
     pub(super) most: u64,
-    /// All lanes together.
+    /// Reads of all lanes together.
     pub(super) reads: u64,
-    /// Pieces wanted at once.
+    /// Pieces requested at once.
     pub(super) in_flight: usize,
-    /// No read is begun after so many seconds.
+    /// The time in seconds after which no read begins.
     pub(super) seconds_max: f64,
-    /// Of the places.
+    /// The seed of the places.
     pub(super) seed: u64,
 }
 
-/// A piece that is wanted.
+/// A piece to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) file: u32,
@@ -32,7 +32,7 @@ pub(super) struct Piece {
     pub(super) bytes: u64,
 }
 
-/// The pieces of a lane, one after the other, without end.
+/// An endless sequence of the pieces of a lane.
 #[derive(Debug)]
 pub(super) struct Pieces {
     random: SplitMix,
@@ -42,7 +42,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Every row's lane of this number wants the same pieces.
+    /// Returns the pieces of lane number `lane`. They are the same for every row.
     pub(super) fn new(work: &AmplificationWork, lane: usize) -> Self {
         let random = SplitMix::new(work.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
         Self { random, planted: work.planted, least: work.least, most: work.most }
@@ -56,7 +56,7 @@ impl Pieces {
     }
 }
 
-/// Compares pieces with what was written.
+/// A comparison of pieces with the data written.
 #[derive(Debug)]
 pub(super) struct Comparing {
     planted: Planted,
@@ -68,10 +68,10 @@ impl Comparing {
         Self { planted, page: vec![0; PAGE_BYTES] }
     }
 
-    /// Whether `found` is the piece, every byte of it.
+    /// Checks that `found` is the piece, every byte of it.
     ///
     /// # Errors
-    /// It is not.
+    /// Fails when it is not.
     pub(super) fn look(&mut self, piece: Piece, found: &[u8]) -> anyhow::Result<()> {
         let contents = self.planted.contents(piece.file);
         let page_bytes = PAGE_BYTES as u64;
@@ -143,13 +143,13 @@ impl ReadRow {
     }
 }
 
-/// What the child prints.
+/// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct AmplificationAnswer {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) reads: u64,
-    /// Of the pieces.
+    /// Bytes of the pieces.
     pub(super) bytes: u64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,

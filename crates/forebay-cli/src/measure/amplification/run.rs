@@ -1,4 +1,4 @@
-//! One sample: the pieces of all lanes, and what moved for them.
+//! One sample: reads the pieces of all lanes, and counts the bytes moved for them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,11 +16,11 @@ use super::super::turns::Evidence;
 use super::engine;
 use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Pieces, ReadRow};
 
-/// What a lane, or all of them, read.
+/// The reads of one lane, or of all lanes.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) latency: Latency,
-    /// Of the pieces.
+    /// Bytes of the pieces.
     pub(super) bytes: u64,
 }
 
@@ -35,18 +35,18 @@ impl Tally {
     }
 }
 
-/// How many pieces lane number `lane` reads at most.
+/// Returns the most pieces that lane number `lane` reads.
 pub(super) fn share(work: &AmplificationWork, lane: usize) -> u64 {
     let lanes = work.in_flight as u64;
     work.reads / lanes + u64::from((lane as u64) < work.reads % lanes)
 }
 
-/// No read is begun after this.
+/// Returns the instant after which no read begins.
 pub(super) fn deadline(gauge: &Gauge, work: &AmplificationWork) -> Instant {
     gauge.begun() + Duration::from_secs_f64(work.seconds_max)
 }
 
-/// Ends the gauge as the reading does.
+/// Stops the gauge as the reading ends, and returns the result of the sample.
 pub(super) fn answer(gauge: Gauge, tally: Tally) -> anyhow::Result<AmplificationAnswer> {
     let cost = gauge.stop()?;
     Ok(AmplificationAnswer {
@@ -60,10 +60,10 @@ pub(super) fn answer(gauge: Gauge, tally: Tally) -> anyhow::Result<Amplification
     })
 }
 
-/// Runs it on the files in `directory`; `device_stat` is the `stat` file of the device below.
+/// Runs the sample on the files in `directory`; `device_stat` is the `stat` file of the device below.
 ///
 /// # Errors
-/// A read failed, or gave something else than what was written.
+/// Fails when a read failed, or returned data other than those written.
 pub(super) fn sample(
     directory: &Path,
     device_stat: Option<&Path>,
@@ -78,7 +78,7 @@ pub(super) fn sample(
     Ok(serde_json::to_string(&answer)?)
 }
 
-/// Lets this process have so many files open, and some for itself.
+/// Lets this process have `files` files open, and some for itself.
 fn allow_files(files: u32) -> anyhow::Result<()> {
     let wanted = u64::from(files) + 256;
     let mut limit = getrlimit(Resource::Nofile);
@@ -107,8 +107,8 @@ fn buffered(
             Ok(file)
         })
         .collect::<anyhow::Result<Vec<File>>>()?;
-    // Held until all threads exist, then it tells when to end. Should a thread not be made, it opens without a time,
-    // and the others end at once.
+    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the
+    // lock opens without a deadline, and the others end at once.
     let gate = RwLock::new(None);
     std::thread::scope(|scope| {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! One load of `calibrate`: so many requests of one kind and size in flight, for a while.
+//! One load of `calibrate`: a number of requests of one kind and size in flight, for a while.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,7 +10,7 @@ use forebay::{Block, Class, Engine, File};
 use super::super::latency::Latency;
 use super::super::pattern::{Pattern, SplitMix};
 
-/// What is in flight.
+/// The requests in flight: their kind, size and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) writes: bool,
@@ -25,7 +25,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// What a load did until its time was over.
+/// The operations of a load that completed in its time.
 #[derive(Debug)]
 pub(super) struct Seen {
     bytes: u64,
@@ -46,7 +46,7 @@ impl Seen {
         self.times.quantile_us(0.5).map_or(0, |us| (us * 1e3).round() as u64)
     }
 
-    /// So many operations in a second.
+    /// Returns a load with this many operations in one second.
     #[cfg(test)]
     pub(super) fn planted(bytes: u64, operations: u64, each_ns: u64) -> Seen {
         let mut times = Latency::new().expect("memory");
@@ -55,7 +55,7 @@ impl Seen {
     }
 }
 
-/// Where loads run.
+/// The engine and files on which loads run.
 pub(super) struct Bench {
     pub(super) engine: Engine,
     pub(super) reads: File,
@@ -69,7 +69,7 @@ impl Bench {
     /// Runs a load.
     ///
     /// # Errors
-    /// A read or write failed.
+    /// Fails when a read or write failed.
     pub(super) fn run(&self, load: Load) -> anyhow::Result<Seen> {
         let file = if load.writes { &self.writes } else { &self.reads }.clone();
         let mut bytes = vec![0; load.bytes as usize];
@@ -81,7 +81,7 @@ impl Bench {
             let until = Instant::now() + length;
             let mut tasks = Vec::new();
             for lane in 0..load.depth as u64 {
-                // A lane of its own for each request in flight, with places that no other load of this run has.
+                // Each request in flight has its own lane, with places that no other load of this run has.
                 let seed =
                     SplitMix::new(seed ^ (lane << 32 | load.bytes | u64::from(load.writes))).next_u64();
                 let lane = lane_of(file.clone(), block.clone(), load, places, seed, until, Rc::clone(&times));
@@ -116,7 +116,7 @@ async fn lane_of(
             false => drop(file.read(offset..offset + load.bytes).await?),
         }
         now = Instant::now();
-        // What is in flight at the end would count as if it had taken no time.
+        // A request still in flight at the end would count as if it had taken no time.
         if now < until {
             times.borrow_mut().record(now - before);
         }

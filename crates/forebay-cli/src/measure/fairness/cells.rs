@@ -1,4 +1,4 @@
-//! Makes the file, runs the rows, one process each, and builds a table for each number of hogs.
+//! Creates the file, runs the rows, one process each, and builds a table for each number of hogs.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// What is to be measured.
+/// The measurements to be made.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) rows: Vec<FairRow>,
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// The parameters common to the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Setting {
     hogs: u32,
@@ -39,10 +39,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment for each number of hogs.
+/// Measures and returns one experiment for each number of hogs.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
     let home = Home::find(context, super::KIND.name)?;
     let subject = Subject::prepare(context, plan.file_bytes, None)?;

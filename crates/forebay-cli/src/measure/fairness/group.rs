@@ -1,5 +1,5 @@
-//! A control group for the hogs, in which the kernel gives them a quarter of what others get of the device (cgroup v2, the
-//! io controller).
+//! A control group for the hogs. In it the kernel gives them a quarter of the device share that others get
+//! (cgroup v2, the io controller).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,10 +11,11 @@ use forebay::device::{Device, Layer};
 use super::super::cgroup::{io_directories, remove};
 use crate::cleanup::{Cleanup, Guard};
 
-/// Beside 100 for whoever says nothing: as `Class::BACKGROUND` beside `Class::DEFAULT`.
+/// The hogs' weight, against the default of 100. The ratio is that of `Class::BACKGROUND` to
+/// `Class::DEFAULT`.
 const HOGS_WEIGHT: u32 = 25;
 
-/// The group; removed when dropped, and when a signal ends the program.
+/// The group; it is removed when dropped, and when a signal ends the program.
 #[derive(Debug)]
 pub(super) struct HogGroup {
     directory: PathBuf,
@@ -23,17 +24,19 @@ pub(super) struct HogGroup {
 }
 
 impl HogGroup {
-    /// Makes one that counts on the device below `path`.
+    /// Creates a group whose weight applies to the device below `path`.
     ///
     /// # Errors
-    /// Why there is none: the kernel does not divide this device by weights, or this user may not make groups.
+    /// Fails with the reason why there is none: the kernel does not divide this device by weights, or this
+    /// user may not create groups.
     pub(super) fn create(path: &Path, number: u64, cleanup: &Cleanup) -> anyhow::Result<Self> {
         let device = Device::of_path(path)?;
         let directories = io_directories();
         let Some(top) = directories.last() else { bail!("no cgroup v2 is mounted") };
         let file = weight_file(&device, &fs::read_to_string(top.join("io.cost.qos")).unwrap_or_default())?;
         let mut refused = None;
-        // The nearest place first; a group that holds processes itself gives its children no controller.
+        // The nearest place comes first. A group that holds processes itself gives its children
+        // no controller.
         for parent in directories {
             match Self::create_in(&parent, file, number, cleanup) {
                 Ok(group) => return Ok(group),
@@ -57,17 +60,17 @@ impl HogGroup {
         Ok(group)
     }
 
-    /// The file into which a process writes `0` to move itself into the group.
+    /// Returns the file into which a process writes `0` to move itself into the group.
     pub(super) fn door(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 }
 
-/// The file of weights that the kernel heeds for this device: with its scheduler bfq, or where `io.cost` is on (`qos` is the
-/// text of the hierarchy's `io.cost.qos`).
+/// Returns the file of weights that the kernel applies to this device: with its scheduler bfq, or where
+/// `io.cost` is on (`qos` is the text of the hierarchy's `io.cost.qos`).
 ///
 /// # Errors
-/// It heeds neither.
+/// Fails when the kernel applies neither.
 fn weight_file(device: &Device, qos: &str) -> anyhow::Result<&'static str> {
     if device.scheduler() == Some("bfq") {
         return Ok("io.bfq.weight");
@@ -86,7 +89,7 @@ fn is_costed(disk: &Layer, qos: &str) -> bool {
     is_on(qos, disk.major(), disk.minor())
 }
 
-/// Is io.cost on for the device of these numbers? Lines are `8:0 enable=1 ctrl=auto ...`.
+/// Returns whether io.cost is on for the device of these numbers. Lines are `8:0 enable=1 ctrl=auto ...`.
 fn is_on(qos: &str, major: u32, minor: u32) -> bool {
     let numbers = format!("{major}:{minor}");
     qos.lines().any(|line| {
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_and_nothing_is_left() {
-        // What this machine has decides which it is; both ways the registry is empty afterwards.
+        // The result depends on this machine; both ways the registry is empty afterwards.
         let cleanup = Cleanup::default();
         match HogGroup::create(Path::new(env!("CARGO_MANIFEST_DIR")), 0, &cleanup) {
             Ok(group) => {

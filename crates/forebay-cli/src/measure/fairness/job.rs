@@ -1,4 +1,4 @@
-//! What a sample of `measure fairness` is asked to do, and what it answers.
+//! The work of one sample of `measure fairness`, and its result.
 
 use std::path::PathBuf;
 
@@ -8,26 +8,26 @@ use super::super::turns::{Evidence, Way};
 
 /// Bytes of the reader's reads.
 pub(super) const READ_BYTES: u64 = 4096;
-/// Bytes of a hog's requests, and how many it has in flight.
+/// Bytes of a hog's requests; the next constant is the number of them in flight.
 pub(super) const HOG_BYTES: u64 = 1 << 20;
 pub(super) const HOG_DEPTH: usize = 64;
 
-/// One row, once.
+/// One run of one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct FairWork {
     pub(super) row: FairRow,
     pub(super) hogs: u32,
     pub(super) writes: bool,
-    /// Of the file, which has been written through.
+    /// Bytes of the file, which has been written through.
     pub(super) file_bytes: u64,
     pub(super) seconds: f64,
-    /// Of places and contents.
+    /// The seed of places and contents.
     pub(super) seed: u64,
-    /// Where the hogs' process enters its control group.
+    /// The file through which the hogs' process enters its control group.
     pub(super) hogs_door: Option<PathBuf>,
 }
 
-/// Who is there, and what keeps them apart.
+/// The programs that run, and the mechanism that keeps them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FairRow {
@@ -80,12 +80,12 @@ impl FairRow {
     }
 }
 
-/// What the child prints.
+/// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct FairAnswer {
     pub(super) seconds: f64,
     pub(super) reads: u64,
-    /// Of operations that ended in time.
+    /// Bytes of operations that completed in time.
     pub(super) hog_bytes: u64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,

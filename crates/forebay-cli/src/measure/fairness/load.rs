@@ -17,10 +17,10 @@ use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES
 use super::other::OtherHogs;
 use crate::output::print;
 
-/// Runs it on the file at `path`.
+/// Runs the sample on the file at `path`.
 ///
 /// # Errors
-/// A read or a write failed, or the kernel's idle class could not be had.
+/// Fails when a read or a write failed, or the kernel's idle class is not available.
 pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &FairWork) -> anyhow::Result<String> {
     if let (FairRow::HogsAlone, Some(door)) = (work.row, &work.hogs_door) {
         // Before the engine starts its threads.
@@ -111,14 +111,15 @@ async fn reader(file: File, work: FairWork, until: Instant) -> anyhow::Result<La
     Ok(latency)
 }
 
-/// All hogs; answers the bytes of what ended in time.
+/// Runs all hogs, and returns the bytes of the operations that completed in time.
 async fn hogs(file: File, work: FairWork, until: Instant, engine: Engine) -> anyhow::Result<u64> {
     let moved = Rc::new(Cell::new(0));
     let mut tasks = Vec::new();
     let here = work.row.has_hogs() && work.row != FairRow::CgroupIo;
     let hogs = if here { work.hogs } else { 0 };
     for hog in 0..u64::from(hogs) {
-        // One block a hog, whatever is in flight: memory is not what is measured.
+        // One block for each hog, at any number of requests in flight: memory is not the subject of
+        // the measurement.
         let mut bytes = vec![0; HOG_BYTES as usize];
         Pattern::new(work.seed ^ hog).fill(0, &mut bytes);
         let block = engine.block_from(&bytes)?.freeze();
@@ -178,12 +179,12 @@ mod tests {
                 hogs_door: None,
             };
             let text = match sample(temp.path(), None, &work) {
-                // The row that needs another program.
+                // This row needs another program.
                 Err(error) if row == FairRow::Ionice => {
                     assert!(format!("{error:#}").contains("ionice"), "{error:#}");
                     continue;
                 }
-                // And the one that needs another process, which a test is not.
+                // This row needs another process, which a test is not.
                 Err(error) if row == FairRow::CgroupIo => {
                     assert!(format!("{error:#}").contains("no cgroup"), "{error:#}");
                     continue;

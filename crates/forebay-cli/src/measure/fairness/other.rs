@@ -1,4 +1,4 @@
-//! Hogs in a process of their own, for what the kernel only does between processes.
+//! Hogs in a process of their own, for kernel mechanisms that work only between processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -10,17 +10,18 @@ use super::super::CHILD_SUBCOMMAND;
 use super::super::job::Job;
 use super::job::{FairAnswer, FairRow, FairWork};
 
-/// The process; killed when dropped.
+/// The process; it is killed when dropped.
 pub(super) struct OtherHogs {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl OtherHogs {
-    /// Starts it, and returns when its hogs begin.
+    /// Starts the process, and returns when its hogs begin.
     ///
     /// # Errors
-    /// It cannot be started, or may not enter its group; it has said why on standard error.
+    /// Fails when it cannot be started, or may not enter its group; it has reported the reason on
+    /// standard error.
     pub(super) fn start(path: &Path, work: &FairWork) -> anyhow::Result<Self> {
         let work = FairWork { row: FairRow::HogsAlone, ..work.clone() };
         let job = Job::new(super::KIND.name, path, &work, work.seconds * 2.0)?;
@@ -39,10 +40,10 @@ impl OtherHogs {
         Ok(others)
     }
 
-    /// The bytes that they moved in their time.
+    /// Waits for the process, and returns the bytes that the hogs moved in their time.
     ///
     /// # Errors
-    /// A read or a write failed.
+    /// Fails when a read or a write failed.
     pub(super) fn finish(mut self) -> anyhow::Result<u64> {
         let mut text = String::new();
         self.out.read_to_string(&mut text)?;
@@ -55,7 +56,7 @@ impl OtherHogs {
 
 impl Drop for OtherHogs {
     fn drop(&mut self) {
-        // It is over, or nobody wants it any more.
+        // The process has ended, or its result is no longer needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Makes the files, runs the cells of a plan, one process each, and builds the tables.
+//! Creates the files, runs the cells of a plan, one process each, and builds the tables.
 
 use std::cell::Cell as Flag;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::job::{Call, FilesAnswer, FilesRow, FilesWork};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// What is to be measured.
+/// The measurements to be made.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Vec<Setting>,
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// The parameters common to the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) call: Call,
@@ -41,10 +41,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment for each setting.
+/// Measures and returns one experiment for each setting.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
     let home = Home::find(context, super::KIND.name)?;
     let planted = Planted { files: plan.count, file_bytes: plan.file_bytes, seed: context.seed };
@@ -73,13 +73,13 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         if call == Call::Read {
             is_cold.set(is_cold.get() & files.evict()?);
         }
-        // Of its own for each sample, and gone after it.
+        // Each sample has its own directory, which is removed after it.
         let new = match call {
             Call::Create => Some(home.temp_directory(context, "new")?),
             _ => None,
         };
         let directory = new.as_ref().unwrap_or(&files.directory).path();
-        // Looking at what was made takes its time, too.
+        // The check of the files made takes its time, too.
         let mut job = Job::new(super::KIND.name, directory, &work, 10.0 * seconds)?;
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;

@@ -1,4 +1,4 @@
-//! `forebay`: a task of a Tokio runtime for each file at once.
+//! The row `forebay`: a task of a Tokio runtime for each file at once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,10 +8,10 @@ use forebay::{Durability, Engine, Open};
 use super::job::Call;
 use super::lane::{Course, Part, Tally};
 
-/// One lane.
+/// Runs one lane.
 ///
 /// # Errors
-/// Those of the engine.
+/// Fails with the errors of the engine.
 pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
     let bytes = course.work.planted.file_bytes;

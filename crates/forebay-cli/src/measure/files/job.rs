@@ -1,4 +1,4 @@
-//! What a sample of `measure files` is asked to do, and what it answers.
+//! The work of one sample of `measure files`, and its result.
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +8,22 @@ use super::super::pattern::SplitMix;
 use super::super::planted::Planted;
 use super::super::turns::{Evidence, Way};
 
-/// One row with one call and number of files at once, once.
+/// One run of one row with one call and number of files at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct FilesWork {
     pub(super) row: FilesRow,
     pub(super) call: Call,
-    /// The files that there are; those that are made have the same lengths and contents.
+    /// The existing files; new files have the same lengths and contents.
     pub(super) planted: Planted,
     pub(super) at_once: usize,
-    /// No file is begun after so many seconds.
+    /// The time in seconds after which no file begins.
     pub(super) seconds_max: f64,
-    /// Of the order.
+    /// The seed of the order.
     pub(super) seed: u64,
 }
 
 impl FilesWork {
-    /// All files, in the order in which they are visited.
+    /// Returns all files, in the order in which they are visited.
     pub(super) fn order(&self) -> Vec<u32> {
         let mut random = SplitMix::new(self.seed);
         let mut order: Vec<u32> = (0..self.planted.files).collect();
@@ -33,13 +33,13 @@ impl FilesWork {
         order
     }
 
-    /// Where file number `file` is, or will be.
+    /// Returns the present or future path of file number `file`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
         Planted::path(directory, file)
     }
 }
 
-/// What is done with each file.
+/// The calls made with each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Call {
@@ -71,7 +71,7 @@ impl Call {
     }
 }
 
-/// Ways to do it.
+/// Ways to make the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FilesRow {
@@ -106,7 +106,7 @@ impl FilesRow {
     }
 }
 
-/// What the child prints. Times of the calls are sums over all files.
+/// The result that the child prints. Times of the calls are sums over all files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct FilesAnswer {
     pub(super) seconds: f64,

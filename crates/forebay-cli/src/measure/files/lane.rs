@@ -9,7 +9,7 @@ use super::super::latency::Latency;
 use super::super::turns::Evidence;
 use super::job::{Call, FilesAnswer, FilesWork};
 
-/// What all lanes share.
+/// The state common to all lanes.
 #[derive(Debug)]
 pub(super) struct Course {
     pub(super) work: FilesWork,
@@ -18,7 +18,7 @@ pub(super) struct Course {
     next: AtomicU64,
 }
 
-/// The calls whose time is told.
+/// The calls whose times are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Open,
@@ -29,11 +29,11 @@ pub(super) enum Part {
     Stat,
 }
 
-/// What a lane, or all of them, did.
+/// The calls of one lane, or of all lanes.
 #[derive(Debug)]
 pub(super) struct Tally {
     parts: [Duration; 6],
-    /// Of all calls with one file.
+    /// Times of all calls with one file.
     pub(super) latency: Latency,
     begun: Instant,
     last: Instant,
@@ -45,8 +45,8 @@ impl Course {
         Self { order: work.order(), work, directory, next: AtomicU64::new(0) }
     }
 
-    /// The next file, of which nobody else has had this turn. Stat begins again after the last one: it finds what it
-    /// asks for in memory in any case.
+    /// Returns the next file; no other lane gets it in this turn. Stat begins again after the last file:
+    /// its data are in memory in any case.
     pub(super) fn next_file(&self) -> Option<(u32, PathBuf)> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.order.len() as u64;
@@ -55,15 +55,15 @@ impl Course {
         Some((file, FilesWork::path(&self.directory, file)))
     }
 
-    /// The contents of file number `file`.
+    /// Fills `memory` with the contents of file number `file`.
     pub(super) fn fill(&self, file: u32, memory: &mut [u8]) {
         self.work.planted.contents(file).fill(0, memory);
     }
 
-    /// Whether `found` is file number `file`: its length and how it begins.
+    /// Checks that `found` is file number `file`: its length and its first bytes.
     ///
     /// # Errors
-    /// It is not.
+    /// Fails when it is not.
     pub(super) fn look(&self, file: u32, found: &[u8]) -> anyhow::Result<()> {
         let word = self.work.planted.contents(file).first_word(0).to_le_bytes();
         anyhow::ensure!(
@@ -73,10 +73,10 @@ impl Course {
         Ok(())
     }
 
-    /// Whether a file has the length that it should have.
+    /// Checks that a file has the length that it should have.
     ///
     /// # Errors
-    /// It has not.
+    /// Fails when it has not.
     pub(super) fn look_at_length(&self, file: u32, length: u64) -> anyhow::Result<()> {
         anyhow::ensure!(
             length == self.work.planted.file_bytes,
@@ -93,29 +93,29 @@ impl Tally {
         Ok(Self { parts: [Duration::ZERO; 6], latency: Latency::new()?, begun: now, last: now })
     }
 
-    /// The first call with a file is about to be made. `false` when there is no time for it, but for one file there always
-    /// is: a short sample on a busy machine would have nothing to tell.
+    /// Starts the time of a file, before its first call. Returns `false` when no time is left. The first
+    /// file always has time: otherwise a short sample on a busy machine would have nothing to report.
     pub(super) fn begin(&mut self, deadline: Instant) -> bool {
         self.begun = Instant::now();
         self.last = self.begun;
         self.begun < deadline || self.latency.count() == 0
     }
 
-    /// A call is over, and the next one begins.
+    /// Adds the time of the call that has ended; the next one begins.
     pub(super) fn made(&mut self, part: Part) {
         let now = Instant::now();
         self.parts[part as usize] += now - self.last;
         self.last = now;
     }
 
-    /// What follows until the next call is the program's own.
+    /// Excludes the time since the last call from the file's time: it is the program's own.
     pub(super) fn resume(&mut self) {
         let now = Instant::now();
         self.begun += now - self.last;
         self.last = now;
     }
 
-    /// The last call with a file is over.
+    /// Records the time of a file whose last call has ended.
     pub(super) fn end(&mut self) {
         self.latency.record(self.last - self.begun);
     }

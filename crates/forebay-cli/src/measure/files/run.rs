@@ -1,4 +1,4 @@
-//! One sample: the lanes of a row, and a look at what it made.
+//! One sample: runs the lanes of a row, and checks the files that it made.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::job::{Call, FilesRow, FilesWork};
 use super::lane::{Course, Tally};
 use super::{engine, threads, tokio_fs};
 
-/// Runs it on the files in `directory`, or makes files there.
+/// Runs the sample on the files in `directory`, or creates files there.
 ///
 /// # Errors
-/// A call failed, or a file is not what it should be.
+/// Fails when a call failed, or a file is not as it should be.
 pub(super) fn sample(
     directory: &Path,
     device_stat: Option<&Path>,
@@ -71,7 +71,7 @@ fn from_tokio(
     })
 }
 
-/// A row that made fewer files than it counted, or empty ones, would look fast.
+/// Checks the files made. A row that made fewer files than it counted, or empty ones, would look fast.
 fn look(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
     let mut found = 0;
     for entry in std::fs::read_dir(directory)? {
@@ -132,7 +132,7 @@ mod tests {
                 }
             }
             let mut stat = work(row, Call::Stat, 3);
-            // Even without any time: a machine that stood still for 50 ms left a row of none once.
+            // Also without any time: a machine that stood still for 50 ms once left a row without files.
             for seconds in [0.05, 0.0] {
                 stat.seconds_max = seconds;
                 let text = sample(files.directory.path(), None, &stat).expect("they are there");
@@ -157,7 +157,7 @@ mod tests {
             work.planted.file_bytes = 4096;
             let error = sample(files.directory.path(), None, &work).expect_err("another length");
             assert!(format!("{error:#}").contains("8192 bytes long"), "{row:?}: {error:#}");
-            // They are there already.
+            // The files exist already.
             assert!(
                 sample(files.directory.path(), None, &self::work(row, Call::Create, 2)).is_err(),
                 "{row:?}"

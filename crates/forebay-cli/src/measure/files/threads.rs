@@ -1,4 +1,4 @@
-//! `std-threads`: a thread for each file at once.
+//! The row `std-threads`: a thread for each file at once.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use super::lane::{Course, Part, Tally};
 /// Runs all lanes.
 ///
 /// # Errors
-/// A call failed.
+/// Fails when a call failed.
 pub(super) fn visit(course: &Course, device_stat: Option<&Path>) -> anyhow::Result<(Tally, Cost)> {
-    // Held until all threads exist, then it tells when to end. Should a thread not be made, it opens without a time,
-    // and the others end at once.
+    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the
+    // lock opens without a deadline, and the others end at once.
     let gate = RwLock::new(None);
     std::thread::scope(|scope| {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);

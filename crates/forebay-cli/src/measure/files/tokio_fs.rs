@@ -1,4 +1,4 @@
-//! `tokio-fs`: a task of a Tokio runtime for each file at once.
+//! The row `tokio-fs`: a task of a Tokio runtime for each file at once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::job::Call;
 use super::lane::{Course, Part, Tally};
 
-/// One lane.
+/// Runs one lane.
 ///
 /// # Errors
-/// A call failed.
+/// Fails when a call failed.
 pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
     let mut memory = vec![0; course.work.planted.file_bytes as usize];
@@ -35,7 +35,7 @@ pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Resu
                 let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).await?;
                 tally.made(Part::Open);
                 file.write_all(&memory).await?;
-                // What it has only taken over is written when it is flushed.
+                // Bytes that tokio has only taken over are written by the flush.
                 file.flush().await?;
                 tally.made(Part::Write);
                 file.sync_all().await?;

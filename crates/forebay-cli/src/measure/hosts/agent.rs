@@ -23,10 +23,10 @@ use crate::exit::Failure;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// Where agents listen when nothing else is said.
+/// The port on which agents listen by default.
 pub(super) const PORT: u16 = 7317;
 
-/// A controller that has just ended gives its place back within this time.
+/// The time within which a controller that has just ended releases its place.
 const PLACE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Options of `agent`.
@@ -46,10 +46,10 @@ pub(crate) struct AgentArgs {
     quiet: bool,
 }
 
-/// Listens until a signal ends it.
+/// Listens until a signal ends the process.
 ///
 /// # Errors
-/// The directory cannot be measured, there is no secret, or the address cannot be listened on.
+/// Fails when the directory cannot be measured, there is no secret, or the address cannot be listened on.
 pub(crate) fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let secret = Key::load(args.secret_file.as_deref())?;
     let directory = servable(&args.dir, cleanup)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// The directory by its real name, after a look at whether it can be measured at all.
+/// Returns the directory by its real name, after a check that it can be measured at all.
 pub(super) fn servable(directory: &Path, cleanup: &Cleanup) -> Result<PathBuf, Failure> {
     let target = Target::resolve(directory, false, false)?;
     if !matches!(target, Target::Directory(_)) {
@@ -82,7 +82,7 @@ pub(super) fn servable(directory: &Path, cleanup: &Cleanup) -> Result<PathBuf, F
     fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))
 }
 
-/// What this host is.
+/// Returns the facts about this host.
 pub(super) fn facts(rank: Option<u32>) -> Facts {
     let machine = doctor::machine_only();
     Facts {
@@ -102,24 +102,24 @@ struct Agent {
     secret: Key,
     progress: Progress,
     cleanup: Cleanup,
-    /// The one that is served.
+    /// The controller that is served.
     controller: Place,
     handshakes: Handshakes,
 }
 
 impl Agent {
-    /// Takes connections until the process ends.
+    /// Accepts connections until the process ends.
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
         for stream in listener.incoming() {
             match stream {
                 Ok(stream) => self.accept(stream),
-                // Of a connection that ended before it was taken, or for want of descriptors: others may come.
+                // The connection ended before it was accepted, or descriptors are short. Others may come.
                 Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
             }
         }
     }
 
-    /// Everything about a connection happens on a thread of its own, so that none keeps another one waiting.
+    /// Handles a connection on a thread of its own, so that none keeps another one waiting.
     fn accept(self: &Arc<Self>, stream: TcpStream) {
         let Ok(number) = self.handshakes.enter(&stream) else { return };
         let peer = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string());
@@ -163,7 +163,8 @@ struct Place {
 }
 
 impl Place {
-    /// The place for `who`, or who has it. One that is about to be given back is waited for.
+    /// Takes the place for `who`, or returns its present holder. Waits for a place that is about
+    /// to be released.
     fn take(&self, who: &str) -> Result<Held<'_>, String> {
         let held = self.taken_by.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut held, _) = self
@@ -180,7 +181,7 @@ impl Place {
     }
 }
 
-/// Gives the place back.
+/// Releases the place when dropped.
 #[derive(Debug)]
 struct Held<'a>(&'a Place);
 
@@ -198,8 +199,8 @@ mod tests {
     use super::super::handshakes::HANDSHAKES_MAX;
     use super::*;
 
-    /// The story: 16 connections that said nothing held all places for a handshake, so that any user of the machine could
-    /// keep controllers away from an agent.
+    /// Regression: 16 connections that sent nothing held all places for a handshake, so that any user of
+    /// the machine could keep controllers away from an agent.
     #[test]
     fn connections_that_prove_nothing_keep_no_controller_away() {
         let secret = Key::from_text(&format!("{}=", "A".repeat(43))).expect("32 bytes");
@@ -219,7 +220,7 @@ mod tests {
         let mut idle = Vec::new();
         for number in 0..3 * HANDSHAKES_MAX {
             let mut stream = TcpStream::connect(address).expect("it listens");
-            // Some begin a message.
+            // Some connections begin a message.
             if number % 2 == 0 {
                 stream.write_all(&[0, 0]).expect("it was just opened");
             }

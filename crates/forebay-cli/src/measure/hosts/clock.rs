@@ -1,6 +1,7 @@
-//! What another host's clock says, estimated from round trips.
+//! The offset of another host's clock, estimated from round trips.
 
-/// One question and its answer: sent and heard on our clock, arrived and answered on theirs.
+/// One request for a clock and its reply: sent and received on this host's clock, arrived and replied
+/// on the other's.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundTrip {
     pub(super) sent_ns: u64,
@@ -9,16 +10,16 @@ pub(super) struct RoundTrip {
     pub(super) heard_ns: u64,
 }
 
-/// How far a host's monotonic clock is ahead of ours.
+/// The lead of another host's monotonic clock over this host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offset {
     pub(super) ahead_ns: i128,
-    /// The true offset is no farther away than this, however unequal the two ways were.
+    /// The bound on the distance of the true offset, however unequal the two ways were.
     pub(super) error_ns: u64,
 }
 
 impl Offset {
-    /// From the fastest round trip, whose two ways can differ least.
+    /// Estimates the offset from the fastest round trip, whose two ways can differ least.
     pub(super) fn estimate(trips: &[RoundTrip]) -> Option<Self> {
         trips.iter().map(Self::of).min_by_key(|offset| offset.error_ns)
     }
@@ -30,12 +31,12 @@ impl Offset {
         Self { ahead_ns: (there + back) / 2, error_ns: u64::try_from(on_the_way / 2).unwrap_or(u64::MAX) }
     }
 
-    /// An instant of our clock in theirs.
+    /// Converts an instant of this host's clock to the other's.
     pub(super) fn to_theirs(self, ours_ns: u64) -> u64 {
         u64::try_from(i128::from(ours_ns) + self.ahead_ns).unwrap_or(0)
     }
 
-    /// An instant of their clock in ours, which may lie before our clock began.
+    /// Converts an instant of the other host's clock to this one's. It may lie before this clock began.
     pub(super) fn to_ours(self, theirs_ns: u64) -> i128 {
         i128::from(theirs_ns) - self.ahead_ns
     }

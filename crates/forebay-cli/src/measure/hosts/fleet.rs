@@ -21,22 +21,22 @@ use crate::result::Condition;
 mod wait;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Anything that takes no more time than a message.
+/// The limit for any step that takes no more time than a message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Bringing a file out of memory, starting a process, ending it.
+/// The limit for evicting a file from memory, starting a process, and ending it.
 const SAMPLE_WITHIN: Duration = Duration::from_secs(60);
-/// Files are written and read no slower than this.
+/// The slowest rate at which files are written and read.
 const BYTES_PER_S_MIN: f64 = 20e6;
-/// From the order to the start of a sample, beside the slowest round trip.
+/// The time from the order to the start of a sample, in addition to the slowest round trip.
 const LEAD: Duration = Duration::from_millis(30);
 const EVENTS_MAX: usize = 1024;
 
-/// One agent.
+/// One agent as the controller sees it.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// `node-a:7317`, or `rank 3 on node-a`.
+    /// The name: `node-a:7317`, or `rank 3 on node-a`.
     pub(super) name: String,
-    /// The short form for names of rows: its place in the list from 1, or its rank.
+    /// The short form for names of rows: the place in the list from 1, or the rank.
     pub(super) label: String,
     pub(super) facts: Facts,
     pub(super) prepared: Option<Prepared>,
@@ -44,15 +44,15 @@ pub(super) struct Host {
     offset: Offset,
 }
 
-/// What one host measured in a round.
+/// The result of one host in a round.
 #[derive(Debug)]
 pub(super) struct HostSample {
     pub(super) timed: Timed,
     pub(super) memory_peak_bytes: Option<u64>,
     pub(super) conditions: Vec<Condition>,
-    /// When it began, on the controller's clock.
+    /// The start of the sample, on the controller's clock.
     pub(super) begun_ns: i128,
-    /// How well that is known.
+    /// The error bound of that instant.
     pub(super) clock_error_ns: u64,
 }
 
@@ -63,13 +63,13 @@ struct Heard {
     arrived_ns: u64,
 }
 
-/// All agents. Dropping it ends their measurements.
+/// All agents. Dropping the fleet ends their measurements.
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) hosts: Vec<Host>,
     inbox: Receiver<Heard>,
     listeners: Vec<JoinHandle<()>>,
-    /// When they were last told that this side is there.
+    /// The instant when the agents were last notified that this side is alive.
     said: Instant,
     rounds: u64,
 }
@@ -78,7 +78,8 @@ impl Fleet {
     /// Connects to all agents at once.
     ///
     /// # Errors
-    /// Which one cannot be reached, has another secret or version, or serves another controller.
+    /// Fails with the name of the agent that cannot be reached, has another secret or version, or serves
+    /// another controller.
     pub(super) fn connect(names: &[String], secret: &Key) -> anyhow::Result<Self> {
         let joined: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -94,7 +95,7 @@ impl Fleet {
         Ok(Self::new(members))
     }
 
-    /// Of agents that were welcomed: label, name, link and facts of each.
+    /// Returns a fleet of agents that were welcomed: label, name, link and facts of each.
     pub(super) fn new(members: Vec<(String, String, Link, Facts)>) -> Self {
         let (events, inbox) = sync_channel(EVENTS_MAX);
         let (mut hosts, mut listeners) = (Vec::new(), Vec::new());
@@ -120,10 +121,11 @@ impl Fleet {
     /// Lets every host write its file, each with contents of its own.
     ///
     /// # Errors
-    /// Which host cannot, and why; with the exit code that the same failure has on one host.
+    /// Fails with the host that cannot do so and the reason. The exit code is that of the same
+    /// failure on one host.
     pub(super) fn prepare(&mut self, memory_bytes: u64, file_bytes: u64, seed: u64) -> anyhow::Result<()> {
         for (index, host) in self.hosts.iter_mut().enumerate() {
-            // Storage that recognises equal blocks must not find any.
+            // Storage that detects equal blocks must not find any.
             let seed = (seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) & ((1 << 53) - 1);
             host.tell(&ToAgent::Task(Task::Prepare { memory_bytes, file_bytes, seed }))?;
         }
@@ -144,11 +146,11 @@ impl Fleet {
         Ok(())
     }
 
-    /// One sample on every host, begun at the same instant. The inner error: why no host has one, because one of them
-    /// could not take part; there may be further rounds.
+    /// Runs one sample on every host, begun at the same instant. The inner error is the reason why no host
+    /// has a sample: one of them could not take part. Further rounds are possible after it.
     ///
     /// # Errors
-    /// Which host was lost; nothing more can be measured.
+    /// Fails with the host that was lost; nothing more can be measured.
     pub(super) fn round(&mut self, work: &HostWork) -> anyhow::Result<Result<Vec<HostSample>, String>> {
         self.rounds += 1;
         let round = self.rounds;
@@ -199,10 +201,10 @@ impl Fleet {
         Ok(ended.into_iter().collect())
     }
 
-    /// Ends well: returns when every agent has removed what it made.
+    /// Ends the measurement; returns when every agent has removed its files.
     ///
     /// # Errors
-    /// Which agent did not say so in time.
+    /// Fails when an agent did not end in time.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         for host in &mut self.hosts {
             host.tell(&ToAgent::End)?;
@@ -219,7 +221,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Those that are ready give the sample up.
+    /// Makes the hosts that are ready give the sample up.
     fn call_off(&mut self, round: u64, outcomes: &[Option<String>]) -> anyhow::Result<()> {
         for (host, outcome) in self.hosts.iter_mut().zip(outcomes) {
             if outcome.is_none() {
@@ -240,7 +242,7 @@ impl Drop for Fleet {
         for host in &self.hosts {
             host.sender.close();
         }
-        // Listeners that wait for room in the inbox see that it is gone.
+        // Listeners that wait for room in the inbox notice that it is gone.
         let (_, nobody) = sync_channel(1);
         self.inbox = nobody;
         for listener in self.listeners.drain(..) {
@@ -250,7 +252,7 @@ impl Drop for Fleet {
 }
 
 impl Host {
-    /// `host 2 (node-b:7317)` or `rank 1 on node-b`.
+    /// Returns `host 2 (node-b:7317)` or `rank 1 on node-b`.
     pub(super) fn title(&self) -> String {
         match self.facts.rank {
             Some(_) => self.name.clone(),
@@ -270,7 +272,7 @@ impl Host {
     }
 }
 
-/// The failure that a host told, with its exit code.
+/// Returns the failure that a host reported, with its exit code.
 fn failure(host: &Host, why: &str, code: u8) -> anyhow::Error {
     let sentence = format!("{}: {why}", host.title());
     match code {
@@ -285,7 +287,7 @@ fn join_host(name: &str, secret: &Key) -> anyhow::Result<(Link, Facts)> {
     let mut last = None;
     let deadline = Instant::now() + CONNECT_WITHIN;
     for address in addresses(name)? {
-        // At least a moment for the last of many addresses.
+        // Leaves at least a moment for the last of many addresses.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(200));
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => return welcome(handshake::as_controller(stream, secret, Times::default())?),
@@ -298,10 +300,10 @@ fn join_host(name: &str, secret: &Key) -> anyhow::Result<(Link, Facts)> {
     }
 }
 
-/// Hears what a new agent says first.
+/// Receives the first message of a new agent.
 ///
 /// # Errors
-/// It serves another controller, or the connection failed.
+/// Fails when the agent serves another controller, or the connection failed.
 pub(super) fn welcome(mut link: Link) -> anyhow::Result<(Link, Facts)> {
     match link.receiver.receive()? {
         FromAgent::Welcome(facts) => Ok((link, facts)),

@@ -1,19 +1,21 @@
-//! Frames on a TCP connection: four bytes of length, most significant first, then so many bytes. Both the length and
-//! the time are limited, whatever the other side sends.
+//! Frames on a TCP connection: four bytes of length, most significant first, then that many bytes. Both the
+//! length and the time are limited, whatever the other side sends.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// How long one waits.
+/// Time limits of waits on a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// For a message to begin; the other side sends at least an [`Alive`](super::message) more often.
+    /// The limit for a message to begin; the other side sends at least an
+    /// [`Alive`](super::message) more often.
     pub(super) silence: Duration,
-    /// From a message's first byte to its last, and for one to be taken by the other side.
+    /// The limit from a message's first byte to its last, and for the other side to take a message.
     pub(super) message: Duration,
-    /// For the whole of a handshake on the agent's side, and for each of its messages on the controller's.
+    /// The limit for the whole of a handshake on the agent's side, and for each of its messages on
+    /// the controller's.
     pub(super) handshake: Duration,
 }
 
@@ -27,16 +29,16 @@ impl Default for Times {
     }
 }
 
-/// Why there is no frame.
+/// The reason why there is no frame.
 #[derive(Debug)]
 pub(super) enum FrameError {
     /// The other side closed the connection between two frames.
     Closed,
-    /// No frame began in this time.
+    /// No frame began within this time.
     Silent(Duration),
-    /// A frame began and did not end: the connection was closed, or the time was over.
+    /// A frame began and did not end: the connection was closed, or the time ran out.
     Half { got: usize, of: usize },
-    /// A frame said that it is larger than any may be.
+    /// A frame's length exceeds the limit.
     TooLarge { bytes: usize, limit: usize },
     /// The connection failed.
     Io(io::Error),
@@ -61,20 +63,20 @@ impl std::error::Error for FrameError {}
 /// Sends one frame.
 ///
 /// # Errors
-/// The connection failed, or the other side takes nothing for the stream's write timeout.
+/// Fails when the connection failed, or the other side takes nothing for the stream's write timeout.
 pub(super) fn write(mut stream: &TcpStream, body: &[u8]) -> io::Result<()> {
     let length = u32::try_from(body.len()).map_err(|_| io::Error::other("a message beyond 4 GiB"))?;
-    // One write: two would be two packets, and the second would wait for the first one's answer.
+    // One write: two would be two packets, and the second would wait for the acknowledgement of the first.
     let mut frame = Vec::with_capacity(4 + body.len());
     frame.extend_from_slice(&length.to_be_bytes());
     frame.extend_from_slice(body);
     stream.write_all(&frame)
 }
 
-/// Waits for one frame: `silence` for its first byte, `whole` from then on.
+/// Waits for one frame: up to `silence` for its first byte, and up to `whole` from then on.
 ///
 /// # Errors
-/// See [`FrameError`]. The connection is of no use after any of them.
+/// See [`FrameError`]. The connection is unusable after any of them.
 pub(super) fn read(
     stream: &TcpStream,
     limit: usize,
@@ -86,10 +88,10 @@ pub(super) fn read(
     rest(stream, limit, length, first, Instant::now() + whole)
 }
 
-/// Waits for one frame, of which nothing may come later than `deadline`.
+/// Waits for one frame, which must be complete by `deadline`.
 ///
 /// # Errors
-/// See [`FrameError`]. The connection is of no use after any of them.
+/// See [`FrameError`]. The connection is unusable after any of them.
 pub(super) fn read_by(stream: &TcpStream, limit: usize, deadline: Instant) -> Result<Vec<u8>, FrameError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,4 +1,4 @@
-//! Both sides prove that they know the secret, without sending it.
+//! The handshake: both sides prove that they have the secret, without sending it.
 //!
 //! ```text
 //! controller -> agent   hello: protocol, program, role, nonce
@@ -7,9 +7,10 @@
 //! agent -> controller   HMAC(secret, "agent" | both hellos)
 //! ```
 //!
-//! Each nonce is new, so a handshake that was recorded is worth nothing later; the labels differ, so a proof cannot be
-//! sent back to its maker. The controller proves first: whoever only connects to an agent learns nothing that guesses
-//! could be tried on. Keys for the messages that follow are made of the same two hellos.
+//! Each nonce is new, so a recorded handshake is worthless later. The labels differ, so a proof cannot
+//! be sent back to its maker. The controller proves first: a client that only connects to an agent
+//! learns nothing on which it could test guesses. Keys for the messages that follow are derived from the
+//! same two hellos.
 
 use std::net::TcpStream;
 use std::time::Instant;
@@ -24,13 +25,13 @@ use super::frame::{self, Times};
 use super::link::Link;
 use super::secret::{KEY_BYTES, Key, nonce};
 
-/// Raised when a message changes its meaning.
+/// The version of the protocol, raised when a message changes its meaning.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// Nothing in a handshake is longer.
+/// The size of the longest message in a handshake.
 const LIMIT: usize = 4096;
 
-/// How much of a stranger's words is shown.
+/// The most characters shown of an unproven peer's text.
 const WORDS_MAX: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +50,7 @@ impl Role {
     }
 }
 
-/// Read leniently: one of another version may say more.
+/// The first message of each side. It is parsed leniently: another version may send more fields.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     forebay_protocol: u32,
@@ -62,14 +63,15 @@ struct Hello {
 #[serde(rename_all = "snake_case")]
 enum Proof {
     Tag(String),
-    /// Why there is none; nobody has proven anything yet, so it is shown and never acted on.
+    /// The reason why there is no proof. The peer has proven nothing yet, so it is shown and
+    /// never acted on.
     Refused(String),
 }
 
-/// The controller's side, whoever of the two connected to the other.
+/// Runs the controller's side. Either of the two may have opened the connection.
 ///
 /// # Errors
-/// A sentence: other versions, another secret, no Forebay at all, or the connection.
+/// Fails with a sentence: other versions, another secret, no Forebay at all, or the connection.
 pub(super) fn as_controller(stream: TcpStream, secret: &Key, times: Times) -> anyhow::Result<Link> {
     prepare(&stream, times)?;
     let own = hello(Role::Controller)?;
@@ -84,13 +86,13 @@ pub(super) fn as_controller(stream: TcpStream, secret: &Key, times: Times) -> an
     Link::new(stream, secret, &transcript, Role::Controller, times)
 }
 
-/// The agent's side.
+/// Runs the agent's side.
 ///
 /// # Errors
-/// As for [`as_controller`]. The other side is told, too.
+/// As for [`as_controller`]. The other side is notified, too.
 pub(super) fn as_agent(stream: TcpStream, secret: &Key, times: Times) -> anyhow::Result<Link> {
     prepare(&stream, times)?;
-    // One deadline for both messages: whoever proves nothing is gone by then, however slowly he sends.
+    // One deadline for both messages: a peer that proves nothing is gone by then, however slowly it sends.
     let deadline = Instant::now() + times.handshake;
     let next = || frame::read_by(&stream, LIMIT, deadline);
     let other = next()?;
@@ -103,7 +105,7 @@ pub(super) fn as_agent(stream: TcpStream, secret: &Key, times: Times) -> anyhow:
     frame::write(&stream, &own)?;
     let transcript = transcript(&other, &own);
     if !proven(&next()?, secret, Role::Controller, &transcript)? {
-        // As above.
+        // The connection ends either way, also when this send fails.
         let _ =
             send(&stream, &Proof::Refused("the agent has another secret than this controller".to_owned()));
         anyhow::bail!("the controller has another secret");
@@ -136,7 +138,7 @@ fn next(stream: &TcpStream, times: Times) -> anyhow::Result<Vec<u8>> {
     Ok(frame::read(stream, LIMIT, times.handshake, times.handshake)?)
 }
 
-/// Whether the other side's hello is one that this program can work with.
+/// Checks that this program can work with the other side's hello.
 fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
     if let Ok(Proof::Refused(why)) = serde_json::from_slice(bytes) {
         anyhow::bail!("refused: {}", printable(&why));
@@ -147,7 +149,7 @@ fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
     let protocol = protocol.context("what answers there is not forebay")?;
     let program = value.get("program").and_then(serde_json::Value::as_str).unwrap_or("unknown");
     let own = env!("CARGO_PKG_VERSION");
-    // Figures of two versions are not figures of one measurement, even where their messages agree.
+    // Figures of two versions do not belong to one measurement, even where their messages agree.
     anyhow::ensure!(
         protocol == u64::from(PROTOCOL) && program == own,
         "versions differ: forebay {} with protocol {protocol} there, {own} with protocol {PROTOCOL} here; install the same",
@@ -160,10 +162,10 @@ fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the proof is right.
+/// Returns whether the proof is right.
 ///
 /// # Errors
-/// It is none.
+/// Fails when the message is no proof.
 fn proven(bytes: &[u8], secret: &Key, role: Role, transcript: &[u8]) -> anyhow::Result<bool> {
     match serde_json::from_slice(bytes).context("a proof that makes no sense")? {
         Proof::Tag(tag) => {
@@ -173,7 +175,7 @@ fn proven(bytes: &[u8], secret: &Key, role: Role, transcript: &[u8]) -> anyhow::
     }
 }
 
-/// Stands for both hellos, byte by byte.
+/// Returns a hash of both hellos, byte by byte.
 fn transcript(controller: &[u8], agent: &[u8]) -> [u8; KEY_BYTES] {
     let mut hash = Sha256::new();
     for hello in [controller, agent] {
@@ -183,7 +185,7 @@ fn transcript(controller: &[u8], agent: &[u8]) -> [u8; KEY_BYTES] {
     hash.finalize().into()
 }
 
-/// Words of somebody who proved nothing, fit for a terminal.
+/// Returns the text of an unproven peer in a form fit for a terminal.
 fn printable(words: &str) -> String {
     words.chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect()
 }

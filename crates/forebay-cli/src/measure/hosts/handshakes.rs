@@ -1,7 +1,7 @@
-//! Connections to an agent that have not proven anything yet, of which there may be few.
+//! Connections to an agent that have not proven anything yet. Their number is limited.
 //!
-//! Anybody who can connect could take all of them, so a new one is never turned away: it takes the place of the oldest of the
-//! address that has the most. A controller proves itself within some milliseconds.
+//! Anyone who can connect could take all places, so a new connection is never turned away. It replaces the
+//! oldest one of the address that has the most. A controller proves itself within some milliseconds.
 
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 /// Connections that may be in their handshake at one time.
 pub(super) const HANDSHAKES_MAX: usize = 16;
 
-/// A connection keeps its place for so long, however many others come.
+/// The least time for which a connection keeps its place, however many others come.
 const KEPT: Duration = Duration::from_millis(250);
 
-/// The connections that are in their handshake.
+/// The connections in their handshake.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes(Mutex<State>);
 
@@ -32,11 +32,11 @@ struct Connection {
 }
 
 impl Handshakes {
-    /// Makes a place for the connection, for which another one may be closed, and returns its number. Waits for at most 250 ms
-    /// where all others are new as well.
+    /// Makes a place for the connection, for which another one may be closed, and returns its number.
+    /// Waits for at most 250 ms where all others are new as well.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// Fails when no descriptors are left.
     pub(super) fn enter(&self, stream: &TcpStream) -> std::io::Result<u64> {
         let copy = stream.try_clone()?;
         let peer = stream.peer_addr().ok().map(|address| address.ip());
@@ -49,7 +49,8 @@ impl Handshakes {
                     Some(left) if !left.is_zero() => Some(left),
                     _ => {
                         let closed = state.connections.remove(place);
-                        // Its thread sees that; one that was closed from the other side has nothing to shut down.
+                        // Its thread notices the shutdown. A connection closed from the other side has
+                        // nothing to shut down.
                         let _ = closed.stream.shutdown(Shutdown::Both);
                         None
                     }
@@ -69,7 +70,7 @@ impl Handshakes {
         }
     }
 
-    /// The connection's handshake is over.
+    /// Releases the place of a connection whose handshake has ended.
     pub(super) fn leave(&self, number: u64) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.connections.retain(|connection| connection.number != number);
@@ -77,14 +78,14 @@ impl Handshakes {
 }
 
 impl State {
-    /// The one that a new connection replaces; `None`: there is a free place.
+    /// Returns the connection that a new one replaces; `None` when there is a free place.
     fn victim(&self) -> Option<usize> {
         if self.connections.len() < HANDSHAKES_MAX {
             return None;
         }
         let of_peer = |peer| self.connections.iter().filter(|other| other.peer == peer).count();
         let most = self.connections.iter().map(|connection| of_peer(connection.peer)).max()?;
-        // In the order in which they came.
+        // The order is that of their arrival.
         self.connections.iter().position(|connection| of_peer(connection.peer) == most)
     }
 }

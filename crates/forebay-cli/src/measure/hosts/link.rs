@@ -1,5 +1,5 @@
-//! A connection after the handshake: every message carries a tag over its number and its bytes, so that nobody on the
-//! way can change, drop, repeat or add one without being noticed. Messages are not encrypted.
+//! A connection after the handshake. Every message carries a tag over its number and its bytes, so that a
+//! change, a loss, a repetition or an insertion on the way is noticed. Messages are not encrypted.
 
 use std::net::{Shutdown, TcpStream};
 
@@ -11,17 +11,17 @@ use super::frame::{self, FrameError, Times};
 use super::handshake::Role;
 use super::secret::{KEY_BYTES, Key};
 
-/// No message is longer; the longest hold a histogram of some kilobytes.
+/// The size of the longest message; the longest ones contain a histogram of some kilobytes.
 const LIMIT: usize = 1 << 20;
 
-/// Both directions.
+/// Both directions of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
 }
 
-/// Sends in one direction.
+/// The sending direction.
 #[derive(Debug)]
 pub(super) struct Sender {
     stream: TcpStream,
@@ -29,7 +29,7 @@ pub(super) struct Sender {
     number: u64,
 }
 
-/// Receives from the other.
+/// The receiving direction.
 #[derive(Debug)]
 pub(super) struct Receiver {
     stream: TcpStream,
@@ -39,7 +39,7 @@ pub(super) struct Receiver {
 }
 
 impl Link {
-    /// The link of one side; each direction has a key of its own.
+    /// Returns the link of one side; each direction has its own key.
     pub(super) fn new(
         stream: TcpStream,
         secret: &Key,
@@ -65,7 +65,7 @@ impl Sender {
     /// Sends one message.
     ///
     /// # Errors
-    /// The connection failed, or the other side takes nothing.
+    /// Fails when the connection failed, or the other side takes nothing.
     pub(super) fn send<T: Serialize>(&mut self, message: &T) -> anyhow::Result<()> {
         let mut body = serde_json::to_vec(message)?;
         anyhow::ensure!(body.len() + KEY_BYTES <= LIMIT, "a message of {} bytes is too long", body.len());
@@ -75,9 +75,9 @@ impl Sender {
         frame::write(&self.stream, &body).context("the connection failed")
     }
 
-    /// Ends the connection, for the receiver of the same side, too.
+    /// Closes the connection, for the receiver of the same side, too.
     pub(super) fn close(&self) {
-        // It fails when the other side has done it before.
+        // Fails when the other side closed it before.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -86,7 +86,8 @@ impl Receiver {
     /// Waits for the next message. Nothing can be received after an error.
     ///
     /// # Errors
-    /// The connection ended, nothing came for too long, or a message was not made by the other side for this place.
+    /// Fails when the connection ended, nothing arrived for too long, or a message was not made by the
+    /// other side for this place.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
         let body = self.receive_bytes()?;
         serde_json::from_slice(&body).context("a message that is not part of the protocol")
@@ -96,7 +97,7 @@ impl Receiver {
         let mut body =
             frame::read(&self.stream, LIMIT, self.times.silence, self.times.message).map_err(|error| {
                 match error {
-                    // A process that is killed with bytes unread ends its connections like this.
+                    // A process that is killed with unread bytes ends its connections with this error.
                     FrameError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                         FrameError::Closed
                     }
@@ -118,12 +119,12 @@ impl Receiver {
 
 #[cfg(test)]
 impl Sender {
-    /// The tag that message `number` would have.
+    /// Returns the tag that message `number` would have.
     pub(super) fn tag_for_test(&self, number: u64, text: &[u8]) -> [u8; KEY_BYTES] {
         self.key.tag(&[&number.to_be_bytes(), text])
     }
 
-    /// What somebody on the way could put onto the wire.
+    /// Writes bytes onto the wire as an attacker on the way could.
     pub(super) fn write_raw_for_test(&self, body: &[u8]) {
         frame::write(&self.stream, body).expect("the connection is open");
     }

@@ -1,5 +1,5 @@
-//! How the processes of one job come together: rank 0 listens and waits for all, every rank (its own included) comes to
-//! it and then serves as an agent would.
+//! The meeting of the processes of one job. Rank 0 listens and waits for all. Every rank (including rank 0)
+//! connects to it and then serves as an agent would.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,11 @@ use super::secret::Key;
 use super::{ALIVE_EVERY, handshake, session};
 use crate::cleanup::Cleanup;
 
-/// How long ranks wait for each other: launchers start them minutes apart where a machine is busy.
+/// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
 pub(super) const MEET_WITHIN: Duration = Duration::from_secs(180);
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-/// No file system tells one host what another one wrote.
+/// The interval at which a rank looks for rank 0's file. No file system notifies one host of
+/// another one's writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Rank 0's fleet, and the thread in which rank 0 itself serves it.
@@ -33,20 +34,20 @@ pub(super) struct Company {
 }
 
 impl Company {
-    /// Ends well; see [`Fleet::end`].
+    /// Ends the measurement; see [`Fleet::end`].
     ///
     /// # Errors
-    /// A rank did not end, or this one's own part failed.
+    /// Fails when a rank did not end, or this one's own part failed.
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.fleet.end()?;
         self.own.join().map_err(|_| anyhow::anyhow!("rank 0's own thread panicked"))?
     }
 }
 
-/// Rank 0: waits until all ranks have come.
+/// Waits, as rank 0, until all ranks have come.
 ///
 /// # Errors
-/// Which ranks did not come.
+/// Fails with the ranks that did not come.
 pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<Company> {
     let secret = Key::random()?;
     let listener = TcpListener::bind(rank.listen()).context("nothing can be listened on")?;
@@ -71,7 +72,7 @@ pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow
     });
     let members = wait_for_all(rank.size, &inbox);
     drop(inbox);
-    // The door opens once more, sees that nobody waits behind it, and closes.
+    // This connection wakes the listener, which finds that no task waits behind it, and ends.
     let _ = TcpStream::connect_timeout(&here, CONNECT_WITHIN);
     let _ = door.join();
     Ok(Company { fleet: Fleet::new(members?), own })
@@ -82,7 +83,7 @@ type Comer = (Link, Facts);
 fn receive_all(listener: &TcpListener, secret: &Key, comers: &SyncSender<Option<Comer>>) {
     for stream in listener.incoming() {
         let (comers, secret) = (comers.clone(), secret.clone());
-        // Somebody came; whether anybody waits for them is all that this asks.
+        // A connection came. The send only tests whether a receiver still waits for connections.
         if comers.send(None).is_err() {
             return;
         }
@@ -109,7 +110,7 @@ fn wait_for_all(
         if missing.is_empty() {
             break;
         }
-        // Those that have come already hear that they are still wanted.
+        // Notifies the ranks that have come already that they are still wanted.
         if said.elapsed() >= ALIVE_EVERY {
             for (link, facts) in places.iter_mut().flatten() {
                 let told = link.sender.send(&ToAgent::Alive);
@@ -146,10 +147,10 @@ fn wait_for_all(
         .collect())
 }
 
-/// The other ranks: find rank 0 and serve it until it says that all is done.
+/// Finds rank 0, as one of the other ranks, and serves it until it reports that all is done.
 ///
 /// # Errors
-/// Rank 0 cannot be found, or has gone.
+/// Fails when rank 0 cannot be found, or has gone.
 pub(super) fn follow(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<()> {
     let file: PathBuf = rank.file(directory);
     let deadline = Instant::now() + MEET_WITHIN;
@@ -161,7 +162,7 @@ pub(super) fn follow(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow
                     .context("the measurement was ended");
             }
             Ok(None) => {}
-            // One left behind by a run that was killed, until rank 0 of this one replaces it.
+            // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.
             Err(error) => last = error,
         }
         if Instant::now() >= deadline {

@@ -1,5 +1,5 @@
-//! From what each host measured to rows: one for all hosts together, and one for each. Histograms are merged; nothing is
-//! averaged over hosts.
+//! Builds rows from the results of each host: one for all hosts together, and one for each. Histograms are
+//! merged; nothing is averaged over hosts.
 
 use super::super::job::Answer;
 use super::super::latency::Latency;
@@ -9,7 +9,8 @@ use super::fleet::{Host, HostSample};
 use super::message::HostWork;
 use crate::result::{CacheState, Condition, Row, metric};
 
-/// A start that differs by more of the sample's time makes the sum of the hosts doubtful.
+/// The largest spread of the starts, as a share of the sample's time. A larger one makes the sum of the
+/// hosts doubtful.
 const SKEW_SHARE_MAX: f64 = 0.05;
 
 /// A way of reading, at one setting.
@@ -20,7 +21,7 @@ pub(super) struct Way {
     pub(super) cache: CacheState,
 }
 
-/// One repeat: what was asked for, and what every host answered.
+/// One repeat: the work requested, and the result of every host.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) repeat: u32,
@@ -28,13 +29,13 @@ pub(super) struct Round {
     pub(super) hosts: Vec<HostSample>,
 }
 
-/// All repeats of a way, or why there are none.
+/// All repeats of a way, or the reason why there are none.
 pub(super) type Rounds = Result<Vec<Round>, String>;
 
-/// The rows of one way.
+/// Returns the rows of one way.
 ///
 /// # Errors
-/// Hosts sent histograms that do not fit together.
+/// Fails when hosts sent histograms that do not fit together.
 pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result<Vec<Row>> {
     let rounds = match rounds {
         Ok(rounds) => rounds,
@@ -45,7 +46,7 @@ pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result
         .map(|round| Ok((round.repeat, together(round)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut all = row_of(way.name, taken, 1);
-    // Gates of a process are for the hosts' rows.
+    // Gates of a process belong to the hosts' rows.
     all.conditions = conditions(rounds);
     let mut rows = vec![finish(all, way, None)];
     for (index, host) in hosts.iter().enumerate() {
@@ -65,13 +66,13 @@ fn finish(row: Row, way: &Way, host: Option<&Host>) -> Row {
     row.describe(format!("{}; {whose}", way.description)).cache(way.cache)
 }
 
-/// One host's sample.
+/// Returns one host's sample.
 fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> Taken {
     let answer = sample.timed.answer.clone();
     round.work.taken(Outcome { answer, memory_peak_bytes: sample.memory_peak_bytes }, cache)
 }
 
-/// All hosts' samples of one round: operations of all, from the first start to the last end.
+/// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
 fn together(round: &Round) -> anyhow::Result<Taken> {
     let window = Window::of(&round.hosts);
     let answers = || round.hosts.iter().map(|sample| &sample.timed.answer);
@@ -88,7 +89,7 @@ fn together(round: &Round) -> anyhow::Result<Taken> {
         seconds: window.last_done_s,
         cpu_seconds: answers().map(|answer| answer.cpu_seconds).sum(),
         context_switches: answers().map(|answer| answer.context_switches).sum(),
-        // Hosts may share a device: its requests would be counted for each of them.
+        // Hosts may share a device; its requests would be counted for each of them.
         in_flight_avg: None,
         bytes: answers().map(|answer| answer.bytes).sum(),
         operations: answers().map(|answer| answer.operations).sum(),
@@ -109,12 +110,12 @@ fn together(round: &Round) -> anyhow::Result<Taken> {
     Ok(taken)
 }
 
-/// Seconds since the first host's start.
+/// Times in seconds since the first host's start.
 #[derive(Debug)]
 struct Window {
     first_done_s: f64,
     last_done_s: f64,
-    /// Until the last host's start.
+    /// The time until the last host's start.
     skew_s: f64,
 }
 
@@ -131,7 +132,7 @@ impl Window {
     }
 }
 
-/// The gates of all hosts together.
+/// Returns the gates of all hosts together.
 fn conditions(rounds: &[Round]) -> Vec<Condition> {
     let skews = rounds.iter().map(|round| {
         let window = Window::of(&round.hosts);
@@ -154,7 +155,7 @@ fn conditions(rounds: &[Round]) -> Vec<Condition> {
     skew.into_iter().chain(count).collect()
 }
 
-/// The gate of the worst repeat, with all repeats that failed.
+/// Returns the gate of the worst repeat, with all repeats that failed.
 fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     let repeats = all.iter().filter(|(_, gate)| gate.failed()).map(|(repeat, _)| *repeat).collect();
     let distance = |gate: &Condition| match (gate.value, gate.at_least, gate.at_most) {

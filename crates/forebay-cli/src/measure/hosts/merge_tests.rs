@@ -20,7 +20,7 @@ fn work() -> HostWork {
     })
 }
 
-/// A host whose every operation took `us` microseconds.
+/// Returns a sample of a host whose every operation took `us` microseconds.
 fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample {
     let mut latency = Latency::new().expect("a few kilobytes");
     for _ in 0..operations {
@@ -57,7 +57,7 @@ fn way() -> Way {
 
 #[test]
 fn operations_add_up_over_the_whole_window_and_histograms_are_merged() {
-    // A fast and a slow host: an average of their percentiles would be 525 and true of nobody.
+    // A fast and a slow host: the average of their percentiles would be 525, which is true of neither.
     let hosts = vec![sample(-1_000_000_000, 1.0, 990, 50), sample(-999_500_000, 3.0, 110, 1000)];
     let rows = rows(&way(), &Ok(vec![round(0, hosts)]), &[]).expect("histograms of the same bounds");
     let value = |name: &str| rows[0].metrics.get(name).unwrap_or_else(|| panic!("no {name}"));

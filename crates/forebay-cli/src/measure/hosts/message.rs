@@ -1,5 +1,5 @@
-//! What controller and agent say to each other. Everything that an agent can be told to do is here: no message holds a
-//! path, a name of a file or a command.
+//! The messages between controller and agent. They contain everything that an agent can be ordered to do:
+//! no message contains a path, a name of a file or a command.
 
 use std::path::Path;
 
@@ -12,29 +12,29 @@ use super::super::turns::Taken;
 use super::super::{random, scan};
 use crate::result::{CacheState, Condition};
 
-/// From the controller.
+/// A message from the controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ToAgent {
-    /// Still there.
+    /// The controller is still alive.
     Alive,
-    /// What does your clock say?
+    /// Requests the time of the agent's clock.
     Clock { number: u64 },
-    /// Anything but a clock or a sign of life, which the agent itself answers.
+    /// A task for the worker: anything but a clock or a sign of life, which the agent itself handles.
     Task(Task),
-    /// All is done.
+    /// The measurement is complete.
     End,
 }
 
-/// What the agent's worker does, a process of its own.
+/// A task for the agent's worker, a process of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Task {
-    /// Write the file; the first task, and only once.
+    /// Write the file. It is the first task, and comes only once.
     Prepare { memory_bytes: u64, file_bytes: u64, seed: u64 },
     /// Make a sample ready.
     Sample { round: u64, work: HostWork },
-    /// Begin it at this instant of your clock, or (`None`) give it up.
+    /// Begin the sample at this instant of the agent's clock, or (`None`) give it up.
     Go { round: u64, at_ns: Option<u64> },
 }
 
@@ -47,7 +47,7 @@ pub(super) enum HostWork {
 }
 
 impl HostWork {
-    /// Seconds that the sample takes at most.
+    /// Returns the most seconds that the sample takes.
     pub(super) fn seconds(&self) -> f64 {
         match self {
             Self::Scan(work) => work.seconds_max,
@@ -55,10 +55,11 @@ impl HostWork {
         }
     }
 
-    /// The sample with the file at `path`, and where the page cache's part of its memory is counted.
+    /// Returns the sample with the file at `path`, and where the page cache's part of its
+    /// memory is counted.
     ///
     /// # Errors
-    /// The work has no JSON.
+    /// Fails when the work has no JSON.
     pub(super) fn job(&self, path: &Path) -> anyhow::Result<(Job, Cached)> {
         match self {
             Self::Scan(work) => scan::job(path, work),
@@ -66,7 +67,8 @@ impl HostWork {
         }
     }
 
-    /// What a sample found and claims; `cache` is what rows that use the page cache found there.
+    /// Returns the figures and claims of a sample; `cache` is the state of the page cache for
+    /// rows that use it.
     pub(super) fn taken(&self, outcome: Outcome, cache: CacheState) -> Taken {
         match self {
             Self::Scan(work) => scan::taken(outcome, work.row, cache),
@@ -74,10 +76,11 @@ impl HostWork {
         }
     }
 
-    /// Whether a sample may run like this on a file of `file_bytes`. The limits are those of the command line.
+    /// Checks that a sample may run like this on a file of `file_bytes`. The limits are those of
+    /// the command line.
     ///
     /// # Errors
-    /// What is out of its limits.
+    /// Fails with the value that is out of its limits.
     pub(super) fn check(&self, file_bytes: u64) -> anyhow::Result<()> {
         let seconds = self.seconds();
         anyhow::ensure!((0.01..=86_400.0).contains(&seconds), "a sample of {seconds} s");
@@ -109,25 +112,25 @@ impl HostWork {
     }
 }
 
-/// From the agent.
+/// A message from the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromAgent {
-    /// Still there.
+    /// The agent is still alive.
     Alive,
-    /// The first message.
+    /// The first message of an agent that serves the controller.
     Welcome(Facts),
-    /// Instead of a welcome.
+    /// Sent instead of a welcome.
     Refused { why: String },
-    /// When the question came, and when this was sent, on the agent's monotonic clock.
+    /// The instants when the request arrived and when this reply was sent, on the agent's monotonic clock.
     Clock { number: u64, arrived_ns: u64, sent_ns: u64 },
-    /// What the worker says.
+    /// A message of the worker, passed on.
     Done(Done),
-    /// The worker has ended, and nothing more can be measured here.
+    /// The worker has ended, and nothing more can be measured on this host.
     Lost { why: String },
 }
 
-/// From the agent's worker.
+/// A message from the agent's worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Done {
@@ -142,7 +145,7 @@ pub(super) enum Done {
         /// Gates of the file and the device.
         conditions: Vec<Condition>,
     },
-    /// The sample, or (without a round) the preparation could not be done.
+    /// The sample, or (without a round) the preparation, failed.
     Failed {
         round: Option<u64>,
         why: String,
@@ -150,33 +153,33 @@ pub(super) enum Done {
     },
 }
 
-/// What an agent is.
+/// The facts about an agent's host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Facts {
-    /// The name that the host gives itself.
+    /// The host's name for itself.
     pub(super) host: String,
     pub(super) kernel: String,
     pub(super) architecture: String,
     pub(super) cpus_allowed: u64,
-    /// What a sample may use at most.
+    /// The most memory that a sample may use.
     pub(super) memory_affordable_bytes: u64,
     pub(super) optimized_build: bool,
-    /// Under a launcher of ranks: which one it is.
+    /// The rank, under a launcher of ranks.
     pub(super) rank: Option<u32>,
 }
 
-/// What an agent measures on.
+/// The file and the method with which an agent measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Prepared {
     pub(super) file_bytes: u64,
     pub(super) file_system: String,
-    /// How samples begin cold, in a sentence.
+    /// The method by which samples begin cold, in a sentence.
     pub(super) cold_method: String,
-    /// Whether a cgroup limits what the page cache holds.
+    /// Whether a cgroup limits the page cache.
     pub(super) memory_limited: bool,
-    /// What the rows that use the page cache find there.
+    /// The state of the page cache for the rows that use it.
     pub(super) cache: CacheState,
-    /// What must be known before trusting the numbers.
+    /// Facts that a reader must have before trusting the numbers.
     pub(super) notes: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! One process of several that srun or mpirun started: rank 0 controls and takes part, the others serve. They find it
-//! through a file in the directory that is measured, which all of them name.
+//! One process of several that srun or mpirun started. Rank 0 controls and takes part, the others serve.
+//! They find it through a file in the measured directory, which all of them name.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,20 +14,21 @@ use super::secret::Key;
 use crate::cleanup::{Cleanup, Guard, Place};
 use crate::exit::Failure;
 
-/// What the environment says about this process.
+/// The place of this process among the ranks, according to the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rank {
     pub(super) number: u32,
     pub(super) size: u32,
-    /// Tells this job's file from another one's in the same directory.
+    /// Distinguishes this job's file from another one's in the same directory.
     job: String,
-    /// All processes are on this host.
+    /// Whether all processes are on this host.
     local: bool,
 }
 
 impl Rank {
-    /// Finds out which one of how many this process is. `insist`: it was said to be one of several, so that a batch
-    /// script's variables count, too, which alone may only mean that the script runs.
+    /// Determines the number of this process and how many there are. `insist` means that the command line
+    /// declared it one of several. Then a batch script's variables count, too; alone they may only mean
+    /// that the script runs.
     ///
     /// # Errors
     /// [`Failure::Usage`] when a variable makes no sense.
@@ -38,7 +39,8 @@ impl Rank {
             }),
             None => Ok(None),
         };
-        // Open MPI first, then PMI: under Slurm their processes inherit the variables of what started them.
+        // Open MPI first, then PMI: under Slurm their processes inherit the variables of the process
+        // that started them.
         let launchers = [
             ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
             ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
@@ -69,19 +71,19 @@ impl Rank {
         Ok(None)
     }
 
-    /// Where rank 0 says how it can be found.
+    /// Returns the file in which rank 0 publishes how it can be found.
     pub(super) fn file(&self, directory: &Path) -> PathBuf {
         directory.join(format!(".forebay-ranks-{}", self.job))
     }
 
-    /// Where rank 0 listens: to this host only where that is enough.
+    /// Returns the address where rank 0 listens: to this host only where that is enough.
     pub(super) fn listen(&self) -> SocketAddr {
         let address = if self.local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         SocketAddr::new(IpAddr::V4(address), 0)
     }
 }
 
-/// A name for the job that all its processes agree on.
+/// Returns a name for the job on which all its processes agree.
 fn job(get: &impl Fn(&str) -> Option<String>) -> String {
     let slurm = get("SLURM_JOB_ID").map(|job| match get("SLURM_STEP_ID") {
         Some(step) => format!("{job}.{step}"),
@@ -97,7 +99,7 @@ fn job(get: &impl Fn(&str) -> Option<String>) -> String {
     name
 }
 
-/// How rank 0 can be found, and the secret of this one run.
+/// The addresses of rank 0, and the secret of this one run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Invitation {
     forebay_ranks: u32,
@@ -109,10 +111,10 @@ pub(super) struct Invitation {
 }
 
 impl Invitation {
-    /// Of a listener of this host.
+    /// Returns the invitation to a listener of this host.
     ///
     /// # Errors
-    /// The addresses of this host cannot be had.
+    /// Fails when the addresses of this host cannot be read.
     pub(super) fn new(listener: SocketAddr, secret: &Key) -> anyhow::Result<Self> {
         let addresses = if listener.ip().is_unspecified() {
             let all = if_addrs::get_if_addrs().context("this host's addresses are not known")?;
@@ -127,10 +129,11 @@ impl Invitation {
         Ok(Self { forebay_ranks: 1, host, port, addresses, secret: secret.to_text() })
     }
 
-    /// Puts it where the others look; the file goes away with the guard. It appears whole, or not at all.
+    /// Publishes the invitation where the others look; the file is removed with the guard. It appears
+    /// whole, or not at all.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// Fails when the directory cannot be written.
     pub(super) fn publish(&self, path: &Path, cleanup: &Cleanup) -> anyhow::Result<Guard> {
         let directory = path.parent().context("a file in a directory")?;
         let temp = cleanup.temp_file(directory, "ranks")?;
@@ -139,17 +142,17 @@ impl Invitation {
         let name = path.file_name().and_then(|name| name.to_str()).context("a file with a name")?;
         let (place, own) = (Place::in_directory(directory, name)?, temp.file().try_clone()?);
         let ((), guard) = cleanup.create(
-            // One of the same name was left behind by a run of this user that was killed.
+            // A run of this user that was killed may have left a file of the same name.
             || fs::rename(temp.path(), path),
             move || place.remove_if(&own),
         )?;
         Ok(guard)
     }
 
-    /// Reads the file; `None` when it is not there yet.
+    /// Reads the file; returns `None` when it is not there yet.
     ///
     /// # Errors
-    /// It is not one that this user's rank 0 wrote.
+    /// Fails when it is not one that this user's rank 0 wrote.
     pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
@@ -170,7 +173,7 @@ impl Invitation {
         Ok(Some(invitation))
     }
 
-    /// Where to try: this host's own address only when rank 0 is here.
+    /// Returns the addresses to try. They include this host's own address only when rank 0 is here.
     pub(super) fn places(&self) -> Vec<SocketAddr> {
         let here = self.host == host_name();
         let own = here.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));

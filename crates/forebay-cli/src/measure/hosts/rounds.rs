@@ -1,4 +1,4 @@
-//! The experiments of several hosts: the same rows as on one, every sample on all hosts at once.
+//! The experiments on several hosts: the same rows as on one, with every sample on all hosts at once.
 
 use super::super::job::{RandomRow, RandomWork, ScanRow, ScanWork};
 use super::super::pattern::SplitMix;
@@ -16,7 +16,7 @@ use crate::result::{CacheState, Condition, Experiment};
 
 const MIB: u64 = 1 << 20;
 
-/// What the command line says about every experiment.
+/// The options of the command line common to every experiment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) quick: bool,
@@ -29,14 +29,14 @@ struct Cell {
     experiment: usize,
     way: Way,
     rounds: Rounds,
-    /// What a sample is asked for.
+    /// Returns the work of a sample.
     work: Box<dyn Fn(&mut SplitMix) -> HostWork>,
 }
 
-/// `measure random` on all hosts.
+/// Runs `measure random` on all hosts.
 ///
 /// # Errors
-/// A host was lost or cannot measure, or no row could be measured.
+/// Fails when a host was lost or cannot measure, or no row could be measured.
 pub(super) fn random(
     fleet: &mut Fleet,
     options: &RandomOptions,
@@ -92,7 +92,7 @@ pub(super) fn random(
     measure(fleet, experiments, cells, repeats, settings)
 }
 
-/// `measure scan` on all hosts.
+/// Runs `measure scan` on all hosts.
 ///
 /// # Errors
 /// As for [`random()`].
@@ -125,7 +125,7 @@ pub(super) fn scan(
     measure(fleet, vec![experiment], cells, repeats, settings)
 }
 
-/// Runs all cells in turn within each repeat, and makes their rows.
+/// Runs all cells in turn within each repeat, and builds their rows.
 fn measure(
     fleet: &mut Fleet,
     mut experiments: Vec<Experiment>,
@@ -170,7 +170,7 @@ fn measure(
     Ok(experiments)
 }
 
-/// What each host stood on, with the host's label.
+/// Returns the preconditions of each host, with the host's label.
 fn ground(round: &Round, hosts: &[Host]) -> Vec<Condition> {
     let of_host = |(sample, host): (&HostSample, &Host)| {
         let label = host.label.clone();
@@ -181,7 +181,7 @@ fn ground(round: &Round, hosts: &[Host]) -> Vec<Condition> {
     round.hosts.iter().zip(hosts).flat_map(of_host).collect()
 }
 
-/// Sizes that every host can afford.
+/// Returns sizes that every host can afford.
 fn sizes(fleet: &Fleet, memory: Option<u64>, size: Option<u64>, quick: bool) -> Result<Sizes, Failure> {
     let (usual, factor) = if quick { (256 * MIB, 4) } else { (1024 * MIB, 3) };
     let affordable = fleet.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
@@ -209,7 +209,7 @@ fn prepare(fleet: &mut Fleet, sizes: &Sizes, settings: Settings) -> anyhow::Resu
     Ok(fleet.hosts.iter().filter_map(|host| host.prepared.clone()).collect())
 }
 
-/// An experiment with what is the same for all its cells.
+/// Returns an experiment with the parts common to all its cells.
 fn frame(name: &str, fleet: &Fleet, sizes: &Sizes, prepared: &[Prepared], settings: Settings) -> Experiment {
     let names: Vec<&str> = fleet.hosts.iter().map(|host| host.name.as_str()).collect();
     let mut experiment = Experiment::new(name, METHOD)
@@ -250,7 +250,7 @@ const METHOD: &str = "Every host has a file of its own with contents of its own,
     histogram; a row with @ is one host within the same time. Rows take turns within a repeat, and a figure is the \
     median of the repeats.";
 
-/// What the page-cache rows found on all hosts; they are warm when hosts differ.
+/// Returns the state of the page cache on all hosts; it is warm when hosts differ.
 fn common_cache(prepared: &[Prepared]) -> CacheState {
     match prepared {
         [first, others @ ..] if others.iter().all(|other| other.cache == first.cache) => first.cache,

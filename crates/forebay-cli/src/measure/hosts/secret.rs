@@ -1,4 +1,5 @@
-//! The secret that controller and agent share, and what is computed with it. It is never sent, printed or written.
+//! The secret that controller and agent share, and the values computed with it. It is never sent, printed
+//! or written, except that ranks share the secret of one run through a file that only its owner can read.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -13,17 +14,17 @@ use sha2::{Digest, Sha256};
 
 use crate::exit::Failure;
 
-/// Where the secret is looked for when no file is named.
+/// The variable that holds the secret when no file is named.
 pub(crate) const VARIABLE: &str = "FOREBAY_SECRET";
 
-/// Fewer characters can be guessed by whoever overhears one handshake.
+/// The fewest characters of a secret. Fewer can be guessed by anyone who overhears one handshake.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: u64 = 4096;
 
 /// Bytes of a key, of a nonce and of a tag.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Not `Debug` by derive: nothing may print it.
+/// A key. It does not derive `Debug`: nothing may print it.
 #[derive(Clone)]
 pub(crate) struct Key([u8; KEY_BYTES]);
 
@@ -34,11 +35,11 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// The shared secret: from `file` where one is named, else from [`VARIABLE`].
+    /// Loads the shared secret: from `file` where one is named, else from [`VARIABLE`].
     ///
     /// # Errors
-    /// [`Failure::Usage`] when there is none or it is too short, [`Failure::Path`] when the file cannot be read or others
-    /// may read it.
+    /// [`Failure::Usage`] when there is none or it is too short, [`Failure::Path`] when the file cannot
+    /// be read or others may read it.
     pub(super) fn load(file: Option<&Path>) -> Result<Self, Failure> {
         let text = match file {
             Some(path) => read_private(path)?,
@@ -60,41 +61,41 @@ impl Key {
         Ok(Self(Sha256::digest(secret).into()))
     }
 
-    /// A secret for one run.
+    /// Returns a secret for one run.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// Fails when the system returns no random bytes.
     pub(super) fn random() -> anyhow::Result<Self> {
         Ok(Self(nonce()?))
     }
 
-    /// As text for a file that only its owner can read.
+    /// Returns the key as text for a file that only its owner can read.
     pub(super) fn to_text(&self) -> String {
         BASE64.encode(self.0)
     }
 
-    /// The opposite of [`to_text`](Self::to_text).
+    /// Parses the text of [`to_text`](Self::to_text).
     pub(super) fn from_text(text: &str) -> Option<Self> {
         Some(Self(BASE64.decode(text).ok()?.try_into().ok()?))
     }
 
-    /// A key for one purpose.
+    /// Derives a key for one purpose.
     pub(super) fn derive(&self, parts: &[&[u8]]) -> Self {
         Self(self.tag(parts))
     }
 
-    /// HMAC-SHA256 of the parts, one after the other.
+    /// Returns the HMAC-SHA256 of the parts, one after the other.
     pub(super) fn tag(&self, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Whether `tag` is that of the parts; takes as long for a wrong one as for the right one.
+    /// Returns whether `tag` is that of the parts; a wrong tag takes as long as the right one.
     pub(super) fn verify(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
         self.mac(parts).verify_slice(tag).is_ok()
     }
 
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
-        // HMAC fills a short key up with zeros to the block of its hash; done here it needs no length check.
+        // HMAC pads a short key with zeros to the block of its hash. Padding it here needs no length check.
         let mut block = [0; 64];
         block[..KEY_BYTES].copy_from_slice(&self.0);
         let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new((&block).into());
@@ -105,10 +106,10 @@ impl Key {
     }
 }
 
-/// 32 bytes that nobody can foresee.
+/// Returns 32 unpredictable bytes.
 ///
 /// # Errors
-/// The system gives none.
+/// Fails when the system returns none.
 pub(super) fn nonce() -> anyhow::Result<[u8; KEY_BYTES]> {
     let mut bytes = [0; KEY_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random bytes can be had: {error}"))?;
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn tags_are_hmac_sha256() {
-        // Test case 2 of RFC 4231 has the key "Jefe", which is filled up with zeros.
+        // Test case 2 of RFC 4231 has the key "Jefe", which is padded with zeros.
         let mut key = [0; KEY_BYTES];
         key[..4].copy_from_slice(b"Jefe");
         let tag = Key(key).tag(&[b"what do ya want ", b"for nothing?"]);

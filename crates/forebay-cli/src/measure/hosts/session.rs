@@ -1,5 +1,5 @@
-//! An agent and its controller, from the welcome to the end: passes tasks to a worker and its answers back, answers
-//! questions about the clock, and notices when the other side has gone.
+//! An agent and its controller, from the welcome to the end. The session passes tasks to a worker and its
+//! results back, replies to requests for the clock, and notices when the other side has gone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -18,10 +18,10 @@ use super::message::{Done, Facts, FromAgent, Task, ToAgent};
 use super::{ALIVE_EVERY, secret};
 use crate::cleanup::{Cleanup, Guard};
 
-/// How long a worker may take to remove its file and end.
+/// The time in which a worker must remove its file and end.
 const END_WITHIN: Duration = Duration::from_secs(20);
 
-/// Answers and messages that may wait before whoever sends them does.
+/// Results and messages that may wait before their sender blocks.
 const EVENTS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -30,21 +30,22 @@ enum Event {
         message: anyhow::Result<ToAgent>,
         arrived_ns: u64,
     },
-    /// `None`: it has ended, or what it says makes no sense.
+    /// A message of the worker. `None` means that it has ended, or that its output makes no sense.
     Worker(Option<Done>),
 }
 
-/// Serves one controller until it says that all is done. When this returns the worker has ended and its file is gone.
+/// Serves one controller until it reports the end. When this returns, the worker has ended and
+/// its file is gone.
 ///
 /// # Errors
-/// Why it ended before that: the controller has gone, or the worker.
+/// Fails with the reason for an earlier end: the controller has gone, or the worker.
 pub(super) fn serve(link: Link, directory: &Path, facts: Facts, cleanup: &Cleanup) -> anyhow::Result<()> {
     let Link { mut sender, receiver } = link;
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let mut worker = match Worker::start(directory, cleanup, events.clone()) {
         Ok(worker) => worker,
         Err(error) => {
-            // It learns that the connection ended otherwise.
+            // If the send fails, the controller learns of the failure from the end of the connection.
             let _ = sender.send(&FromAgent::Refused { why: format!("{error:#}") });
             return Err(error);
         }
@@ -52,10 +53,10 @@ pub(super) fn serve(link: Link, directory: &Path, facts: Facts, cleanup: &Cleanu
     sender.send(&FromAgent::Welcome(facts))?;
     let listener = std::thread::spawn(move || listen(receiver, &events));
     let outcome = pass_on(&mut sender, &mut worker, &inbox);
-    // Whoever waits to put an event into the inbox goes on, and sees that nobody is there.
+    // A sender that waits to put an event into the inbox continues, and finds the receiver gone.
     drop(inbox);
     let ended = worker.end();
-    // Only now, so that a controller that sees the end knows that nothing is left.
+    // Only now, so that a controller that sees the end can rely on nothing being left.
     sender.close();
     let _ = listener.join();
     outcome.and(ended)
@@ -120,7 +121,8 @@ impl Worker {
         command
             .arg(super::WORKER_SUBCOMMAND)
             .arg(directory)
-            // It needs no secret, and a group of its own lets this process say when it ends, not the terminal.
+            // The worker needs no secret. It has its own process group, so that this process ends it and
+            // not the terminal.
             .env_remove(secret::VARIABLE)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -153,7 +155,7 @@ impl Worker {
                     return;
                 }
             }
-            // Nobody is there to be told when this is the end of the session.
+            // The receiver is gone when this is the end of the session.
             let _ = events.send(Event::Worker(None));
         });
         Ok(Self { child, stdin: Some(stdin), reader: Some(reader), guard })
@@ -162,7 +164,7 @@ impl Worker {
     fn give(&mut self, task: &Task) -> anyhow::Result<()> {
         let stdin = self.stdin.as_mut().context("the worker is at its end")?;
         let text = serde_json::to_string(task)? + "\n";
-        // One that has ended is told by the end of its output.
+        // A worker that has ended is noticed by the end of its output.
         let _ = stdin.write_all(text.as_bytes());
         Ok(())
     }
@@ -179,7 +181,8 @@ impl Worker {
     }
 }
 
-/// Asks a worker to end and waits for it; kills it when it does not. Whether it ended by itself.
+/// Requests the worker's end and waits for it; kills it when it does not end. Returns whether it
+/// ended by itself.
 fn end(child: &Mutex<Child>) -> bool {
     let deadline = Instant::now() + END_WITHIN;
     let mut asked = false;
@@ -190,7 +193,7 @@ fn end(child: &Mutex<Child>) -> bool {
             Ok(Some(_)) | Err(_) => return true,
         }
         if !asked && let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // It has not been waited for, so the number is still its own.
+            // The worker has not been waited for, so the process id is still its own.
             let _ = kill_process(id, Signal::TERM);
             asked = true;
         }
@@ -200,7 +203,7 @@ fn end(child: &Mutex<Child>) -> bool {
             return false;
         }
         drop(child);
-        // Only waiting without a limit is offered by the system's interface for children.
+        // The system's interface for children offers only a wait without a limit.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }

@@ -1,8 +1,8 @@
-//! The process that measures for an agent: one for each controller, so that whatever becomes of the controller or the
-//! agent, ending this process ends the measurement and removes its file.
+//! The process that measures for an agent: one for each controller. Whatever happens to the controller or
+//! the agent, the end of this process ends the measurement and removes its file.
 //!
-//! It reads tasks from standard input, a line of JSON each, and answers on standard output. The end of its input, which
-//! also the death of the agent brings about, is a SIGTERM to itself.
+//! It reads tasks from standard input, a line of JSON each, and writes results to standard output. At the
+//! end of its input, which also follows from the death of the agent, it sends SIGTERM to itself.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -27,7 +27,7 @@ const TASKS_MAX: usize = 8;
 /// Serves until the input ends.
 ///
 /// # Errors
-/// The handlers of signals cannot be installed, or nobody reads the answers.
+/// Fails when the handlers of signals cannot be installed, or the reader of the results is gone.
 pub(crate) fn run(directory: &Path) -> anyhow::Result<()> {
     let cleanup = Cleanup::install().context("the signal handlers cannot be installed")?;
     let (sender, tasks) = sync_channel(TASKS_MAX);
@@ -48,7 +48,7 @@ pub(crate) fn run(directory: &Path) -> anyhow::Result<()> {
     wait_for_the_end()
 }
 
-/// The signal that the end of the input brings ends this process.
+/// Waits for the signal that follows the end of the input; it ends this process.
 fn wait_for_the_end() -> anyhow::Result<()> {
     loop {
         std::thread::park();
@@ -92,7 +92,7 @@ fn serve(
                 Ok(done) => say(&done)?,
                 Err(error) => fail(Some(round), &error)?,
             },
-            // The answer to a sample that has failed meanwhile.
+            // The reply to a sample that has failed meanwhile.
             Task::Go { .. } => {}
             Task::Prepare { .. } => anyhow::bail!("it was prepared already"),
         }

@@ -1,4 +1,4 @@
-//! The rows of threads that wait in the kernel's calls.
+//! The rows whose threads wait in the kernel's calls.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -11,13 +11,15 @@ use super::super::aligned::AlignedBuffer;
 use super::super::pattern::PAGE_BYTES;
 use super::job::{PatternRow, PatternsWork};
 
-/// Locks for pages that two records share; those of more pages than there are locks share one.
+/// The number of locks for pages that two records share. With more pages than locks, several pages
+/// share one lock.
 const LOCKS: usize = 1024;
 
-/// One thread for each participant. Answers how long it took, and how many pieces of each are written.
+/// Runs one thread for each participant. Returns the time taken, and how many pieces of each
+/// participant are written.
 ///
 /// # Errors
-/// A call failed.
+/// Fails when a call failed.
 pub(super) fn write(path: &Path, work: &PatternsWork, data: &[u8]) -> anyhow::Result<(Duration, Vec<usize>)> {
     let is_direct = work.row == PatternRow::ODirect;
     let flags = if is_direct { libc::O_DIRECT } else { 0 };
@@ -56,7 +58,7 @@ pub(super) fn write(path: &Path, work: &PatternsWork, data: &[u8]) -> anyhow::Re
     Ok((begun.elapsed(), done))
 }
 
-/// The bytes of a piece, which stand in `data` where they go in the file.
+/// Returns the bytes of a piece; their place in `data` is that in the file.
 pub(super) fn bytes<'d>(piece: &Range<u64>, data: &'d [u8]) -> &'d [u8] {
     &data[piece.start as usize..piece.end as usize]
 }
@@ -84,7 +86,7 @@ fn direct(
         let len = (wide.end - wide.start) as usize;
         let at = (piece.start - wide.start) as usize;
         let memory = &mut buffer.bytes_mut()[..len];
-        // In the order of their numbers, so that nobody waits in a circle.
+        // In the order of their numbers, so that no cycle of waiters can form.
         let mut shared: Vec<usize> = Vec::with_capacity(2);
         if wide.start != piece.start {
             shared.push((wide.start / page) as usize % locks.len());

@@ -1,4 +1,4 @@
-//! Makes the file, runs the cells of a plan, one process each, and builds the tables.
+//! Creates the file, runs the cells of a plan, one process each, and builds the tables.
 
 use std::fmt;
 
@@ -16,14 +16,15 @@ use super::job::{BLOCK_BYTES, Pattern, PatternRow, PatternsAnswer, PatternsWork,
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// What a combine needs beside its pages, so that a whole range fits: what is in flight, and pages that stay free.
+/// The memory that a combine needs beside its pages, so that a whole range fits: requests in flight, and
+/// pages that stay free.
 const BESIDE_BYTES: u64 = 24 << 20;
-/// For strided records, which come in the order of the file.
+/// The memory for strided records, which come in the order of the file.
 const STRIDED_MEMORY_BYTES: u64 = 64 << 20;
-/// A child that has not answered after so long is given up.
+/// The seconds after which a child without a result is given up.
 const CHILD_SECONDS: f64 = 120.0;
 
-/// What is to be measured.
+/// The measurements to be made.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Vec<Setting>,
@@ -33,19 +34,20 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// The parameters common to the rows of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pattern: Pattern,
     bytes: u64,
     participants: u32,
     memory: u64,
-    /// Rows that have no memory of their own belong here, too; they are not measured again for every size of it.
+    /// Whether rows without memory of their own belong here, too. They are not measured again for
+    /// every size of it.
     is_first: bool,
 }
 
 impl Setting {
-    /// Random pieces with memory for the whole range, divided by each of `parts`.
+    /// Returns settings of random pieces with memory for the whole range, divided by each of `parts`.
     pub(super) fn random(bytes: u64, parts: &[u32]) -> Vec<Setting> {
         let setting = |(index, part): (usize, &u32)| Setting {
             pattern: Pattern::Random,
@@ -57,7 +59,7 @@ impl Setting {
         parts.iter().enumerate().map(setting).collect()
     }
 
-    /// Strided records of so many participants.
+    /// Returns settings of strided records, one for each number of participants.
     pub(super) fn strided(bytes: u64, participants: &[u32]) -> Vec<Setting> {
         let setting = |participants: &u32| Setting {
             pattern: Pattern::Strided,
@@ -85,10 +87,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment for each setting.
+/// Measures and returns one experiment for each setting.
 ///
 /// # Errors
-/// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
+/// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
     let home = Home::find(context, super::KIND.name)?;
     let subject = Subject::prepare(context, plan.bytes, None)?;
@@ -108,7 +110,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     };
     let seeds = seeds(context, plan.repeats);
     let done = turns.take(&mut cells, |setting, row, repeat| {
-        // So that no row finds the pages of another one in memory.
+        // Evicted so that no row finds the pages of another one in memory.
         evict(&subject.handle)?;
         let work = PatternsWork {
             row,

@@ -10,13 +10,14 @@ use forebay::{Collective, Combine, Config, Durability, Engine, Open};
 use super::blocking;
 use super::job::{PatternRow, PatternsWork};
 
-/// I/O memory beside what gathers.
+/// I/O memory beside the memory for gathering.
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// One thread for each participant. Answers how long it took, and how many pieces of each are written.
+/// Runs one thread for each participant. Returns the time taken, and how many pieces of each
+/// participant are written.
 ///
 /// # Errors
-/// Those of the engine.
+/// Fails with the errors of the engine.
 pub(super) fn write(
     path: &Path,
     work: &PatternsWork,
@@ -50,7 +51,7 @@ pub(super) fn write(
     Ok(outcome)
 }
 
-/// What a thread does when all have begun.
+/// The work of a thread after all threads have reached the start.
 type Begin<'w> = Box<dyn FnOnce() -> anyhow::Result<usize> + 'w>;
 
 fn on_threads<'w, H: Send>(

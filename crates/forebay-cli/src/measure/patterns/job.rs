@@ -1,4 +1,4 @@
-//! What a sample of `measure patterns` is asked to do, and what it answers.
+//! The work of one sample of `measure patterns`, and its result.
 
 use std::ops::Range;
 
@@ -9,33 +9,35 @@ use super::super::turns::{Evidence, Way};
 
 /// Bytes of a random piece.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// Bytes of a strided record: what a checkpoint of one variable of a simulation may have, and a multiple of no page.
+/// Bytes of a strided record: a plausible size for a checkpoint of one variable of a simulation, and a
+/// multiple of no page.
 pub(super) const RECORD_BYTES: u64 = 47_008;
 
-/// One row with one pattern, once.
+/// One run of one row with one pattern.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct PatternsWork {
     pub(super) row: PatternRow,
     pub(super) pattern: Pattern,
-    /// Of all pieces together; the file is at least as long, and was written through.
+    /// Bytes of all pieces together; the file is at least as long, and was written through.
     pub(super) bytes: u64,
     /// Threads that have the pieces in turn.
     pub(super) participants: usize,
-    /// For gathering, in bytes.
+    /// Memory for gathering, in bytes.
     pub(super) memory: u64,
-    /// The row `o-direct` begins no more writes after so many seconds.
+    /// The time in seconds after which the row `o-direct` begins no more writes.
     pub(super) seconds_max: f64,
-    /// Of places and contents.
+    /// The seed of places and contents.
     pub(super) seed: u64,
 }
 
-/// Which pieces there are, and in which order.
+/// The pieces and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pattern {
     /// Blocks of 4 KiB, each of a range once, in random order.
     Random,
-    /// Records of 47,008 bytes, one after the other in the file; each participant has every so many-th, in order.
+    /// Records of 47,008 bytes, one after the other in the file. Participants have the records in turn,
+    /// each in order.
     Strided,
 }
 
@@ -58,7 +60,7 @@ impl Pattern {
 }
 
 impl PatternsWork {
-    /// The pieces of participant number `participant`, in its order.
+    /// Returns the pieces of participant number `participant`, in its order.
     pub(super) fn pieces(&self, participant: usize) -> Vec<Range<u64>> {
         let len = self.pattern.piece_bytes();
         let mut numbers: Vec<u64> = (0..self.bytes / len).collect();
@@ -124,10 +126,10 @@ impl Way for PatternRow {
     }
 }
 
-/// What the child prints.
+/// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct PatternsAnswer {
-    /// Written and durable.
+    /// Bytes written and durable.
     pub(super) bytes: u64,
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,

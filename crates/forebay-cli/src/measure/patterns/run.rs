@@ -1,4 +1,5 @@
-//! One sample: the threads of a row, what the device did for them, and a look at what is in the file.
+//! One sample: runs the threads of a row, counts the device's requests, and checks the
+//! contents of the file.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,16 +14,17 @@ use super::super::turns::Evidence;
 use super::job::{PatternsAnswer, PatternsWork};
 use super::{blocking, engine};
 
-/// Pieces of each participant that are looked at afterwards, evenly spread.
+/// Pieces of each participant that are checked afterwards, evenly spread.
 const LOOKED_AT: usize = 1024;
 
-/// Runs it on the file at `path`; `device_stat` is the `stat` file of the device below.
+/// Runs the sample on the file at `path`; `device_stat` is the `stat` file of the device below.
 ///
 /// # Errors
-/// A call failed, or what was written is not in the file.
+/// Fails when a call failed, or the data written are not in the file.
 pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &PatternsWork) -> anyhow::Result<String> {
     let mut data = vec![0; work.bytes.next_multiple_of(4096) as usize];
-    // Not what the file held before: that was made from the seed of the run itself.
+    // The data differ from the earlier contents of the file, which were made from the seed of
+    // the run itself.
     Contents::new(work.seed ^ 0x5eed_0f77_0000_0002).fill(0, &mut data);
     let data = Bytes::from(data);
     let requests = || device_stat.and_then(|stat| parse_requests(&std::fs::read_to_string(stat).ok()?));
@@ -47,12 +49,12 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &PatternsWor
     Ok(serde_json::to_string(&answer)?)
 }
 
-/// Field 5 of a block device's `stat`: writes completed.
+/// Returns field 5 of a block device's `stat`: writes completed.
 fn parse_requests(stat: &str) -> Option<u64> {
     stat.split_whitespace().nth(4)?.parse().ok()
 }
 
-/// A row that did not write would look fast: pieces are read back from the device.
+/// Reads pieces back from the device and checks them. A row that did not write would look fast.
 fn look(path: &Path, work: &PatternsWork, data: &Bytes, done: &[usize]) -> anyhow::Result<()> {
     let file: File = OpenOptions::new().read(true).open(path)?;
     evict(&file)?;
@@ -101,7 +103,8 @@ mod tests {
                     let whole = BYTES / pattern.piece_bytes() * pattern.piece_bytes();
                     assert_eq!(answer.bytes, whole, "{row:?} {pattern:?}");
                     assert!(answer.seconds > 0.0);
-                    // All pieces, not only those that a sample looks at, and nothing behind them.
+                    // All pieces are checked, not only those that a sample checks, and nothing
+                    // may follow them.
                     let found = std::fs::read(temp.path()).expect("readable");
                     let mut expected = vec![0; BYTES as usize];
                     Contents::new(seed ^ 0x5eed_0f77_0000_0002).fill(0, &mut expected);

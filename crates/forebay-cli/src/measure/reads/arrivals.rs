@@ -1,4 +1,5 @@
-//! Times at which reads are due in an open loop: fixed before the sample begins, whatever the device does.
+//! Times at which reads are due in an open loop. They are fixed before the sample begins, whatever
+//! the device does.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use super::super::pattern::SplitMix;
 
-/// More could not be asked for anyway, and would need gigabytes.
+/// The most reads of a sample. More could not be requested anyway, and would need gigabytes.
 const COUNT_MAX: f64 = 20e6;
 
-/// Reads that are due one after the other, taken by whichever reader is free.
+/// Reads that are due one after the other; any free reader takes the next one.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    /// Set once, when all readers are there: 256 threads take their time to start.
+    /// The beginning, set once when all readers are there: 256 threads take their time to start.
     begins: OnceLock<Instant>,
     due_ns: Vec<u64>,
     next: AtomicUsize,
 }
 
 impl Arrivals {
-    /// Independent arrivals, `per_second` on average, for `lasts`: the gaps between them are exponentially
-    /// distributed, as of many programs that do not know of each other.
+    /// Returns independent arrivals, `per_second` on average, for `lasts`. The gaps between them are
+    /// exponentially distributed, as those of many independent programs.
     pub(super) fn new(per_second: f64, lasts: Duration, seed: u64) -> Self {
         let mut random = SplitMix::new(seed);
         let (limit, mut at, mut due_ns) = (lasts.as_nanos() as f64, 0.0, Vec::new());
@@ -42,7 +43,8 @@ impl Arrivals {
         self.begins.get_or_init(|| begins);
     }
 
-    /// When the next read is due that nobody has taken; `None` after the last one. Blocks until the times are fixed.
+    /// Takes the next read that no other reader has taken, and returns when it is due; `None` after the
+    /// last one. Blocks until the times are fixed.
     pub(super) fn take(&self) -> Option<Instant> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let begins = *self.begins.wait();
@@ -50,13 +52,13 @@ impl Arrivals {
     }
 }
 
-/// Lets sleeps of the calling thread end when they should, and not up to 50 us later.
+/// Lets sleeps of the calling thread end on time, and not up to 50 us later.
 pub(super) fn sleep_sharply() {
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
 
-/// Sleeps until `time`; not at all when it is over.
+/// Sleeps until `time`; not at all when it has passed.
 pub(super) fn sleep_until(time: Instant) {
     while let Some(left) = time.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left);

@@ -1,7 +1,8 @@
-//! System calls of this process, counted by the kernel's tracepoint `raw_syscalls:sys_enter`: nothing stops the process.
+//! System calls of this process, counted by the kernel's tracepoint `raw_syscalls:sys_enter`. Nothing
+//! stops the process.
 //!
-//! The counter makes every system call of the machine a little slower while it exists, so it exists only for a stretch
-//! of its own, after processor time was measured.
+//! The counter makes every system call of the machine a little slower while it exists. It therefore exists
+//! only for a stretch of its own, after processor time was measured.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,7 @@ use anyhow::Context as _;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// The first version of `struct perf_event_attr`, which is all a plain counter needs.
+/// The first version of `struct perf_event_attr`, which is enough for a plain counter.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct EventAttributes {
@@ -32,13 +33,16 @@ const FLAG_INHERIT: u64 = 1 << 1;
 const OPEN_CLOEXEC: libc::c_ulong = 8;
 const ID_PATH: &str = "events/raw_syscalls/sys_enter/id";
 
-/// Counts from when it is made, all threads of the process and those that they start.
+/// A counter of the calls of all threads of the process, and of those that they start, from
+/// its creation on.
 #[derive(Debug)]
 pub(super) struct CallCounter(Vec<File>);
 
 impl CallCounter {
+    /// Starts to count.
+    ///
     /// # Errors
-    /// The kernel refuses: it needs `CAP_PERFMON`, and somebody who may look into tracefs.
+    /// Fails when the kernel refuses: it needs `CAP_PERFMON`, and a user who may read tracefs.
     pub(super) fn start() -> anyhow::Result<Self> {
         let event = event_number()?;
         let mut counters = Vec::new();
@@ -46,7 +50,7 @@ impl CallCounter {
             let Some(thread) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // A thread that has just ended has made its calls.
+            // A thread that has just ended makes no more calls.
             if let Some(counter) = open(event, thread)? {
                 counters.push(counter);
             }
@@ -54,10 +58,10 @@ impl CallCounter {
         Ok(Self(counters))
     }
 
-    /// System calls so far.
+    /// Returns the number of system calls so far.
     ///
     /// # Errors
-    /// The kernel does not give the number.
+    /// Fails when the kernel does not return the number.
     pub(super) fn count(&mut self) -> anyhow::Result<u64> {
         let mut sum = 0;
         for counter in &mut self.0 {
@@ -88,12 +92,12 @@ fn open(event: u64, thread: libc::pid_t) -> anyhow::Result<Option<File>> {
             _ => Err(error).context("the kernel refuses a counter of system calls"),
         };
     }
-    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
+    // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
     Ok(Some(File::from(unsafe { OwnedFd::from_raw_fd(counter as libc::c_int) })))
 }
 
-/// The number of the tracepoint: of a tracefs that is mounted, or of one that is mounted nowhere and goes with its
-/// descriptor.
+/// Returns the number of the tracepoint, from a mounted tracefs, or from one that is mounted nowhere and
+/// disappears with its descriptor.
 fn event_number() -> anyhow::Result<u64> {
     for root in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
         if let Ok(text) = std::fs::read_to_string(format!("{root}/{ID_PATH}")) {
@@ -122,7 +126,7 @@ mod tests {
             wait.recv().expect("the sender lives");
             (0..1000).filter(|_| std::fs::metadata("/").is_ok()).count()
         });
-        // Without the right to count, that is what it says.
+        // Without the right to count, the error must report that.
         let counter = CallCounter::start();
         go.send(()).expect("the receiver lives");
         assert_eq!(caller.join().expect("it does not panic"), 1000);

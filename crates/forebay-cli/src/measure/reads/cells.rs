@@ -1,4 +1,5 @@
-//! Runs cells of random reads, each sample in a process of its own, in an order that is shuffled anew for each repeat.
+//! Runs cells of random reads, each sample in a process of its own, in an order that is shuffled anew
+//! for each repeat.
 
 use std::fmt;
 use std::path::Path;
@@ -18,15 +19,15 @@ use super::pacer::{CALLS, WARM};
 use crate::context::Context;
 use crate::result::{CacheState, Metrics, Row, metric};
 
-/// One way with so many readers.
+/// One way with one number of readers.
 pub(in crate::measure) type Cell = turns::Cell<Setting, Way>;
 
-/// What a cell is asked for.
+/// The parameters of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::measure) struct Setting {
     pub(in crate::measure) readers: usize,
     pub(in crate::measure) pacing: Pacing,
-    /// The number of its experiment; cells of one experiment have the same.
+    /// The index of the cell's experiment; cells of one experiment have the same.
     pub(in crate::measure) experiment: usize,
 }
 
@@ -39,34 +40,35 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What all cells share.
+/// The parameters common to all cells.
 #[derive(Debug)]
 pub(in crate::measure) struct Shape<'a> {
     /// The name of the experiment.
     pub(in crate::measure) experiment: &'static str,
     pub(in crate::measure) subject: &'a Subject,
     pub(in crate::measure) context: &'a Context,
-    /// For the ways that send commands.
+    /// The namespace, for the ways that send commands.
     pub(in crate::measure) namespace: Option<&'a Path>,
     pub(in crate::measure) block_bytes: u64,
     pub(in crate::measure) workers: usize,
     pub(in crate::measure) seconds: f64,
-    /// Also: that processor time is what is looked at.
+    /// Whether system calls are counted, which also means that processor time is the subject of
+    /// the measurement.
     pub(in crate::measure) count_calls: bool,
 }
 
-/// Seconds that a sample takes beside those that are measured.
+/// Returns the seconds that a sample takes beside those measured.
 pub(in crate::measure) fn extra_seconds(count_calls: bool) -> f64 {
     let calls = if count_calls { CALLS.as_secs_f64() } else { 0.0 };
     WARM.as_secs_f64() + calls
 }
 
 impl Shape<'_> {
-    /// Takes samples of all cells, again and again; `metrics` makes the figures of one. Returns how many repeats there
-    /// were.
+    /// Takes samples of all cells, again and again; `metrics` computes the figures of one. Returns the
+    /// number of repeats.
     ///
     /// # Errors
-    /// No cell could be measured.
+    /// Fails when no cell could be measured.
     pub(in crate::measure) fn run(
         &self,
         cells: &mut [Cell],
@@ -86,7 +88,8 @@ impl Shape<'_> {
         turns.take_in(cells, order, |setting, way, _| {
             let answer = self.one(setting, way, seeds.next_u64())?;
             let claim = Claim {
-                // A cache of the file that fills while it is read asks the device for less, and commands are not counted.
+                // A page cache that fills during the sample reduces the requests to the device, and
+                // commands are not counted.
                 read_bytes: (!way.uses_page_cache() && !way.sends_commands())
                     .then(|| answer.operations * self.block_bytes),
                 workers: way.is_one_thread().then_some(1),
@@ -99,7 +102,7 @@ impl Shape<'_> {
         })
     }
 
-    /// One sample in a process of its own.
+    /// Takes one sample in a process of its own.
     fn one(&self, setting: &Setting, way: Way, seed: u64) -> anyhow::Result<ReadAnswer> {
         if way.uses_page_cache() {
             evict(&self.subject.handle).context("evicting the file from memory")?;
@@ -124,8 +127,8 @@ impl Shape<'_> {
     }
 }
 
-/// The numbers below `count` in random order (Fisher and Yates), so that no cell always follows the same one, and
-/// nothing that drifts looks like a slope.
+/// Returns the numbers below `count` in random order (Fisher and Yates), so that no cell always follows the
+/// same one, and no drift looks like a slope.
 fn shuffled(count: usize, seeds: &mut SplitMix) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
@@ -134,13 +137,14 @@ fn shuffled(count: usize, seeds: &mut SplitMix) -> Vec<usize> {
     order
 }
 
-/// The row of a cell.
+/// Returns the row of a cell.
 pub(in crate::measure) fn build_row(cell: Cell) -> Row {
     let cache = if cell.way.uses_page_cache() { CacheState::Evicted } else { CacheState::Direct };
     cell.into_row().cache(cache)
 }
 
-/// The figures that every sample has. `workers` are the processors that ways of several threads may use.
+/// Returns the figures that every sample has. `workers` are the processors that ways of several
+/// threads may use.
 pub(in crate::measure) fn common_metrics(
     way: Way,
     setting: &Setting,

@@ -1,24 +1,24 @@
-//! What a sample of random reads is asked to do, and what it answers.
+//! The work of one sample of random reads, and its result.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::turns::{self, Evidence};
 
-/// One way, with so many readers, once.
+/// One run of one way with one number of readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct ReadWork {
     pub(in crate::measure) way: Way,
-    /// How much of the file, from its beginning, is read; at least one block.
+    /// The bytes, from the beginning of the file, that are read; at least one block.
     pub(in crate::measure) span_bytes: u64,
     pub(in crate::measure) block_bytes: u64,
-    /// Reads in flight at most, all threads together.
+    /// The most reads in flight, of all threads together.
     pub(in crate::measure) readers: usize,
     /// Worker threads of a Tokio runtime.
     pub(in crate::measure) workers: usize,
     pub(in crate::measure) pacing: Pacing,
-    /// Measured; warming up and counting system calls come on top.
+    /// The measured seconds; the warm-up and the count of system calls are additional.
     pub(in crate::measure) seconds: f64,
-    /// Of the offsets and of the times at which reads are due.
+    /// The seed of the offsets and of the times at which reads are due.
     pub(in crate::measure) seed: u64,
     /// Whether system calls are counted afterwards.
     pub(in crate::measure) count_calls: bool,
@@ -31,13 +31,13 @@ impl ReadWork {
     }
 }
 
-/// When the next read begins.
+/// The rule for when the next read begins.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::measure) enum Pacing {
-    /// When the reader's last one has ended.
+    /// The next read begins when the reader's last one has ended.
     Closed,
-    /// At random times, this many a second on average.
+    /// Reads begin at random times, this many a second on average.
     Open { per_second: f64 },
 }
 
@@ -151,17 +151,18 @@ impl Way {
         matches!(self, Self::TokioFs)
     }
 
-    /// Whether it reads from a namespace, by commands that the block layer does not see.
+    /// Returns whether the way reads from a namespace, by commands that the block layer does not see.
     pub(in crate::measure) const fn sends_commands(self) -> bool {
         matches!(self, Self::UringCommands | Self::ForebayCommands)
     }
 
-    /// Whether all of the program's part runs on one thread, so that one processor is all it can use.
-    /// Each read is a system call of the thread that wants it, or of one that waits in its stead.
+    /// Returns whether each read is a system call of the thread that wants it, or of one that
+    /// waits in its stead.
     pub(in crate::measure) const fn is_blocking(self) -> bool {
         matches!(self, Self::Pread | Self::PreadHipri | Self::TokioFs | Self::SpawnBlocking)
     }
 
+    /// Returns whether all of the program's part runs on one thread, so that it can use only one processor.
     pub(in crate::measure) const fn is_one_thread(self) -> bool {
         matches!(
             self,
@@ -188,20 +189,20 @@ impl turns::Way for Way {
     }
 }
 
-/// What the child prints.
+/// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct ReadAnswer {
-    /// Of the time in which reads counted.
+    /// Seconds in which reads counted.
     pub(in crate::measure) seconds: f64,
     /// Reads that ended in that time.
     pub(in crate::measure) operations: u64,
-    /// Open loop: reads that were due in that time and had no answer when the sample was given up.
+    /// Open loop: reads that were due in that time and had no result when the sample was given up.
     pub(in crate::measure) unanswered: u64,
     pub(in crate::measure) mean_us: Option<f64>,
     pub(in crate::measure) p50_us: Option<f64>,
     pub(in crate::measure) p99_us: Option<f64>,
     pub(in crate::measure) p99_9_us: Option<f64>,
-    /// Open loop: from when a read was due until it was begun.
+    /// Open loop: the time from when a read was due until it began.
     pub(in crate::measure) late_p99_us: Option<f64>,
     pub(in crate::measure) user_ns: u64,
     pub(in crate::measure) system_ns: u64,
@@ -209,7 +210,7 @@ pub(in crate::measure) struct ReadAnswer {
     pub(in crate::measure) involuntary_switches: u64,
     pub(in crate::measure) calls: Option<Calls>,
     pub(in crate::measure) in_flight_avg: Option<f64>,
-    /// Depends on every block that was looked at.
+    /// A value that depends on every block checked.
     pub(in crate::measure) folded: u64,
     pub(in crate::measure) evidence: Evidence,
 }
@@ -218,10 +219,10 @@ pub(in crate::measure) struct ReadAnswer {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct Calls {
     pub(in crate::measure) count: u64,
-    /// Reads that ended in that stretch.
+    /// Reads that completed in that stretch.
     pub(in crate::measure) operations: u64,
-    /// Whether the kernel counted them; else the way counted those that it makes itself, waking threads not
-    /// included.
+    /// Whether the kernel counted them. Otherwise the way counted its own calls, which do not include
+    /// waking threads.
     pub(in crate::measure) by_kernel: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One reader: where it reads, and what became of its reads.
+//! One reader: its offsets, and the results of its reads.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::super::pattern::Checker;
 use super::job::ReadWork;
 use super::pacer::{Ask, Pacer, Phase};
 
-/// A reader.
+/// A reader with its offsets, its check of the data and its results.
 #[derive(Debug)]
 pub(super) struct Lane {
     offsets: Offsets,
@@ -19,21 +19,21 @@ pub(super) struct Lane {
     tally: Tally,
 }
 
-/// What a reader, or all of them, got.
+/// The results of one reader, or of all of them.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    /// Closed loop: of reads that ended while counting, from their begin. Open loop: of reads that were due then, from
-    /// when they were due.
+    /// Closed loop: times of reads that ended while counting, from their begin. Open loop: times of reads
+    /// that were due then, from when they were due.
     pub(super) latency: Latency,
-    /// Open loop: from when they were due until they were begun.
+    /// Open loop: times from when reads were due until they began.
     pub(super) late: Latency,
     /// Reads that ended while counting.
     pub(super) operations: u64,
     /// Reads that began and ended while system calls were counted.
     pub(super) operations_of_calls: u64,
-    /// Reads without an answer.
+    /// Reads without a result.
     pub(super) unanswered: u64,
-    /// System calls while they were counted, where the way knows them itself.
+    /// System calls while they were counted, where the way counts them itself.
     pub(super) own_calls: u64,
     pub(super) folded: u64,
 }
@@ -72,22 +72,22 @@ impl Tally {
 }
 
 impl Lane {
-    /// Number `lane` of the sample; each has offsets of its own.
+    /// Returns reader number `lane` of the sample; each has offsets of its own.
     pub(super) fn new(job: &Job, work: &ReadWork, lane: usize, pacer: &Arc<Pacer>) -> anyhow::Result<Self> {
         let offsets = Offsets::over(work.seed, lane, 0, work.blocks(), work.block_bytes);
         let checker = Checker::new(job.pattern());
         Ok(Self { offsets, checker, pacer: Arc::clone(pacer), tally: Tally::new()? })
     }
 
-    /// Where the next read is.
+    /// Returns the offset of the next read.
     pub(super) fn offset(&mut self) -> u64 {
         self.offsets.next_offset()
     }
 
-    /// A read that was begun at `begun` has just ended with `bytes`, which stand at `offset`.
+    /// Records a read that began at `begun` and has just ended with `bytes`, which are those at `offset`.
     ///
     /// # Errors
-    /// The bytes are not what was written there.
+    /// Fails when the bytes are not those written there.
     pub(super) fn ended(
         &mut self,
         ask: Ask,
@@ -114,7 +114,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A read that was due gets no answer any more: it has waited until now at least.
+    /// Records a due read that gets no result any more: it has waited at least until now.
     pub(super) fn gave_up(&mut self, ask: Ask) {
         if let Some(due) = ask.due.filter(|due| self.pacer.counts(*due)) {
             self.tally.latency.record(Instant::now().saturating_duration_since(due));
@@ -122,7 +122,7 @@ impl Lane {
         }
     }
 
-    /// The way made a system call for its reads.
+    /// Records that the way made a system call for its reads.
     pub(super) fn called(&mut self) {
         if self.pacer.phase() == Phase::Calls {
             self.tally.own_calls += 1;
@@ -157,12 +157,12 @@ mod tests {
         (Lane::new(&job, &work, 0, &pacer).expect("a few kilobytes"), pacer)
     }
 
-    /// Story: 0.695 system calls for each `pread`. Reads counted that began before the counter did, and that ended between
-    /// its reading and the end of the phase.
+    /// Story: 0.695 system calls for each `pread`. Reads counted that began before the counter did, and
+    /// that ended between its reading and the end of the phase.
     #[test]
     fn only_reads_that_end_while_counting_count() {
         let (mut lane, pacer) = lane(Pacing::Closed);
-        // Begun before system calls were counted: its own was not, perhaps.
+        // This read began before system calls were counted, so its own call may be missing from the count.
         let early = Ask { due: None, calls_count: false };
         let mut read = |phase| {
             pacer.enter(phase);
@@ -181,7 +181,8 @@ mod tests {
         assert_eq!((tally.latency.count(), tally.late.count()), (4, 0));
     }
 
-    /// Coordinated omission: a reader that was busy for a second must not hide that what was due meanwhile waited.
+    /// Coordinated omission: a reader that was busy for a second must not hide the wait of reads that were
+    /// due meanwhile.
     #[test]
     fn an_open_loop_counts_from_when_a_read_was_due() {
         let (mut lane, pacer) = lane(Pacing::Open { per_second: 10.0 });
@@ -189,7 +190,7 @@ mod tests {
         pacer.enter(Phase::Draining);
         let second = std::time::Duration::from_secs(1);
         let due = Instant::now().checked_add(second).expect("soon");
-        // Due before the warming ended, and due after it.
+        // One is due before the warm-up ended, and one after it.
         let early = Instant::now().checked_sub(second).expect("the machine is up that long");
         for due in [early, due] {
             lane.ended(Ask { due: Some(due), calls_count: false }, due + second, 0, &[0; 4096])

@@ -8,7 +8,7 @@ pub(crate) const MEAN_US: &str = "mean_us";
 pub(crate) const CPU_SHARE: &str = "cpu_share";
 /// Open loop: reads a second that were due on average.
 pub(crate) const OFFERED_PER_S: &str = "offered_per_s";
-/// Open loop: reads without an answer when the sample was given up.
+/// Open loop: reads without a result when the sample was given up.
 pub(crate) const UNANSWERED: &str = "unanswered";
 /// CPU nanoseconds outside of the kernel, all threads of the process, for each read.
 pub(crate) const CPU_USER_NS_PER_IO: &str = "cpu_user_ns_per_io";

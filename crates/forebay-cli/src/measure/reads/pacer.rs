@@ -1,4 +1,4 @@
-//! When reads are begun, and which of them count.
+//! The times at which reads begin, and the phases in which they count.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 use super::arrivals::{Arrivals, sleep_until};
 use super::job::{Pacing, ReadWork};
 
-/// Not measured: threads, rings and files are used for the first time.
+/// The warm-up, which is not measured: threads, rings and files are used for the first time.
 pub(super) const WARM: Duration = Duration::from_millis(100);
-/// After the measured time, when they are counted.
+/// The phase after the measured time in which system calls are counted.
 pub(super) const CALLS: Duration = Duration::from_millis(100);
-/// Open loop: what has no answer so long after the last read was due gets none, because the device is slower than what
-/// it was asked for.
+/// Open loop: the wait for results after the last read was due. A read without a result by then gets none,
+/// because the device is slower than the offered rate.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What reading all counters of the machine may take.
+/// The time allowed for reading all counters of the machine.
 const READINGS: Duration = Duration::from_millis(20);
-/// From when the times are fixed until the first read is due.
+/// The time from fixing the due times until the first read is due.
 const READY: Duration = Duration::from_millis(5);
 
-/// What the sample's readers share. Whoever gauges the sample moves it through its phases, so that what is counted
-/// is what was gauged, however late the machine let it.
+/// The state common to the sample's readers. The gauging thread moves the sample through its phases, so
+/// that exactly the gauged reads are counted, however late the machine runs that thread.
 #[derive(Debug)]
 pub(super) struct Pacer {
     phase: AtomicU8,
     arrivals: Option<Arrivals>,
-    /// Open loop: reads that are due from here on count. Fixed when all readers are there.
+    /// Open loop: reads due from this instant on count. It is fixed when all readers are there.
     counted_from: OnceLock<Instant>,
-    /// From then on: when no read is begun any more.
+    /// The time from that instant after which no read begins.
     lasts: Duration,
 }
 
-/// What a sample goes through.
+/// The phases of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing counts yet.
@@ -40,18 +40,18 @@ pub(super) enum Phase {
     Counting,
     /// System calls count.
     Calls,
-    /// Open loop: what was due is still being answered.
+    /// Open loop: reads that were due are still being completed.
     Draining,
-    /// No read is begun any more.
+    /// No read begins any more.
     Over,
 }
 
 /// A read to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
-    /// Open loop: when it is due.
+    /// Open loop: the instant when it is due.
     pub(super) due: Option<Instant>,
-    /// Closed loop: it was begun while system calls are counted.
+    /// Closed loop: whether it began while system calls are counted.
     pub(super) calls_count: bool,
 }
 
@@ -68,7 +68,8 @@ impl Pacer {
         Self { phase: AtomicU8::new(Phase::Warming as u8), arrivals, counted_from: OnceLock::new(), lasts }
     }
 
-    /// The next read for a reader that is free; in an open loop it may be due later. `None`: the reader has ended.
+    /// Returns the next read for a free reader; in an open loop it may be due later. `None` means that the
+    /// reader has ended.
     pub(super) fn ask(&self) -> Option<Ask> {
         match &self.arrivals {
             Some(arrivals) => arrivals.take().map(|due| Ask { due: Some(due), calls_count: false }),
@@ -79,12 +80,12 @@ impl Pacer {
         }
     }
 
-    /// Whether a read that was due then counts in the latency.
+    /// Returns whether a read due at `due` counts in the latency.
     pub(super) fn counts(&self, due: Instant) -> bool {
         self.counted_from.get().is_some_and(|from| due >= *from)
     }
 
-    /// Open loop: whether reads that are due are not begun any more.
+    /// Returns whether due reads of an open loop no longer begin.
     pub(super) fn gave_up(&self) -> bool {
         self.phase() == Phase::Over || self.is_open() && self.is_late()
     }
@@ -107,17 +108,18 @@ impl Pacer {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// All readers are there: fixes the times, and waits until the warming is over but for a moment.
+    /// Fixes the times, now that all readers are there, and waits until shortly before the end
+    /// of the warm-up.
     pub(super) fn warm(&self) {
         sleep_until(self.begin() - READINGS);
     }
 
-    /// Waits until the warming is over.
+    /// Waits until the warm-up has ended.
     pub(super) fn warmed(&self) {
         sleep_until(self.begin());
     }
 
-    /// No read is begun any more, and nobody waits for a beginning.
+    /// Lets no further read begin, and releases readers that wait for the beginning.
     pub(super) fn end(&self) {
         self.enter(Phase::Over);
         self.begin();

@@ -1,4 +1,5 @@
-//! The rows with a bare ring: one thread, which submits and waits for at least one completion each turn.
+//! The rows with a bare ring: one thread, which submits and waits for at least one completion each
+//! turn.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +19,10 @@ use super::lane::{Lane, Tally};
 use super::pacer::{Ask, Pacer};
 use super::threads::NO_POLLING;
 
-/// After so long without work the kernel's thread of a ring with SQPOLL sleeps.
+/// The time without work after which the kernel's thread of a ring with SQPOLL sleeps.
 const SQPOLL_IDLE_MS: u32 = 50;
 
-/// What a ring is set up with.
+/// The options with which a ring is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Setup {
     fixed_buffers: bool,
@@ -62,13 +63,14 @@ impl Setup {
     }
 }
 
-/// What is submitted, and what comes back.
+/// The entries submitted, and the completions that come back.
 trait Entry: squeue::EntryMarker {
     type Ended: cqueue::EntryMarker + Into<cqueue::Entry>;
-    /// What is said of a command is that it went well; of a read, how many bytes it gave.
+    /// Whether a completion holds the number of bytes read. The completion of a command only
+    /// reports success.
     const TELLS_BYTES: bool;
 
-    /// A read at `offset` into a piece of memory.
+    /// Returns a read at `offset` into a piece of memory.
     fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self;
 }
 
@@ -97,7 +99,7 @@ impl Entry for squeue::Entry128 {
     }
 }
 
-/// What one place in the ring is doing.
+/// The read in one place of the ring.
 #[derive(Debug, Clone, Copy)]
 struct Read {
     ask: Ask,
@@ -105,15 +107,16 @@ struct Read {
     begun: Instant,
 }
 
-/// Runs all readers of the sample until it is over.
+/// Runs all readers of the sample until it has ended.
 ///
 /// # Errors
-/// The kernel refuses the ring or what it is to do, a read failed, or gave what was not written there.
+/// Fails when the kernel refuses the ring or its operations, or a read failed or returned data other than
+/// those written.
 pub(super) fn read(job: &Job, work: &ReadWork, file: &File, pacer: &Arc<Pacer>) -> anyhow::Result<Tally> {
     run::<squeue::Entry>(job, work, file, Namespace::default(), pacer)
 }
 
-/// The same with commands to a namespace.
+/// Does the same with commands to a namespace.
 ///
 /// # Errors
 /// As [`read`].
@@ -139,7 +142,7 @@ fn run<E: Entry>(
     let mut ring = setup.build::<E>(work.readers)?;
     let mut memory = Pieces::new(&ring, setup, file, namespace, work)?;
     let (mut submitter, mut sq, mut cq) = ring.split();
-    // Refused before Linux 5.18; then each enter looks the ring up.
+    // The kernel refuses this before Linux 5.18; then each enter looks the ring up.
     _ = submitter.register_ring_fd();
     sleep_sharply();
     let mut free: Vec<usize> = (0..work.readers).rev().collect();
@@ -165,7 +168,7 @@ fn run<E: Entry>(
         if memory.in_flight == 0 && next.is_none() {
             return Ok(lane.end());
         }
-        // Nothing can be begun before there is room.
+        // Without a free place nothing can begin.
         let due = next.and_then(|ask| ask.due).filter(|_| !free.is_empty());
         wait(&submitter, &mut sq, &mut cq, due, &mut lane)?;
         for completion in &mut cq {
@@ -188,8 +191,8 @@ fn run<E: Entry>(
     }
 }
 
-/// Waits until the queue has a free place. Only with SQPOLL it can be full here: the kernel's thread may have ended a read
-/// before it has given the place back, and on a busy machine that takes long.
+/// Waits until the queue has a free place. It can be full here only with SQPOLL: the kernel's thread may
+/// have ended a read before it has released the place, and on a busy machine that takes long.
 fn make_room<E: Entry>(
     submitter: &Submitter<'_>,
     sq: &mut SubmissionQueue<'_, E>,
@@ -210,7 +213,7 @@ fn make_room<E: Entry>(
     Ok(())
 }
 
-/// Submits what was queued and waits for a completion, until `due` at the latest.
+/// Submits the queued entries and waits for a completion, until `due` at the latest.
 fn wait<E: Entry>(
     submitter: &Submitter<'_>,
     sq: &mut SubmissionQueue<'_, E>,
@@ -219,7 +222,7 @@ fn wait<E: Entry>(
     lane: &mut Lane,
 ) -> anyhow::Result<()> {
     sq.sync();
-    // Publishes what was taken: an old completion still in the queue would end the wait at once.
+    // Publishes the consumed completions: an old one still in the queue would end the wait at once.
     cq.sync();
     let waited = match due.map(|due| due.saturating_duration_since(Instant::now())) {
         None => submitter.submit_and_wait(1),
@@ -248,7 +251,7 @@ struct Pieces {
     descriptor: i32,
     namespace: Namespace,
     in_flight: usize,
-    /// Touched through `start` only.
+    /// Accessed through `start` only.
     memory: Option<AlignedBuffer>,
 }
 
@@ -278,7 +281,7 @@ impl Pieces {
     }
 
     fn piece(&self, slot: usize) -> &[u8] {
-        // SAFETY: the piece lies in the memory, which lives as long as `self`; the caller looks at it only
+        // SAFETY: the piece lies in the memory, which lives as long as `self`; the caller reads it only
         // between a completion and the next read into it, when the kernel does not write there.
         unsafe { std::slice::from_raw_parts(self.start.add(slot * self.piece_bytes), self.piece_bytes) }
     }

@@ -17,10 +17,10 @@ use super::runtime::{self, Readers, Shared};
 use super::usage::Usage;
 use super::{ring, shards, threads};
 
-/// Runs it, and returns the answer's text.
+/// Runs the sample, and returns the text of its result.
 ///
 /// # Errors
-/// The way is refused here, a read failed, or gave what was not written there.
+/// Fails when the way is refused here, or a read failed or returned data other than those written.
 pub(in crate::measure) fn sample(job: &Job) -> anyhow::Result<String> {
     Ok(serde_json::to_string(&run(job, &job.work()?)?)?)
 }
@@ -32,7 +32,7 @@ fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
     run_on(job, work)
 }
 
-/// The same on the namespace, as far in as the file is long.
+/// Does the same on the namespace, within the length of the file.
 fn run_commands(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
     let job = commands::of_namespace(job)?;
     let mut work = work.clone();
@@ -57,12 +57,12 @@ fn run_on(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
     Ok(answer(tally, gauged))
 }
 
-/// What the sample cost while it counted.
+/// The cost of the sample while it counted.
 #[derive(Debug)]
 struct Gauged {
     cost: Cost,
     usage: Usage,
-    /// `None`: not asked for, or refused.
+    /// The number of system calls. `None` means not requested, or refused.
     calls: Option<u64>,
     calls_wanted: bool,
 }
@@ -120,7 +120,8 @@ fn gauge(job: &Job, work: &ReadWork, pacer: &Pacer) -> anyhow::Result<Gauged> {
         let counter = CallCounter::start();
         pacer.enter(Phase::Calls);
         std::thread::sleep(CALLS);
-        // Of reads that begin and end in the phase every call is in the count, which is read when the phase is over.
+        // The count is read when the phase has ended. It includes every call of reads that begin and
+        // end in the phase.
         pacer.enter(Phase::Draining);
         // Where it is refused, the ways count for themselves.
         calls = counter.and_then(|mut counter| counter.count()).ok();
@@ -131,7 +132,7 @@ fn gauge(job: &Job, work: &ReadWork, pacer: &Pacer) -> anyhow::Result<Gauged> {
     Ok(Gauged { cost, usage, calls, calls_wanted: work.count_calls })
 }
 
-/// Ends the readers when the sample ends early, by an error: whoever joins them would wait for ever.
+/// Ends the readers when the sample ends early, by an error. Otherwise a join of them would wait for ever.
 struct Ending<'a>(&'a Pacer);
 
 impl Drop for Ending<'_> {
@@ -256,7 +257,8 @@ mod tests {
         (job, work)
     }
 
-    /// Runs it, for longer when a busy machine let no read be over in the time: then nothing can be said.
+    /// Runs a sample, and a longer one when a busy machine let no read complete in the time, which would
+    /// prove nothing.
     fn run_long_enough(temp: &TempFile, seed: u64, way: Way) -> anyhow::Result<ReadAnswer> {
         let mut seconds = 0.05;
         loop {
@@ -271,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A row that this kernel or device refuses says so, in words that name what is missing.
+    /// Returns whether the error is a refusal by this kernel or device, which names the missing part.
     fn refused(way: Way, error: &anyhow::Error) -> bool {
         let known = format!("{error:#}").contains("the kernel refuses");
         known && !matches!(way, Way::Pread | Way::TokioFs | Way::SpawnBlocking | Way::ForebayShard)
@@ -294,7 +296,7 @@ mod tests {
             assert!(answer.p50_us <= answer.p99_us && answer.mean_us > Some(0.0), "{name}: {answer:?}");
             assert_eq!((answer.unanswered, answer.late_p99_us), (0, None), "{name}");
             match (&answer.calls, way) {
-                // No thread of ours makes a system call for each read there.
+                // No thread of this program makes a system call for each read there.
                 (Some(calls), Way::UringSqpoll | Way::UringIopoll | Way::ForebayPolled) => {
                     assert!(calls.operations > 0)
                 }

@@ -21,7 +21,7 @@ use super::pacer::{Ask, Pacer};
 use super::shards;
 use super::threads::open_direct;
 
-/// What all readers of a sample share.
+/// The data common to all readers of a sample.
 pub(super) type Shared = Arc<(Job, ReadWork)>;
 
 /// A runtime with the sample's readers in it.
@@ -35,7 +35,7 @@ impl Readers {
     /// Starts the readers of a closed loop; `forebay` is the file of `forebay-tokio`.
     ///
     /// # Errors
-    /// No runtime, no file.
+    /// Fails without a runtime or a file.
     pub(super) fn start(
         shared: &Shared,
         forebay: Option<&forebay::File>,
@@ -59,10 +59,10 @@ impl Readers {
         Ok(Self { runtime, tasks })
     }
 
-    /// Waits until all have ended.
+    /// Waits until all readers have ended, and returns the sum of their results.
     ///
     /// # Errors
-    /// Those of the readers.
+    /// Fails with the errors of the readers.
     pub(super) fn join(self) -> anyhow::Result<Tally> {
         let Self { runtime, tasks } = self;
         runtime.block_on(async move {
@@ -75,7 +75,7 @@ impl Readers {
     }
 }
 
-/// `tokio-fs`: a reader with a file of its own.
+/// Runs a reader of `tokio-fs`, which has a file of its own.
 async fn tokio_fs(shared: Shared, file: File, lane: usize, pacer: Arc<Pacer>) -> anyhow::Result<Tally> {
     let (job, work) = &*shared;
     let mut lane = Lane::new(job, work, lane, &pacer)?;
@@ -92,7 +92,7 @@ async fn tokio_fs(shared: Shared, file: File, lane: usize, pacer: Arc<Pacer>) ->
     Ok(lane.end())
 }
 
-/// `spawn-blocking`: the buffer goes to the blocking thread and comes back.
+/// Runs a reader of `spawn-blocking`: the buffer goes to the blocking thread and comes back.
 async fn spawn_blocking(
     shared: Shared,
     file: Arc<File>,
@@ -120,12 +120,12 @@ async fn spawn_blocking(
 /// Many tasks of an open loop record into few lanes.
 const LANES: usize = 8;
 
-/// `forebay-tokio` in an open loop: the calling thread stands for the network, and begins a task for each read when it
-/// is due. No more than the sample's readers are in flight; the others wait for their turn in the order in which they
-/// came, and that is in their latency.
+/// Runs `forebay-tokio` in an open loop. The calling thread stands for the network, and begins a task for
+/// each read when it is due. No more than the sample's readers are in flight. The others wait for their
+/// turn in the order of their arrival, and that wait is in their latency.
 ///
 /// # Errors
-/// A read failed, or gave what was not written there.
+/// Fails when a read failed, or returned data other than those written.
 pub(super) fn serve(shared: &Shared, file: &forebay::File, pacer: &Arc<Pacer>) -> anyhow::Result<Tally> {
     let (job, work) = &**shared;
     let runtime = Builder::new_multi_thread().worker_threads(work.workers).build()?;

@@ -1,4 +1,4 @@
-//! The row with Forebay's own tasks, and what both rows of Forebay share.
+//! The row with Forebay's own tasks, and the code common to both rows of Forebay.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::lane::{Lane, Tally};
 use super::pacer::Pacer;
 use super::threads::NO_POLLING;
 
-/// An engine of one shard, and the file.
+/// Opens an engine of one shard, and the file.
 ///
 /// # Errors
-/// Those of the engine; polling was asked for and is not to be had.
+/// Fails with the errors of the engine, or when polling was requested and is not available.
 pub(super) fn open(path: &Path, way: Way) -> anyhow::Result<(Engine, File)> {
     let (engine, file) = match way {
         Way::ForebayCommands => commands::open(path)?,
@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path, way: Way) -> anyhow::Result<(Engine, File)> {
             let polling = if way == Way::ForebayPolled { Polling::On } else { Polling::Off };
             let engine = Engine::start(Config::default().shards(1).polling(polling))?;
             let file = engine.open(path, Open::read()).wait()?;
-            // The first read makes the ring, and shows whether the file system takes polled reads.
+            // The first read sets up the ring, and shows whether the file system accepts polled reads.
             file.read_up_to(0..1).wait()?;
             (engine, file)
         }
@@ -35,16 +35,16 @@ pub(super) fn open(path: &Path, way: Way) -> anyhow::Result<(Engine, File)> {
     }
 }
 
-/// Why an engine that was to poll does not, if so.
+/// Returns why an engine that was to poll does not, if so.
 pub(in crate::measure) fn why_not_polled(engine: &Engine) -> Option<String> {
     let told = engine.health().degraded.into_iter().find(|told| told.what == "polled I/O");
     told.map(|told| told.why)
 }
 
-/// Ends the engine after the figures were taken: one that does not end well is not to be trusted.
+/// Closes the engine after the figures were taken. An engine that does not end well cannot be trusted.
 ///
 /// # Errors
-/// It lost something.
+/// Fails when the engine lost something.
 pub(super) fn close(engine: Engine, file: File) -> anyhow::Result<()> {
     drop(file);
     let report = engine.close().wait()?;
@@ -57,10 +57,10 @@ pub(super) fn close(engine: Engine, file: File) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One reader of a closed loop, in whatever task.
+/// Runs one reader of a closed loop, in any task.
 ///
 /// # Errors
-/// A read failed, or gave what was not written there.
+/// Fails when a read failed, or returned data other than those written.
 pub(super) async fn read(
     shared: Arc<(Job, ReadWork)>,
     file: File,
@@ -77,10 +77,10 @@ pub(super) async fn read(
     Ok(lane.end())
 }
 
-/// `forebay-shard`: waits for all readers, which are tasks of the shard.
+/// Runs `forebay-shard`: waits for all readers, which are tasks of the shard.
 ///
 /// # Errors
-/// Those of the readers, and of a shard that has ended.
+/// Fails with the errors of the readers, and of a shard that has ended.
 pub(super) fn read_on_shard(
     engine: &Engine,
     file: &File,

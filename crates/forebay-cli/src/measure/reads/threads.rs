@@ -17,22 +17,22 @@ use super::job::{ReadWork, Way};
 use super::lane::{Lane, Tally};
 use super::pacer::Pacer;
 
-/// What a refusal of polled reads means.
+/// The message for a refusal of polled reads.
 pub(in crate::measure) const NO_POLLING: &str =
     "the kernel refuses polled reads here; they need a device with poll queues (NVMe: nvme.poll_queues=2)";
 
 /// Opens a file for direct I/O.
 ///
 /// # Errors
-/// Those of open.
+/// Fails with the errors of open.
 pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// Reads on the calling thread until the sample is over.
+/// Reads on the calling thread until the sample has ended.
 ///
 /// # Errors
-/// A read failed, or gave what was not written there.
+/// Fails when a read failed, or returned data other than those written.
 pub(super) fn read(
     job: &Job,
     work: &ReadWork,

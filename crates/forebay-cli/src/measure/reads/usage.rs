@@ -1,4 +1,5 @@
-//! What this process has used so far: processor time in and outside of the kernel, and context switches.
+//! The resources that this process has used so far: processor time in and outside of the kernel, and
+//! context switches.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,8 +14,10 @@ pub(super) struct Usage {
 }
 
 impl Usage {
+    /// Reads the counters of the process.
+    ///
     /// # Errors
-    /// getrusage failed, which no kernel is known to do.
+    /// Fails when getrusage failed, which no kernel is known to do.
     pub(super) fn now() -> io::Result<Self> {
         let mut raw = MaybeUninit::<libc::rusage>::uninit();
         // SAFETY: the kernel writes one rusage to a place that is large enough for it.

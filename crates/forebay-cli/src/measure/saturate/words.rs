@@ -1,11 +1,11 @@
-//! How `measure saturate` made its numbers, in words.
+//! The method of `measure saturate`, in words.
 
 use super::super::io_limit::IoLimit;
 use super::super::reads::Shape;
 use super::super::units::show_bytes;
 use crate::result::Experiment;
 
-/// An experiment of the loop, without what makes it different from the others, and without rows.
+/// Returns an experiment of the loop, without its distinguishing parameters, and without rows.
 pub(super) fn experiment(shape: &Shape<'_>, kind: &str, repeats: usize) -> Experiment {
     let subject = shape.subject;
     let mut experiment = Experiment::new(super::KIND.name, method(shape, kind))

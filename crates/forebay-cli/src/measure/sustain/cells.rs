@@ -17,7 +17,7 @@ use super::{level, stall};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, Series, metric};
 
-/// What is to be measured.
+/// The loads to run, and how.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) rows: Vec<LoadRow>,
@@ -28,10 +28,10 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What all loads share.
+/// Settings that all loads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Setting {
-    /// As wanted: with a budget it may be less.
+    /// Seconds requested; a budget can make it less.
     seconds: f64,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment with a row for each load.
+/// Runs all loads and returns one experiment with a row for each load.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -51,7 +51,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     let mut cells = cells(&[Setting { seconds: plan.seconds }], &plan.rows);
     let samples = cells.len() * plan.repeats;
     let fitted = fit_seconds(plan.seconds + plan.idle_seconds, samples, context.remaining());
-    // Below a second there is no level at all.
+    // A load shorter than a second has no level.
     let seconds = (fitted - plan.idle_seconds).max(plan.seconds.min(1.0));
     let mut series = BTreeMap::new();
     let turns = Turns {
@@ -71,7 +71,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             seconds,
             seed: seeds[repeat],
         };
-        // The sync may take as long as the load.
+        // The sync can take as long as the load.
         let seconds_max = plan.idle_seconds + 2.0 * seconds;
         let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, seconds_max)?;
         job.device_stat.clone_from(&subject.device_stat);
@@ -128,15 +128,15 @@ fn series_of(answer: &SustainAnswer) -> Series {
     Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)])
 }
 
-/// Millions of bytes a second, of each bin.
+/// Returns the rate of each bin in millions of bytes per second.
 fn rates(answer: &SustainAnswer) -> Vec<f64> {
     answer.ended.bins.iter().map(|bytes| *bytes as f64 / 1e6 / BIN_SECONDS).collect()
 }
 
-/// The figures of a load with so many in flight.
+/// Returns the metrics of a load with `depth` operations in flight.
 ///
 /// # Errors
-/// It had no time.
+/// The load took no time.
 pub(super) fn metrics(answer: &SustainAnswer, depth: usize) -> anyhow::Result<Metrics> {
     let levels = level::find(&rates(answer)).context("the load had no time")?;
     let operations = answer.operations as f64;
@@ -155,7 +155,7 @@ pub(super) fn metrics(answer: &SustainAnswer, depth: usize) -> anyhow::Result<Me
             metrics.set(metric::DROP_BYTES, answer.ended.bins[..change].iter().sum::<u64>() as f64);
         }
     }
-    // At the level that lasts: before it, other operations are as many as usual.
+    // Only at the level that lasts: the usual number of operations in a step is different before it.
     if let Some(stalls) = stall::find(answer.ended.steps_from(levels.change.unwrap_or(0)), depth) {
         metrics
             .set(metric::STALL_COUNT, stalls.count as f64)
@@ -193,7 +193,7 @@ fn method(plan: &Plan, seconds: f64) -> String {
     )
 }
 
-/// The table of random writes of which these ended, each with its time and its bytes.
+/// Returns the table of random writes with these completed operations, each with its time and its bytes.
 #[cfg(test)]
 pub(crate) fn simulated(
     time: std::time::Duration,

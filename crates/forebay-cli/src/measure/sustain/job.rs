@@ -1,4 +1,4 @@
-//! What a sample of `measure sustain` is asked to do, and what it answers.
+//! The parameters of one sample of `measure sustain`, and its result.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use super::super::turns::{Evidence, Way};
 
-/// Bytes of one read or write at random.
+/// Bytes of one random read or write.
 pub(super) const RANDOM_BYTES: u64 = 4096;
-/// Bytes of one sequential write, and how many are in flight.
+/// Bytes of one sequential write, and the number in flight.
 pub(super) const SEQUENTIAL_BYTES: u64 = 512 << 10;
 pub(super) const SEQUENTIAL_DEPTH: usize = 8;
-/// Length of a bin.
+/// Length of a bin in milliseconds.
 pub(super) const BIN_MS: u64 = 100;
-/// The same.
+/// Length of a bin in seconds.
 pub(super) const BIN_SECONDS: f64 = BIN_MS as f64 / 1000.0;
 
-/// Length of a step, in which operations are counted to find standstills.
+/// Length in milliseconds of a step; operations are counted in steps to find standstills.
 pub(super) const STEP_MS: u64 = 10;
 
-/// One load, once.
+/// One run of one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct SustainWork {
     pub(super) row: LoadRow,
-    /// Of the file, which has been written through.
+    /// Size of the file, which has been written through.
     pub(super) file_bytes: u64,
-    /// At random; sequential writes have a number of their own.
+    /// Queue depth of random operations; sequential writes have a depth of their own.
     pub(super) depth: usize,
     pub(super) idle_seconds: f64,
     pub(super) seconds: f64,
-    /// Of places and contents.
+    /// Seed of the offsets and the contents.
     pub(super) seed: u64,
 }
 
@@ -43,7 +43,7 @@ impl SustainWork {
     }
 }
 
-/// The loads.
+/// The loads, one row each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LoadRow {
@@ -77,23 +77,23 @@ impl LoadRow {
     }
 }
 
-/// What ended when.
+/// Completed operations over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Ended {
-    /// Bytes of the operations that ended in each tenth of a second.
+    /// Bytes of the operations that completed in each tenth of a second.
     pub(super) bins: Vec<u64>,
-    /// How many operations ended in each [`STEP_MS`].
+    /// Number of operations that completed in each [`STEP_MS`].
     pub(super) steps: Vec<u32>,
 }
 
 impl Ended {
-    /// Room for so many seconds.
+    /// Makes room for `seconds` seconds.
     pub(super) fn new(seconds: f64) -> Self {
         let bins = (seconds / BIN_SECONDS).round() as usize;
         Self { bins: vec![0; bins], steps: vec![0; bins * (BIN_MS / STEP_MS) as usize] }
     }
 
-    /// Counts an operation that ended so long after the beginning. Behind the end it belongs nowhere.
+    /// Counts an operation that completed `since` after the beginning. One after the end is not counted.
     pub(super) fn count(&mut self, since: Duration, bytes: u64) {
         let place = |width_ms: u64| (since.as_millis() / u128::from(width_ms)) as usize;
         if let (Some(sum), Some(count)) =
@@ -104,25 +104,25 @@ impl Ended {
         }
     }
 
-    /// The steps from bin number `bin` on.
+    /// Returns the steps from bin number `bin` on.
     pub(super) fn steps_from(&self, bin: usize) -> &[u32] {
         self.steps.get(bin * (BIN_MS / STEP_MS) as usize..).unwrap_or_default()
     }
 }
 
-/// What the child prints.
+/// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct SustainAnswer {
     pub(super) ended: Ended,
-    /// Until the last operation had ended.
+    /// Seconds until the last operation completed.
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) operations: u64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Of the sync at the end.
+    /// Seconds of the sync at the end.
     pub(super) sync_s: f64,
-    /// The sync included.
+    /// Covers the sync, too.
     pub(super) evidence: Evidence,
 }
 

@@ -1,35 +1,37 @@
-//! Finds the one place where a level changes, when there is one.
+//! Finds the single place where the level of a series changes, when there is one.
 //!
-//! The method: of all ways to cut the series in two, the one with the least sum of squares around the two means (least
-//! squares, one change point). The cut counts only when three things hold, because every series has such a cut: it
-//! explains much more than chance would (the ratio of explained to remaining squares), the *medians* of the two sides
-//! differ by a seventh at least (single stalls move means, not medians), and by more than the sides' own scatter.
+//! Method: of all ways to cut the series in two, take the one with the least sum of squares around the two
+//! means (least squares, one change point). Every series has such a cut, so it counts only under three
+//! conditions. It explains much more than chance would (the ratio of explained to remaining squares). The
+//! *medians* of the two sides differ by at least 15 % of the higher one (single stalls move means, not
+//! medians). The medians also differ by more than the scatter of the sides.
 
-/// A side has half a second at least.
+/// Minimum bins of a side: half a second.
 const SIDE_BINS: usize = 5;
-/// The change as a share of the higher level.
+/// Minimum change, as a share of the higher level.
 const CHANGE_MIN: f64 = 0.15;
-/// Chance alone seldom exceeds 15, over the cuts of hundreds of bins.
+/// Minimum ratio of explained to remaining squares. Chance alone seldom exceeds 15 over the cuts of
+/// hundreds of bins.
 const EXPLAINED_MIN: f64 = 25.0;
-/// In standard deviations of the side that scatters more.
+/// Minimum change in standard deviations of the side with more scatter.
 const SCATTER_MIN: f64 = 3.0;
-/// Makes the median distance from the median the standard deviation of a normal distribution.
+/// Factor from the median distance to the median to the standard deviation of a normal distribution.
 const MEDIAN_TO_DEVIATION: f64 = 1.4826;
 
-/// What was found.
+/// The levels of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Levels {
-    /// The median before the change; of everything where there is none.
+    /// Median before the change; of the whole series when there is no change.
     pub(super) burst: f64,
-    /// The median after the change; of everything where there is none.
+    /// Median after the change; of the whole series when there is no change.
     pub(super) sustained: f64,
-    /// How many bins lie before it.
+    /// Number of bins before the change.
     pub(super) change: Option<usize>,
-    /// Standard deviation by mean, of what comes after the change.
+    /// Standard deviation divided by the mean, of the part after the change.
     pub(super) variation: f64,
 }
 
-/// Looks for the change in `bins`; `None` when there are none.
+/// Returns the levels of `bins` and the change between them; `None` when there are no bins.
 pub(super) fn find(bins: &[f64]) -> Option<Levels> {
     if bins.is_empty() {
         return None;
@@ -41,13 +43,13 @@ pub(super) fn find(bins: &[f64]) -> Option<Levels> {
     Some(Levels { burst, sustained, change, variation: variation(after) })
 }
 
-/// Where two means fit best.
+/// Returns the cut at which two means fit best.
 fn cut(bins: &[f64]) -> Option<usize> {
     let total: f64 = bins.iter().sum();
     let mut left = 0.0;
     let mut best: Option<(f64, usize)> = None;
     for (index, value) in bins.iter().enumerate() {
-        // The squares that a cut before this bin explains; those around the two means are all others.
+        // The squares that a cut before this bin explains. The remaining ones are those around the two means.
         if index >= SIDE_BINS && bins.len() - index >= SIDE_BINS {
             let (count, rest) = (index as f64, (bins.len() - index) as f64);
             let explained = left * left / count + (total - left) * (total - left) / rest;
@@ -60,7 +62,7 @@ fn cut(bins: &[f64]) -> Option<usize> {
     best.map(|(_, index)| index)
 }
 
-/// Whether a cut is a change.
+/// Returns whether a cut counts as a change.
 fn counts(bins: &[f64], at: usize) -> bool {
     let (before, after) = bins.split_at(at);
     let remaining = squares(before) + squares(after);
@@ -102,7 +104,8 @@ mod tests {
     use super::super::super::pattern::SplitMix;
     use super::*;
 
-    /// `count` bins around `level` with a scatter of `share` of it (uniform, so the deviation is 0.58 of that).
+    /// Returns `count` bins around `level` with a scatter of `share` of it (uniform, so the
+    /// deviation is 0.58 of that).
     fn noise(level: f64, share: f64, count: usize, seed: u64) -> Vec<f64> {
         let mut random = SplitMix::new(seed);
         let unit = |word: u64| (word >> 11) as f64 / (1_u64 << 53) as f64;
@@ -116,7 +119,8 @@ mod tests {
         parts.iter().enumerate().flat_map(of).collect()
     }
 
-    /// A token bucket that runs empty, a write cache that is full: early, late, in a short and in a long run.
+    /// A token bucket that runs empty, or a write cache that fills up: early, late, in a short and
+    /// in a long run.
     #[test]
     fn a_planted_drop_is_found_where_it_is() {
         for seed in 1..=20 {
@@ -144,7 +148,7 @@ mod tests {
     fn a_level_that_only_scatters_does_not_change() {
         for seed in 1..=200 {
             for (share, count) in [(0.02, 50), (0.1, 600), (0.5, 600), (0.9, 50), (0.9, 18_000)] {
-                // The long ones take their time, and one of them says as much as many.
+                // Long series are slow to check, and one of them shows as much as many.
                 if count > 1000 && seed > 3 {
                     continue;
                 }
@@ -158,11 +162,11 @@ mod tests {
 
     #[test]
     fn stalls_and_slow_drifts_are_no_change_of_level() {
-        // One bin of ten stands still: garbage collection every second.
+        // One bin in ten stands still, as with garbage collection every second.
         let mut stalls = noise(100.0, 0.1, 300, 4);
         stalls.iter_mut().step_by(10).for_each(|bin| *bin = 0.0);
         assert_eq!(find(&stalls).expect("it has bins").change, None);
-        // All of the stalls at the end.
+        // All stalls at the end.
         let mut late = noise(100.0, 0.1, 300, 5);
         late[200..].iter_mut().step_by(4).for_each(|bin| *bin = 0.0);
         assert_eq!(find(&late).expect("it has bins").change, None);

@@ -1,4 +1,4 @@
-//! One sample: the load, and what ended in each tenth of a second.
+//! One sample: runs the load and counts the operations that completed in each tenth of a second.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
 use super::super::turns::Evidence;
 use super::job::{Ended, LoadRow, SustainAnswer, SustainWork};
 
-/// Runs it on the file at `path`, after the idle time.
+/// Runs the load on the file at `path` after the idle time, and returns the result as text.
 ///
 /// # Errors
 /// A read or a write failed.
@@ -54,13 +54,13 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork
     Ok(serde_json::to_string(&answer)?)
 }
 
-/// What the lanes share; they never leave their thread.
+/// State that the lanes share; they never leave their thread.
 #[derive(Debug)]
 struct Tally {
     begun: Instant,
     ended: Ended,
     latency: Latency,
-    /// Of the sequential writes.
+    /// Offset of the next sequential write.
     next_offset: u64,
 }
 
@@ -115,7 +115,7 @@ async fn lane(
         if work.row == LoadRow::RandomRead {
             file.read(offset..offset + bytes).await?;
         } else {
-            // No page is like another one, for devices that would store it once only.
+            // All pages differ, because some devices store equal pages only once.
             for page in memory.bytes_mut().chunks_exact_mut(PAGE_BYTES) {
                 page[..8].copy_from_slice(&random.next_u64().to_le_bytes());
             }
@@ -144,7 +144,7 @@ mod tests {
             let answer: SustainAnswer = serde_json::from_str(&text).expect("its own text");
             assert_eq!((answer.ended.bins.len(), answer.ended.steps.len()), (5, 50), "{row:?}");
             let bytes: u64 = answer.ended.bins.iter().sum();
-            // Those of the last operations that ended too late are in no bin.
+            // The bytes of the last operations, which completed too late, are in no bin.
             assert!(bytes > 0 && bytes <= answer.operations * work.block_bytes(), "{row:?} {answer:?}");
             assert!(bytes.is_multiple_of(work.block_bytes()) && answer.seconds >= 0.5, "{row:?} {answer:?}");
             let found = std::fs::read(temp.path()).expect("readable");

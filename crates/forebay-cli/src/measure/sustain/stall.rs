@@ -1,54 +1,56 @@
-//! Finds the times in which a load stands still, and whether they come at regular distances.
+//! Finds the periods in which a load stands still, and whether they recur at a regular interval.
 //!
-//! The method: the operations that ended are counted in steps that are wide enough for a number of them to say something.
-//! A step with less than a quarter of what the busier quarter of all steps has is a standstill, steps beside each other are one.
-//! Standstills are regular when their distances are one and the same, or small multiples of it where one was missed, over
-//! the whole time. What is shorter than two steps may not show.
+//! Method: completed operations are counted in steps wide enough for their number to be
+//! significant. Of all steps, the busiest quarter sets the usual number. A step with less than a
+//! quarter of that number is a standstill, and adjacent ones are one standstill. Standstills are
+//! regular when all intervals between them are equal, or small multiples of one interval where some
+//! were missed, over the whole time. A standstill shorter than two steps may not show.
 
 use super::job::STEP_MS;
 
-/// Fewer operations in a step could be few by chance.
+/// Minimum operations of a step; fewer could be chance.
 const OPERATIONS_MIN: f64 = 32.0;
-/// In a step all that is in flight ends several times, so that ending together is no standstill.
+/// Minimum rounds of a step: everything in flight completes several times in it, so that completing
+/// together is no standstill.
 const ROUNDS_MIN: f64 = 4.0;
-/// Fewer steps show nothing.
+/// Minimum steps; fewer show nothing.
 const STEPS_MIN: usize = 20;
 /// A step below this share of the busy ones is a standstill.
 const STILL: f64 = 0.25;
-/// What the busy steps have: this share of all steps has no more.
+/// Quantile of the steps whose number counts as busy: this share of all steps has no more.
 const BUSY_QUANTILE: f64 = 0.75;
-/// What lasts longer than this share of the time is a level of its own, and no standstill.
+/// A period longer than this share of the time is a level of its own, and not a standstill.
 const LONGEST_SHARE: f64 = 1.0 / 3.0;
-/// Fewer standstills have no rhythm.
+/// Minimum standstills for a rhythm.
 const REGULAR_MIN: usize = 4;
-/// Distances may differ by this share of the usual one, or by so many steps.
+/// Tolerance of an interval, as a share of the usual one; at least `TOLERANCE_STEPS` steps.
 const TOLERANCE: f64 = 0.1;
 const TOLERANCE_STEPS: f64 = 1.5;
-/// More than this share of the usual distance would let anything pass.
+/// Maximum tolerance as a share of the usual interval: with more, any series would pass.
 const TOLERANCE_MAX: f64 = 0.25;
-/// So many distances at least are as they should be.
+/// Minimum share of intervals within the tolerance.
 const ALIKE_MIN: f64 = 0.9;
-/// So many of the standstills that a rhythm calls for are there.
+/// Minimum share of the standstills that the rhythm predicts.
 const PRESENT_MIN: f64 = 0.75;
-/// So many may be missed in a row.
+/// Maximum standstills missed in a row.
 const MISSED_MAX: f64 = 2.0;
 
-/// What was found.
+/// The standstills of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Stalls {
-    /// How wide the steps were.
+    /// Width of the steps.
     pub(super) step_ms: f64,
     pub(super) count: usize,
-    /// Of one in the middle; 0 when there are none.
+    /// Length of the median standstill; 0 when there are none.
     pub(super) length_ms: f64,
-    /// Of all together, as a share of the time.
+    /// Total length as a share of the time.
     pub(super) share: f64,
-    /// From one to the next, where that is regular.
+    /// Interval between standstills, when it is regular.
     pub(super) every_s: Option<f64>,
 }
 
-/// Looks at the operations that ended in each [`STEP_MS`], with so many in flight. `None` where the time is too short
-/// for the number of operations.
+/// Returns the standstills in `steps`, the numbers of operations that completed in each [`STEP_MS`]
+/// with `depth` in flight. Returns `None` when the time is too short for the number of operations.
 pub(super) fn find(steps: &[u32], depth: usize) -> Option<Stalls> {
     let all: f64 = steps.iter().map(|count| f64::from(*count)).sum();
     if all <= 0.0 {
@@ -73,7 +75,7 @@ pub(super) fn find(steps: &[u32], depth: usize) -> Option<Stalls> {
     Some(Stalls { step_ms, count: runs.len(), length_ms, share, every_s })
 }
 
-/// Standstills: their first steps, and how many they have.
+/// Returns the standstills: the first step of each, and its number of steps.
 fn runs(wide: &[f64]) -> Vec<(usize, usize)> {
     let mut sorted = wide.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -90,14 +92,16 @@ fn runs(wide: &[f64]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// How long one is, in steps: what is missing in it, and in the steps beside it that it has a part of.
+/// Returns the length of a standstill in steps: the operations missing in it, and in the two
+/// adjacent steps that it covers in part.
 fn length(wide: &[f64], (first, steps): (usize, usize), usual: f64) -> f64 {
     let around = &wide[first.saturating_sub(1)..wide.len().min(first + steps + 1)];
     let missing: f64 = around.iter().map(|count| (usual - count).max(0.0)).sum();
     if usual > 0.0 { missing / usual } else { steps as f64 }
 }
 
-/// The usual distance in steps, where there is one, of standstills that begin at `starts` in so many steps.
+/// Returns the usual interval in steps, if there is one, of standstills that begin at `starts`
+/// within `steps` steps.
 fn regular(starts: &[f64], steps: f64) -> Option<f64> {
     if starts.len() < REGULAR_MIN {
         return None;
@@ -133,7 +137,7 @@ mod tests {
         (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// `seconds` of a load with a mean of `rate` operations a step and as much scatter as chance gives.
+    /// Returns `seconds` of a load with a mean of `rate` operations per step and the scatter of chance.
     fn steady(rate: f64, seconds: usize, random: &mut SplitMix) -> Vec<u32> {
         let one = |random: &mut SplitMix| {
             // The sum of twelve is nearly normal, with a deviation of 1.
@@ -143,7 +147,7 @@ mod tests {
         (0..seconds * SECOND).map(|_| one(random)).collect()
     }
 
-    /// Nothing ends in `length` steps from each of `starts` on.
+    /// Removes all completions in `length` steps from each of `starts` on.
     fn still(mut steps: Vec<u32>, starts: impl Iterator<Item = usize>, length: usize) -> Vec<u32> {
         for start in starts {
             let end = steps.len().min(start + length);
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(of(|second| second % 7 == 0 || second % 5 == 0, &mut random), None);
     }
 
-    /// By chance a few standstills may look like a rhythm, though seldom.
+    /// A few standstills can look like a rhythm by chance, though seldom.
     #[test]
     fn standstills_at_random_times_are_told_without_a_rhythm() {
         let mut claimed = 0;
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(find(&fallen, 8).expect("long").count, 0);
     }
 
-    /// Standstills that are shorter than the steps are not guessed at, and the steps tell how wide they had to be.
+    /// Standstills shorter than the steps are not guessed; the result reports the width of the steps.
     #[test]
     fn steps_are_as_wide_as_the_number_of_operations_asks_for() {
         let mut random = SplitMix::new(4);

@@ -1,32 +1,33 @@
-//! What every row offers: an append, and an end.
+//! The interface of every row: an append, and an end.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
-/// Resolves to the time when the records were durable.
+/// A future that resolves to the time when the records were durable.
 pub(super) type Appending = Pin<Box<dyn Future<Output = anyhow::Result<Instant>> + Send>>;
 
 /// A way to make records durable.
 pub(super) trait Appender: Send + Sync {
-    /// An append, which begins when it is first polled. `lane` is the number of the appender, below
-    /// [`Workload::lanes`](super::job::Workload::lanes).
+    /// Returns an append, which begins when it is first polled. `lane` is the number of the
+    /// appender, below [`Workload::lanes`](super::job::Workload::lanes).
     fn append(&self, lane: usize) -> Appending;
 
-    /// Whether the thread that has something to append can begin it, whoever awaits it then. Otherwise only
-    /// the task that awaits it does.
+    /// Returns whether the thread that has data can begin the append, even if another task then
+    /// awaits it. Otherwise only the task that awaits it can begin it.
     fn begins_anywhere(&self) -> bool {
         true
     }
 
-    /// What was asked for and not granted.
+    /// Returns which requested settings were not granted.
     fn degraded(&self) -> Option<String> {
         None
     }
 
-    /// Ends what the row needs and looks whether all that was answered is there. Not from a task.
+    /// Releases the row's resources and checks that every acknowledged append is there. Not called
+    /// from a task.
     ///
     /// # Errors
-    /// Something is missing: then the figures are worth nothing.
+    /// An append is missing, which makes the figures worthless.
     fn close(&self, appends: u64) -> anyhow::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The three ways in which a task can have a batch made durable.
+//! The three ways in which a task can make a batch durable.
 
 use std::future::Future;
 use std::time::Instant;
@@ -7,16 +7,16 @@ use super::appender::Appending;
 use super::job::Way;
 use super::stamp::stamped;
 
-/// A batch and where it goes.
+/// A batch and its destination.
 pub(super) trait Batch: Send + 'static {
-    /// Makes it durable; the thread waits.
+    /// Makes the batch durable while the thread waits.
     fn wait(self) -> anyhow::Result<()>;
 
-    /// Makes it durable.
+    /// Returns a future that makes the batch durable.
     fn write(self) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// Has it made durable in that way.
+/// Returns an append that makes the batch durable in that way.
 pub(super) fn append(way: Way, batch: impl Batch) -> Appending {
     match way {
         Way::Direct => Box::pin(async move {

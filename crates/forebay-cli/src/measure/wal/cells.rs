@@ -1,4 +1,4 @@
-//! Runs the cells of a plan, one process each, the rows in turn, and builds the tables.
+//! Runs the cells of a plan, each in a process of its own and the rows in turn, and builds the tables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,34 +28,34 @@ use crate::context::Context;
 use crate::report::harm;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
-/// What is to be measured.
+/// The rows and settings to measure.
 #[derive(Debug)]
 pub(in crate::measure) struct Plan {
-    /// Of the experiments.
+    /// Name of the experiments.
     pub(in crate::measure) name: &'static str,
     pub(in crate::measure) settings: Vec<Setting>,
     pub(in crate::measure) rows: Vec<WalRow>,
     pub(in crate::measure) seconds: f64,
     pub(in crate::measure) repeats: usize,
     pub(in crate::measure) record_bytes: usize,
-    /// Records of one append.
+    /// Records in one append.
     pub(in crate::measure) batch: usize,
     pub(in crate::measure) file_bytes: u64,
     pub(in crate::measure) as_published: bool,
     pub(in crate::measure) flush: FlushChoice,
 }
 
-/// What the rows of one table share.
+/// Settings that the rows of one table share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::measure) struct Setting {
     pub(in crate::measure) workload: Workload,
     pub(in crate::measure) load: Load,
-    /// Threads of the runtime, where they are not as many as processors.
+    /// Threads of the runtime, where their number differs from that of the processors.
     pub(in crate::measure) threads: Option<u32>,
 }
 
 impl Setting {
-    /// Threads of the runtime.
+    /// Returns the number of threads of the runtime.
     pub(super) fn workers(&self) -> usize {
         self.threads.map_or_else(workers, |threads| threads as usize)
     }
@@ -68,19 +68,20 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What the children said of a cell beside its figures.
+/// Remarks of the children on a cell, beside its figures.
 #[derive(Debug, Default)]
 struct Said {
     degraded: BTreeMap<&'static str, String>,
     source: Option<String>,
 }
 
-/// Files of a sample at most: the one that is written through, or the log's segments while it runs.
+/// Maximum files of a sample: the one that is written through, or the log's segments while it runs.
 const FILES_MAX: u64 = 16;
-/// What a sample takes beside its seconds and what every sample takes: files written through, warming up.
+/// Seconds that a sample takes beside its measured time and the overhead of every sample: files
+/// written through, warming up.
 const EXTRA_SECONDS: f64 = 0.35;
 
-/// One experiment for each setting.
+/// Measures all settings and returns one experiment for each.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -123,7 +124,7 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
             }
             said.source = said.source.take().or_else(|| answer.source.clone());
         }
-        // Rows without files have none to look at.
+        // Rows without files have none to inspect.
         if row != WalRow::NoAppends {
             ground.see(extents);
         }
@@ -142,11 +143,12 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
     Ok(said.into_iter().map(build).collect())
 }
 
-/// The cells of one setting stand beside each other, so that rows which are compared run one after the other.
+/// Returns all cells. Those of one setting are adjacent, so that rows that are compared run one after
+/// the other.
 fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
     let mut cells = Vec::new();
     for setting in &plan.settings {
-        // What the runtime's other tasks are compared with.
+        // The baseline for the runtime's other tasks.
         let base = (setting.load != Load::None).then_some(WalRow::NoAppends);
         for row in base.into_iter().chain(plan.rows.iter().copied()) {
             cells.push(Cell::new(*setting, row));
@@ -155,7 +157,7 @@ fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
     cells
 }
 
-/// One sample in a process and a directory of its own, and what its files then were made of.
+/// Runs one sample in a process and a directory of its own. Returns its result and the layout of its files.
 fn one(
     name: &str,
     home: &Home,
@@ -164,7 +166,7 @@ fn one(
     context: &Context,
 ) -> anyhow::Result<(WalAnswer, io::Result<Extents>)> {
     let own = home.temp_directory(context, "wal")?;
-    // Writing files through at 20 MB/s on the slowest of disks.
+    // Time enough to write the files through at 20 MB/s, for the slowest disks.
     let seconds_max = work.seconds + 2.0 * work.file_bytes as f64 / 20e6;
     let mut job = Job::new(name, own.path(), &work, seconds_max)?;
     job.device_stat = device_stat.map(Path::to_owned);
@@ -176,7 +178,7 @@ fn one(
 fn taken(answer: WalAnswer, plan: &Plan, setting: Setting) -> Taken {
     let bytes = answer.appends * plan.record_bytes as u64 * plan.batch as u64;
     let claim = Claim {
-        // Where nobody appends nothing is written.
+        // Without appends nothing is written.
         written_bytes: answer.durable.is_some().then_some(bytes),
         busy_on_purpose: setting.load == Load::Cpu,
         ..Claim::default()
@@ -201,10 +203,10 @@ fn metrics(answer: &WalAnswer, batch: usize, load: Load) -> Metrics {
     }
     match load {
         Load::Cpu => metrics.set(metric::WORK_PER_S, answer.work as f64 / answer.seconds),
-        // Beside the load it would count the load.
+        // Beside a load, this would include the load's own time.
         Load::None => metrics.set(metric::CPU_US_PER_APPEND, answer.cpu_seconds * 1e6 / appends),
         Load::Timers => match answer.durable {
-            // Alone they show what they cost themselves.
+            // Without appends, the timer tasks show their own cost.
             None => metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds),
             Some(_) => &mut metrics,
         },
@@ -277,7 +279,7 @@ fn experiment(
     experiment
 }
 
-/// The share of the runtime's own work that is left: against the row without appends of the same repeat.
+/// Sets the share of the runtime's own work that remains, against the row without appends of the same repeat.
 fn keep_shares(cells: &mut [Cell<Setting, WalRow>]) {
     let base: Vec<(u32, f64)> = cells
         .iter()

@@ -1,4 +1,4 @@
-//! The file of the rows without a log: written through before, so that an append never extends it.
+//! The file of the rows without a log. It is written through before, so that an append never extends it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,8 +10,8 @@ use super::super::pattern::Pattern;
 
 const WRITE_BYTES: usize = 1 << 20;
 
-/// A file of so many places for records. After the last place comes the first: more comfortable than a log's
-/// life.
+/// A file with a fixed number of places for records. After the last place it starts again at the
+/// first, which is easier than the life of a log.
 #[derive(Debug)]
 pub(super) struct PeerFile {
     file: File,
@@ -21,10 +21,10 @@ pub(super) struct PeerFile {
 }
 
 impl PeerFile {
-    /// Makes it in `directory` and writes it through.
+    /// Creates the file in `directory` and writes it through.
     ///
     /// # Errors
-    /// The system's; records that are too short for their number, or longer than the file.
+    /// Errors of the system; records that are too short for their number, or longer than the file.
     pub(super) fn create(
         directory: &Path,
         bytes: u64,
@@ -51,25 +51,25 @@ impl PeerFile {
         Ok(Self { file, places, record, next: AtomicU64::new(0) })
     }
 
-    /// A handle of its own.
+    /// Returns another handle of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// The next append's number.
+    /// Returns the next append's number and advances it.
     pub(super) fn take_number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where record `number` stands.
+    /// Returns the offset of record `number`.
     pub(super) fn offset(&self, number: u64) -> u64 {
         number % self.places * self.record.len() as u64
     }
 
-    /// Record `number`: the number, then bytes that do not compress.
+    /// Returns record `number`: the number, then incompressible bytes.
     pub(super) fn record(&self, number: u64) -> Vec<u8> {
         let mut record = self.record.clone();
         record[..8].copy_from_slice(&number.to_le_bytes());
@@ -79,7 +79,7 @@ impl PeerFile {
     /// Writes one record and flushes the file.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn append(&self) -> io::Result<()> {
         let number = self.take_number();
         self.file.write_all_at(&self.record(number), self.offset(number))?;
@@ -89,7 +89,7 @@ impl PeerFile {
     /// Writes `count` records together and flushes the file once.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(super) fn append_together(&self, count: u64, memory: &mut Vec<u8>) -> io::Result<()> {
         memory.clear();
         let mut offset = None;
@@ -108,10 +108,10 @@ impl PeerFile {
         self.file.sync_data()
     }
 
-    /// Looks whether the last records are in the file, as many as it holds.
+    /// Checks that the last records are in the file, as many as it holds.
     ///
     /// # Errors
-    /// One is missing, or fewer than `appends` were written.
+    /// A record is missing, or fewer than `appends` were written.
     pub(super) fn check(&self, appends: u64) -> anyhow::Result<()> {
         let written = self.next.load(Ordering::Relaxed);
         anyhow::ensure!(written >= appends, "{appends} appends were answered and {written} were written");
@@ -137,7 +137,7 @@ mod tests {
         let mut memory = Vec::new();
         file.append().expect("it can be written");
         file.append_together(254, &mut memory).expect("it can be written");
-        // The last place, then the first ones.
+        // These go to the last place, then to the first ones.
         file.append_together(3, &mut memory).expect("it can be written");
         file.check(258).expect("all are there");
         assert!(file.check(259).is_err());

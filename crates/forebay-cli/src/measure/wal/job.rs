@@ -1,11 +1,11 @@
-//! What a sample of `measure wal` and `measure blocking` is asked to do, and what it answers.
+//! The parameters of one sample of `measure wal` and `measure blocking`, and its result.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::latency::Latency;
 use super::super::turns::{self, Evidence};
 
-/// One row under one workload and one load, once.
+/// One run of one row under one workload and one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct WalWork {
     pub(in crate::measure) row: WalRow,
@@ -13,16 +13,16 @@ pub(in crate::measure) struct WalWork {
     pub(in crate::measure) load: Load,
     /// Threads of the runtime.
     pub(in crate::measure) workers: usize,
-    /// Measured; the warm-up before it is not in it.
+    /// Measured seconds, without the warm-up before.
     pub(in crate::measure) seconds: f64,
     pub(in crate::measure) record_bytes: usize,
-    /// Records of one append.
+    /// Records in one append.
     pub(in crate::measure) batch: usize,
-    /// Of the file that is written through before, and of a segment of the log.
+    /// Size of the file that is written through before, and of a segment of the log.
     pub(in crate::measure) file_bytes: u64,
-    /// Each append makes a file of its own and removes it, and both are in its time.
+    /// Each append makes a file of its own and removes it; its time includes both.
     pub(in crate::measure) as_published: bool,
-    /// How the log flushes; nothing to other rows.
+    /// Flush mode of the log; other rows ignore it.
     pub(in crate::measure) flush: FlushChoice,
     pub(in crate::measure) seed: u64,
 }
@@ -58,24 +58,24 @@ impl FlushChoice {
     }
 }
 
-/// When appends are made.
+/// The schedule of the appends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::measure) enum Workload {
-    /// At fixed times, whether earlier ones are answered or not.
+    /// At fixed times, whether earlier ones have completed or not.
     Open {
         /// Appends a second.
         rate: u32,
     },
-    /// Each appender waits for its answer before it appends again.
+    /// Each appender waits until its append completes before the next one.
     Closed {
-        /// Tasks that append.
+        /// Number of tasks that append.
         appenders: usize,
     },
 }
 
 impl Workload {
-    /// The most appends that have a handle of their own.
+    /// Returns the maximum number of appends that have a handle of their own.
     pub(super) fn lanes(self) -> usize {
         match self {
             Self::Open { .. } => 64,
@@ -84,7 +84,7 @@ impl Workload {
     }
 }
 
-/// What else the runtime has to do.
+/// Other work of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::measure) enum Load {
@@ -92,7 +92,7 @@ pub(in crate::measure) enum Load {
     None,
     /// Tasks that sort, two for each worker.
     Cpu,
-    /// Tasks that wait for a time and do nothing, and whose lateness is what is looked at.
+    /// Tasks that only wait for a time, and whose lateness is measured.
     Timers,
 }
 
@@ -110,7 +110,7 @@ impl Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::measure) enum WalRow {
-    /// Only the load: what becomes of the runtime's other tasks when nobody appends.
+    /// Only the load: shows the runtime's other tasks without any appends.
     NoAppends,
     TokioFs,
     StdInTask,
@@ -128,19 +128,19 @@ pub(in crate::measure) enum WalRow {
     StoreAsync,
 }
 
-/// How a task has a batch made durable.
+/// A way in which a task makes a batch durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It waits itself, and its worker with it.
+    /// The task waits itself and blocks its worker.
     Direct,
     /// A thread for blocking work waits.
     SpawnBlocking,
-    /// It awaits.
+    /// The task awaits the append.
     Async,
 }
 
 impl WalRow {
-    /// Of `measure wal`.
+    /// Rows of `measure wal`.
     pub(super) const APPENDS: [Self; 8] = [
         Self::TokioFs,
         Self::StdInTask,
@@ -152,7 +152,7 @@ impl WalRow {
         Self::ForebayRealtime,
     ];
 
-    /// Of `measure blocking`.
+    /// Rows of `measure blocking`.
     pub(in crate::measure) const BATCHES: [Self; 6] = [
         Self::BatchDirect,
         Self::BatchSpawnBlocking,
@@ -162,7 +162,7 @@ impl WalRow {
         Self::StoreAsync,
     ];
 
-    /// How batches are made durable; `None` for rows of single records.
+    /// Returns the way batches are made durable; `None` for rows of single records.
     pub(super) const fn way(self) -> Option<Way> {
         match self {
             Self::BatchDirect | Self::StoreDirect => Some(Way::Direct),
@@ -172,7 +172,7 @@ impl WalRow {
         }
     }
 
-    /// Batches go into a store, not a log.
+    /// Returns whether batches go into a store instead of a log.
     pub(super) const fn is_store(self) -> bool {
         matches!(self, Self::StoreDirect | Self::StoreSpawnBlocking | Self::StoreAsync)
     }
@@ -224,7 +224,7 @@ impl WalRow {
         }
     }
 
-    /// Forebay's log, alone or under a store.
+    /// Returns whether the row uses Forebay's log, alone or under a store.
     pub(super) const fn is_log(self) -> bool {
         !matches!(
             self,
@@ -248,7 +248,7 @@ pub(in crate::measure) struct Times {
 }
 
 impl Times {
-    /// `None` when nothing was recorded.
+    /// Returns the percentiles of `latency`, or `None` when nothing was recorded.
     pub(in crate::measure) fn of(latency: &Latency) -> Option<Self> {
         Some(Self {
             p50_us: latency.quantile_us(0.5)?,
@@ -259,29 +259,29 @@ impl Times {
     }
 }
 
-/// What the child prints.
+/// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct WalAnswer {
-    /// Of the time in which appends and work were counted.
+    /// Seconds in which appends and work were counted.
     pub(in crate::measure) seconds: f64,
-    /// Appends that their caller saw done in that time.
+    /// Appends that completed in that time for their caller.
     pub(in crate::measure) appends: u64,
-    /// Until they were durable.
+    /// Time until the records were durable.
     pub(in crate::measure) durable: Option<Times>,
-    /// Until the task that awaits them was told.
+    /// Time until the awaiting task was notified.
     pub(in crate::measure) seen: Option<Times>,
-    /// Open loop: from the planned time until the append was begun.
+    /// Open loop: time from the planned start until the append began.
     pub(in crate::measure) late: Option<Times>,
-    /// Sorted vectors of the load.
+    /// Vectors that the load sorted.
     pub(in crate::measure) work: u64,
-    /// How late the timer tasks were.
+    /// Lateness of the timer tasks.
     pub(in crate::measure) timers: Option<Times>,
     pub(in crate::measure) workers: usize,
     /// User and system time of all threads.
     pub(in crate::measure) cpu_seconds: f64,
-    /// Open loop: how the kernel schedules the thread that begins appends.
+    /// Open loop: scheduling policy of the thread that begins appends.
     pub(in crate::measure) source: Option<String>,
-    /// What was asked for and not granted.
+    /// Requested settings that were not granted.
     pub(in crate::measure) degraded: Option<String>,
     pub(super) evidence: Evidence,
 }

@@ -1,4 +1,4 @@
-//! The load: tasks of the same runtime that compute, and how much they got done.
+//! The load: tasks of the same runtime that compute, and the work they completed.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,17 +10,18 @@ use tokio::task::JoinHandle;
 use super::super::pattern::SplitMix;
 use super::job::Load;
 
-/// Numbers that are sorted in one poll of a task: some hundreds of microseconds.
+/// Numbers sorted in one poll of a task; this takes some hundreds of microseconds.
 pub(super) const SORTED: usize = 16_384;
-/// Tasks for each worker: one that runs and one that waits, so that whatever else becomes ready has to queue.
+/// Tasks for each worker: one that runs and one that waits, so that any other task that becomes ready
+/// must queue.
 pub(super) const TASKS_PER_WORKER: usize = 2;
 
-/// Workers of the runtime unless told otherwise: one for each processor that this process may use.
+/// Returns the default number of workers of the runtime: one for each processor that this process may use.
 pub(in crate::measure) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The runtime that has the load and awaits the appends.
+/// Returns the runtime that has the load and awaits the appends.
 pub(super) fn runtime(workers: usize, polite: bool, load: Load) -> std::io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(workers);
@@ -54,12 +55,12 @@ impl Working {
         Self { stop, done, tasks }
     }
 
-    /// Vectors sorted so far.
+    /// Returns the number of vectors sorted so far.
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Ends the tasks.
+    /// Stops the tasks and waits for them.
     ///
     /// # Errors
     /// One of them panicked.

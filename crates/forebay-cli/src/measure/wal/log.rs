@@ -20,10 +20,10 @@ use super::stamp::stamped;
 /// An engine with one shard and a log on it.
 struct Log {
     wal: Wal,
-    /// Records that it had before the sample.
+    /// Records in the log before the sample.
     aged: u64,
     appends: AtomicU64,
-    /// Appends of about [`GIVE_UP_BYTES`].
+    /// Number of appends that write about [`GIVE_UP_BYTES`].
     give_up_every: u64,
     row: WalRow,
     records: Arc<Records>,
@@ -31,7 +31,7 @@ struct Log {
     degraded: Option<String>,
 }
 
-/// What one append writes.
+/// The records that one append writes.
 struct Records {
     bytes: Vec<u8>,
     record_bytes: usize,
@@ -44,10 +44,10 @@ impl Records {
     }
 }
 
-/// The row's appender, with a fresh log.
+/// Opens a fresh log and returns the row's appender.
 ///
 /// # Errors
-/// Those of the engine and the log.
+/// Errors of the engine and the log.
 pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn Appender>> {
     let (engine, degraded) = start_engine(work.row)?;
     let options = Options::new().segment_bytes(work.file_bytes).flush(work.flush.flush());
@@ -70,13 +70,13 @@ pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn A
     }))
 }
 
-/// Records of this length age a log.
+/// Length of the records that age a log.
 const LONG_BYTES: usize = 64 << 10;
-/// A log gives up what is durable each time after so many bytes.
+/// Bytes after which a log gives up its durable records.
 const GIVE_UP_BYTES: usize = 1 << 20;
 
-/// Fills the log until it uses segments again: one that runs for long has no new ones to make, if it gives up
-/// records as it goes. Answers how many records that took.
+/// Fills the log until it reuses segments. A log that runs for long makes no new ones if it gives up
+/// records on the way. Returns the number of records in it.
 fn age(wal: &Wal) -> anyhow::Result<u64> {
     let record = vec![1; LONG_BYTES];
     let batch = [&record[..]; 8];
@@ -88,7 +88,7 @@ fn age(wal: &Wal) -> anyhow::Result<u64> {
 }
 
 impl Log {
-    /// Now and then, without waiting for it: it goes with the next group.
+    /// Gives up the durable records from time to time, without waiting: this is written with the next group.
     fn give_up(&self) {
         if self.appends.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.give_up_every) {
             let given_up = pin!(self.wal.truncate_before(self.wal.durable_lsn()));
@@ -97,10 +97,10 @@ impl Log {
     }
 }
 
-/// An engine with one shard and the row's priority, and what it did not get.
+/// Starts an engine with one shard and the row's priority. Returns it and the reason for a lower priority.
 ///
 /// # Errors
-/// Those of the engine.
+/// Errors of the engine.
 pub(super) fn start_engine(row: WalRow) -> anyhow::Result<(Engine, Option<String>)> {
     let priority = priority(row);
     let engine = Engine::start(Config::default().shards(1).priority(priority))?;
@@ -108,7 +108,7 @@ pub(super) fn start_engine(row: WalRow) -> anyhow::Result<(Engine, Option<String
     Ok((engine, degraded))
 }
 
-/// What the row asks for.
+/// Returns the priority that the row requests.
 fn priority(row: WalRow) -> Priority {
     match row {
         WalRow::ForebayPrompt => Priority::Prompt,
@@ -117,7 +117,7 @@ fn priority(row: WalRow) -> Priority {
     }
 }
 
-/// Why the engine has less than what was asked for.
+/// Returns the reason why the engine has less than requested.
 fn refusal(health: &Health, asked: Priority) -> Option<String> {
     let concerned = |text: &String| ["priority", "slice", "nice"].iter().any(|word| text.contains(word));
     let whys: Vec<String> = health.degraded.iter().map(ToString::to_string).filter(concerned).collect();
@@ -178,10 +178,10 @@ impl Appender for Log {
     }
 }
 
-/// Ends the engine of a row.
+/// Shuts down the engine of a row.
 ///
 /// # Errors
-/// It was ended before, it cannot be closed, or it lost something.
+/// The engine was shut down before, cannot be closed, or lost something.
 pub(super) fn close_engine(engine: &Mutex<Option<Engine>>) -> anyhow::Result<()> {
     let engine = engine.lock().unwrap_or_else(PoisonError::into_inner).take();
     let report = engine.context("the row was closed before")?.close().wait()?;

@@ -1,4 +1,4 @@
-//! The rows without a log: what programs do today.
+//! The rows without a log: the usual ways of programs today.
 
 use std::io::SeekFrom;
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::file::PeerFile;
 use super::job::{Load, WalRow, WalWork};
 use super::stamp::stamped;
 
-/// The row's appender, with a fresh file.
+/// Opens a fresh file and returns the row's appender.
 ///
 /// # Errors
-/// The file cannot be made, or a thread not be started.
+/// The file cannot be created, or a thread cannot be started.
 pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn Appender>> {
     let file = Arc::new(PeerFile::create(directory, work.file_bytes, work.record_bytes, work.seed)?);
     Ok(match work.row {
@@ -78,7 +78,7 @@ impl Appender for Blocking {
     }
 }
 
-/// What the thread of `std-thread` is sent: where to answer.
+/// A request to the thread of `std-thread`: the channel for its reply.
 type Request = oneshot::Sender<std::io::Result<Instant>>;
 
 /// `std-thread`.
@@ -88,7 +88,7 @@ struct OneThread {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Records of one write at most.
+/// Maximum records of one write.
 const TOGETHER_MAX: usize = 1024;
 
 impl OneThread {
@@ -111,7 +111,7 @@ fn commit_groups(file: &PeerFile, requests: &Receiver<Request>) {
         let now = Instant::now();
         for request in group.drain(..) {
             let answer = written.as_ref().map(|()| now).map_err(|error| std::io::Error::from(error.kind()));
-            // Who no longer waits needs no answer.
+            // A requester that no longer waits needs no reply.
             let _ = request.send(answer);
         }
     }
@@ -136,8 +136,8 @@ impl Appender for OneThread {
     }
 }
 
-/// Writes one after the other through one handle, flushes beside each other through one handle for each lane:
-/// tokio's handle holds a lock while it flushes.
+/// Writes one after the other through one handle, and flushes in parallel through one handle for each
+/// lane: tokio's handle holds a lock while it flushes.
 struct TokioFs {
     file: Arc<PeerFile>,
     write: tokio::sync::Mutex<tokio::fs::File>,
@@ -161,7 +161,7 @@ impl TokioFs {
                 handle.seek(SeekFrom::Start(0)).await?;
             }
             handle.write_all(&self.file.record(number)).await?;
-            // Until then the write may be on its way.
+            // The write may still be in progress until then.
             handle.flush().await?;
         }
         let (flushed, at) = stamped(self.flush[lane].sync_data()).await;

@@ -1,5 +1,5 @@
-//! The same rows as the published benchmarks of asynchronous files count them: each append makes a file, writes its
-//! record into it, syncs it and removes it again, and all of that is in its time.
+//! The same rows, counted like the published benchmarks of asynchronous files. Each append makes a
+//! file, writes its record into it, syncs it and removes it again, and its time includes all of that.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -21,10 +21,10 @@ use super::appender::{Appender, Appending};
 use super::job::{Load, WalRow, WalWork};
 use super::log;
 
-/// The row's appender, with files in `directory`.
+/// Returns the row's appender, with files in `directory`.
 ///
 /// # Errors
-/// Those of the engine; a thread or a runtime cannot be started.
+/// Errors of the engine; a thread or a runtime cannot be started.
 pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn Appender>> {
     let length = work.record_bytes * work.batch;
     let mut record = vec![0; length.next_multiple_of(4096)];
@@ -49,7 +49,7 @@ pub(super) fn open(directory: &Path, work: &WalWork) -> anyhow::Result<Arc<dyn A
     Ok(Arc::new(Published { files, how, degraded }))
 }
 
-/// What the row does here, in one sentence.
+/// Describes the row as measured here, in one sentence.
 pub(super) const fn description(row: WalRow) -> &'static str {
     match row {
         WalRow::NoAppends => row.description(),
@@ -78,7 +78,7 @@ impl Files {
         self.directory.join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// One append with blocking calls; when it was durable.
+    /// Makes one append with blocking calls. Returns the time when it was durable.
     fn append(&self) -> io::Result<Instant> {
         let path = self.path();
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
@@ -94,7 +94,7 @@ impl Files {
         let path = self.path();
         let mut file = tokio::fs::OpenOptions::new().write(true).create_new(true).open(&path).await?;
         file.write_all(&self.record).await?;
-        // Until then the write may be on its way.
+        // The write may still be in progress until then.
         file.flush().await?;
         file.sync_data().await?;
         let durable = Instant::now();
@@ -115,7 +115,7 @@ impl Files {
     }
 }
 
-/// Who makes the calls.
+/// The way in which the calls are made.
 enum How {
     InTask,
     SpawnBlocking,
@@ -195,10 +195,10 @@ impl Appender for Published {
     }
 }
 
-/// Where to answer.
+/// The channel for the reply.
 type Request = oneshot::Sender<io::Result<Instant>>;
 
-/// A thread that makes one append after the other.
+/// A thread that makes the appends one after the other.
 struct OneThread {
     requests: Sender<Request>,
     thread: JoinHandle<()>,
@@ -209,7 +209,7 @@ impl OneThread {
         let (requests, receiver): (Sender<Request>, Receiver<Request>) = mpsc::channel();
         let thread = std::thread::Builder::new().name("append".to_owned()).spawn(move || {
             for request in receiver {
-                // Who no longer waits needs no answer.
+                // A requester that no longer waits needs no reply.
                 let _ = request.send(files.append());
             }
         })?;
@@ -247,7 +247,7 @@ mod tests {
                 let answer = sample(directory.path(), None, &work)
                     .unwrap_or_else(|error| panic!("{row:?} {workload:?}: {error:#}"));
                 let (durable, seen) = (answer.durable.expect("some"), answer.seen.expect("some"));
-                // Until it is removed it is not seen.
+                // The task is notified only after the file is removed.
                 assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {answer:?}");
                 let late = answer.timers.expect("they were due");
                 assert!(late.p50_us <= late.p99_us && late.p99_us <= late.max_us, "{row:?} {answer:?}");

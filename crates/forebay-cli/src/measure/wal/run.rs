@@ -20,21 +20,21 @@ use super::load::{Working, runtime};
 use super::source::{Schedule, become_punctual, sleep_until};
 use super::{log, peers, published, store};
 
-/// Not measured: threads and files are used for the first time.
+/// Warm-up, not measured: threads and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
-/// How long the last answers of an open loop may take; a row that needs longer is overwhelmed.
+/// Limit for the last completions of an open loop; a row that needs longer is overloaded.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Runs it with files in `directory`.
+/// Runs the sample with files in `directory` and returns its result.
 ///
 /// # Errors
-/// The row failed, lost what it had answered, or did not answer in time.
+/// The row failed, lost an acknowledged append, or did not complete in time.
 pub(in crate::measure) fn sample(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &WalWork,
 ) -> anyhow::Result<WalAnswer> {
-    // Before the runtime: the engine's threads must not inherit what its workers are.
+    // Before the runtime starts: the engine's threads must not inherit the scheduling of the runtime's workers.
     let appender = match (work.row, work.row.way()) {
         (WalRow::NoAppends, _) => None,
         _ if work.as_published => Some(published::open(directory, work)?),
@@ -42,8 +42,8 @@ pub(in crate::measure) fn sample(
         (row, _) if row.is_log() => Some(log::open(directory, work)?),
         _ => Some(peers::open(directory, work)?),
     };
-    // What earlier samples removed and this one made: the file system would write it in the middle of the
-    // sample.
+    // Flushes the files that earlier samples removed and this one made. Otherwise the file system
+    // would write them in the middle of the sample.
     rustix::fs::syncfs(File::open(directory)?)?;
     let runtime = runtime(work.workers, work.row == WalRow::ForebayPrompt, work.load)?;
     let working = Working::start(runtime.handle(), work.load, work.workers, work.seed);
@@ -71,14 +71,14 @@ pub(in crate::measure) fn sample(
     Ok(answer)
 }
 
-/// What is looked at beside the appends.
+/// Measurements beside the appends.
 struct Beside<'a> {
     working: &'a Working,
     timers: Option<&'a Timers>,
     device_stat: Option<&'a Path>,
 }
 
-/// What happened between two times.
+/// Counters of a period.
 struct Window {
     gauge: Gauge,
     work: u64,
@@ -93,7 +93,7 @@ impl Window {
         Ok(Self { gauge, work: beside.working.done() })
     }
 
-    /// Counts from now on.
+    /// Restarts the counters now.
     fn begin_again(&mut self, beside: &Beside<'_>) -> std::io::Result<()> {
         self.work = beside.working.done();
         if let Some(timers) = beside.timers {
@@ -121,7 +121,7 @@ fn nothing(work: &WalWork, beside: &Beside<'_>) -> anyhow::Result<WalAnswer> {
     Ok(window.close(beside)?)
 }
 
-/// Latencies of some appends.
+/// Latencies of a group of appends.
 struct Tally {
     durable: Latency,
     seen: Latency,
@@ -134,7 +134,7 @@ impl Tally {
         Ok(Self { durable: Latency::new()?, seen: Latency::new()?, appends: 0, in_time: 0 })
     }
 
-    /// An append that counts from `from`, within a window.
+    /// Adds an append that counts from `from`, if that is within the window.
     fn add(&mut self, from: Instant, durable: Instant, seen: Instant, window: (Instant, Instant)) {
         self.appends += 1;
         if from < window.0 {
@@ -154,7 +154,7 @@ impl Tally {
     }
 }
 
-/// Each appender is a task of the loaded runtime.
+/// Runs the closed loop: each appender is a task of the loaded runtime.
 fn closed_loop(
     runtime: &Runtime,
     beside: &Beside<'_>,
@@ -170,7 +170,7 @@ fn closed_loop(
             runtime.spawn(async move {
                 let mut tally = Tally::new()?;
                 let mut from = Instant::now();
-                // One that takes longer than the whole sample is measured, too.
+                // An append that takes longer than the whole sample is measured, too.
                 while from < window.1 || tally.durable.count() == 0 {
                     let durable = appender.append(lane).await?;
                     let seen = Instant::now();
@@ -198,10 +198,12 @@ fn closed_loop(
     Ok((answer, appends))
 }
 
-/// One append's fate: its number, when it was durable, when its task saw that.
+/// The outcome of one append: its number, the time when it was durable, and the time when its task was
+/// notified.
 type Fate = (u32, anyhow::Result<(Instant, Instant)>);
 
-/// A thread of its own begins each append at its time, and a task of the loaded runtime awaits it.
+/// Runs the open loop: a separate thread begins each append at its time, and a task of the loaded
+/// runtime awaits it.
 fn open_loop(
     runtime: &Runtime,
     beside: &Beside<'_>,
@@ -259,7 +261,7 @@ fn open_loop(
     Ok((answer, appends))
 }
 
-/// Begins an append, on this thread where the row allows it, and gives it to a task.
+/// Begins an append, on this thread where the row allows it, and passes it to a task.
 fn begin(
     handle: &Handle,
     appender: &Arc<dyn Appender>,
@@ -280,7 +282,7 @@ fn begin(
             Some(durable) => durable,
             None => appending.await,
         };
-        // The receiver is gone only after an error, which is told.
+        // The receiver is gone only after an error, which is reported.
         let _ = fates.send((index, durable.map(|durable| (durable, Instant::now()))));
     });
 }

@@ -1,16 +1,16 @@
-//! The thread from which appends come at fixed times: it stands for the network, whose packets come whether
-//! the processors are busy or not.
+//! The thread that starts appends at fixed times. It stands for the network, whose packets arrive
+//! whether the processors are busy or not.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Gives the calling thread as much urgency as it may have, and says what that is. Threads that it starts,
-/// such as a runtime's blocking threads, are ordinary ones.
+/// Raises the calling thread to the highest scheduling priority allowed, and returns a description of
+/// it. Threads that it starts, such as a runtime's blocking threads, are ordinary ones.
 pub(super) fn become_punctual() -> &'static str {
     if schedule(libc::SCHED_FIFO, 1, 0).is_ok() {
         return "SCHED_FIFO 1";
     }
-    // Sleeps end up to 50 us late otherwise; real-time threads have no such slack.
+    // Without this, sleeps end up to 50 us late; real-time threads have no such slack.
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     if schedule(libc::SCHED_OTHER, 0, 100_000).is_ok() {
@@ -37,7 +37,7 @@ fn schedule(policy: libc::c_int, priority: u32, slice_ns: u64) -> io::Result<()>
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The times at which something is due.
+/// A schedule of due times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     begins: Instant,
@@ -45,7 +45,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The first is due soon, the others one after the other, `rate` a second.
+    /// Returns a schedule whose first time is due soon, and the others after it, `rate` per second.
     pub(super) fn new(rate: u32) -> Self {
         Self {
             begins: Instant::now() + Duration::from_millis(5),
@@ -53,13 +53,13 @@ impl Schedule {
         }
     }
 
-    /// When number `index` is due, however late the ones before it were.
+    /// Returns the due time of number `index`, however late the earlier ones were.
     pub(super) fn due(&self, index: u32) -> Instant {
         self.begins + self.period * index
     }
 }
 
-/// Sleeps until `time`; not at all when it is over.
+/// Sleeps until `time`; returns at once when it has passed.
 pub(super) fn sleep_until(time: Instant) {
     while let Some(left) = time.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left);

@@ -1,4 +1,4 @@
-//! When something was done, stamped by whoever did it, not by the task that waits for it.
+//! Completion times, taken by the thread that did the work, not by the task that waits for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Takes the time on the thread that wakes, then wakes the task.
+/// A waker that records the time on the thread that wakes, then wakes the task.
 #[derive(Debug)]
 struct Stamp {
     state: Mutex<(Option<Instant>, Waker)>,
 }
 
 impl Stamp {
-    /// From now on it wakes `waker`; answers when it was woken last, if it was.
+    /// Wakes `waker` from now on. Returns the time of the last wake-up, if there was one.
     fn follow(&self, waker: &Waker) -> Option<Instant> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.1.clone_from(waker);
@@ -37,9 +37,9 @@ impl Wake for Stamp {
     }
 }
 
-/// The output of `future` and when its waker was called for it: on the log's shard, or on the thread that
-/// made the blocking call. A future that is ready without having been woken was done by the time of the
-/// answer.
+/// Returns the output of `future` and the time when its waker was called for it: on the log's shard,
+/// or on the thread that made the blocking call. For a future that is ready without a wake-up, this is
+/// the time at which it returned.
 pub(super) async fn stamped<F: Future>(future: F) -> (F::Output, Instant) {
     let stamp = Arc::new(Stamp { state: Mutex::new((None, Waker::noop().clone())) });
     let waker = Waker::from(Arc::clone(&stamp));

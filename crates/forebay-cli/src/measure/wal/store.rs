@@ -20,16 +20,16 @@ struct Records {
     values: Arc<Vec<u8>>,
     record_bytes: usize,
     batch: u64,
-    /// Batches that were begun: each has keys of its own.
+    /// Number of batches begun; each has keys of its own.
     begun: AtomicU64,
     way: Way,
     engine: Mutex<Option<Engine>>,
 }
 
-/// The row's appender, with a fresh store.
+/// Opens a fresh store and returns the row's appender.
 ///
 /// # Errors
-/// Those of the engine and the store.
+/// Errors of the engine and the store.
 pub(super) fn open(directory: &Path, work: &WalWork, way: Way) -> anyhow::Result<Arc<dyn Appender>> {
     let engine = Engine::start(Config::default().shards(1))?;
     let store = Store::open(&engine, directory, Options::new().log_segment_bytes(work.file_bytes)).wait()?;
@@ -49,7 +49,7 @@ pub(super) fn open(directory: &Path, work: &WalWork, way: Way) -> anyhow::Result
     }))
 }
 
-/// Of the record `index` of the batch `number`; batches of several tasks lie beside each other.
+/// Returns the key of record `index` in batch `number`. Batches of several tasks are adjacent.
 fn key(number: u64, index: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_be_bytes());

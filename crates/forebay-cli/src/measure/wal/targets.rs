@@ -1,20 +1,20 @@
-//! What `--check` holds the figures against: the project's limits for a log beside busy processors.
+//! Limits that `--check` applies to the figures: the project's goals for a log beside busy processors.
 
 use crate::result::{Experiment, Gate, Row, metric};
 
 use super::job::WalRow;
 
-/// p99 until durable under load, compared with p99 without load.
+/// Maximum p99 until durable under load, as a multiple of p99 without load.
 const CALM: [(WalRow, f64); 2] = [(WalRow::ForebayRealtime, 1.3), (WalRow::ForebayPrompt, 1.5)];
-/// p99 until durable under load of these, compared with the log's.
+/// Rows whose p99 until durable under load is compared with the log's.
 const OTHERS: [WalRow; 2] = [WalRow::TokioFs, WalRow::SpawnBlocking];
 const TIMES_BELOW_OTHERS: f64 = 5.0;
 const WORK_KEPT: f64 = 0.95;
-/// 64 appenders, without load.
+/// Minimum appends per second of 64 appenders, without load.
 const APPENDS_PER_S: f64 = 120_000.0;
 const DURABLE_P99_US: f64 = 300.0;
 
-/// Fills the gates. A row that did not get the priority it asks for has none, nor has one without figures.
+/// Fills the gates. A row that did not get its requested priority has none, nor has a row without figures.
 pub(super) fn check(experiments: &mut [Experiment]) {
     let idle = experiments.iter().find(|other| is(other, "open", "none")).cloned();
     for experiment in experiments {
@@ -79,7 +79,7 @@ fn closed_loop(experiment: &mut Experiment) {
     }
 }
 
-/// The row, when its figures count.
+/// Returns the row, when its figures count.
 fn counted(experiment: &mut Experiment, row: WalRow) -> Option<&mut Row> {
     experiment.rows.iter_mut().find(|found| found.name == row.name() && found.degraded.is_none())
 }

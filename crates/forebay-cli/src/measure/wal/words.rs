@@ -1,4 +1,4 @@
-//! How the numbers of a table were made, in words.
+//! The method behind the numbers of a table, in words.
 
 use super::super::timers;
 use super::super::units::show_bytes;
@@ -6,7 +6,7 @@ use super::cells::{Plan, Setting};
 use super::job::{Load, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER};
 
-/// One paragraph for the page.
+/// Returns one paragraph for the page.
 pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
     let what = match plan.batch {
         1 => format!("records of {} bytes", plan.record_bytes),

@@ -1,4 +1,4 @@
-//! The rows that block: `pread` on threads, and what a Tokio program does with `spawn_blocking` and
+//! The rows that block: `pread` on threads, and the ways of a Tokio program, `spawn_blocking` and
 //! `tokio::fs`.
 
 use std::fs::File;
@@ -22,10 +22,10 @@ fn hop(work: &WalkWork, file: &File, buffer: &mut AlignedBuffer, at: u64, key: u
     Ok(search(node, at, key).ok_or(LookupError::Damaged { position: at })?)
 }
 
-/// A descent on the calling thread.
+/// Descends on the calling thread and returns the result.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) fn whole(
     work: &WalkWork,
     file: &File,
@@ -42,10 +42,10 @@ pub(super) fn whole(
     }
 }
 
-/// `pread`: one lane on the calling thread.
+/// `pread`: runs one lane on the calling thread.
 ///
 /// # Errors
-/// A read failed, an answer was wrong.
+/// A read failed, or a result was wrong.
 pub(super) fn pread(work: &WalkWork, file: &File, lane: usize, phase: &Arc<Phase>) -> anyhow::Result<Tally> {
     let mut lane = Lane::new(work, lane, phase)?;
     let mut buffer = AlignedBuffer::new(work.read_bytes());
@@ -57,10 +57,10 @@ pub(super) fn pread(work: &WalkWork, file: &File, lane: usize, phase: &Arc<Phase
     }
 }
 
-/// A descent with a `spawn_blocking` for each node; the buffer goes to the blocking thread and comes back.
+/// Descends with a `spawn_blocking` for each node; the buffer moves to the blocking thread and back.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn hop_by_hop(
     work: &Arc<WalkWork>,
     file: &Arc<File>,
@@ -85,10 +85,10 @@ pub(super) async fn hop_by_hop(
     }
 }
 
-/// `blocking-per-hop`: one lane as a task.
+/// `blocking-per-hop`: runs one lane as a task.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn per_hop(
     work: Arc<WalkWork>,
     file: Arc<File>,
@@ -106,10 +106,10 @@ pub(super) async fn per_hop(
     }
 }
 
-/// `blocking-whole`: one lane as a task.
+/// `blocking-whole`: runs one lane as a task.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn descent(
     work: Arc<WalkWork>,
     file: Arc<File>,
@@ -135,10 +135,10 @@ pub(super) async fn descent(
     }
 }
 
-/// A descent with `seek` and `read_exact` for each node.
+/// Descends with `seek` and `read_exact` for each node.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn seek_and_read(
     file: &mut tokio::fs::File,
     node: &mut [u8],
@@ -156,10 +156,10 @@ pub(super) async fn seek_and_read(
     }
 }
 
-/// `tokio-fs`: one lane as a task, with a file of its own.
+/// `tokio-fs`: runs one lane as a task, with a file of its own.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn tokio_fs(
     work: Arc<WalkWork>,
     file: File,
@@ -168,7 +168,7 @@ pub(super) async fn tokio_fs(
 ) -> anyhow::Result<Tally> {
     let mut lane = Lane::new(&work, lane, &phase)?;
     let mut file = tokio::fs::File::from_std(file);
-    // Otherwise it reads more than the node.
+    // With the default, it reads more than the node.
     file.set_max_buf_size(work.tree.node_bytes as usize);
     let mut node = vec![0; work.tree.node_bytes as usize];
     loop {

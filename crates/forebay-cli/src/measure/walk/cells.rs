@@ -1,4 +1,4 @@
-//! Runs the cells of a plan, one process each, the rows in turn, and builds the tables.
+//! Runs the cells of a plan, each in a process of its own and the rows in turn, and builds the tables.
 
 use std::fmt;
 use std::time::Instant;
@@ -21,14 +21,14 @@ use crate::context::Context;
 use crate::report::harm;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
-/// What is to be measured.
+/// The rows and settings to measure.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Sizes of nodes in bytes, each with a file of its own.
     pub(super) nodes: Vec<u64>,
     pub(super) settings: Vec<Setting>,
     pub(super) rows: Vec<WalkRow>,
-    /// `None`: as many records as there is room for.
+    /// `None`: the maximum number of records.
     pub(super) fan_out: Option<u64>,
     pub(super) file_bytes: u64,
     pub(super) in_flight: usize,
@@ -37,12 +37,12 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// Settings that the rows of one table share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) depth: u64,
     pub(super) threads: usize,
-    /// Beside a thousand timer tasks.
+    /// Runs beside a thousand timer tasks.
     pub(super) timers: bool,
 }
 
@@ -53,10 +53,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What a sample takes beside its seconds and what every sample takes: warming up.
+/// Seconds that a sample takes beside its measured time and the overhead of every sample: warming up.
 const EXTRA_SECONDS: f64 = 0.1;
 
-/// One experiment for each size of nodes and each setting.
+/// Measures all sizes of nodes and all settings. Returns one experiment for each pair.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -69,7 +69,8 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(experiments)
 }
 
-/// All settings on one file. With a budget it gets an equal share of what is left for `files` files.
+/// Measures all settings on one file. With a budget, it gets an equal share of the time left for
+/// `files` files.
 fn of_node(
     plan: &Plan,
     node_bytes: u64,
@@ -88,14 +89,14 @@ fn of_node(
     let begun = Instant::now();
     let share = context.remaining().map(|remaining| remaining / files as u32);
     let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
-    // Where each lookup has a file of its own this one only shows what a direct read needs.
+    // Where each lookup has a file of its own, this file only shows the needs of a direct read.
     let tree = if plan.as_published { tree_of(tree, levels) } else { tree };
     let planted = Planted::make(home, tree, context)?;
     let mut cells: Vec<Cell<Setting, WalkRow>> = plan
         .settings
         .iter()
         .flat_map(|setting| {
-            // What the timer tasks are compared with.
+            // The baseline for the timer tasks.
             let alone = setting.timers.then_some(WalkRow::NoLookups);
             alone.into_iter().chain(plan.rows.iter().copied()).map(|row| Cell::new(*setting, row))
         })
@@ -109,7 +110,7 @@ fn of_node(
         place: &home.directory,
         context,
     };
-    // The same keys for all rows of a repeat, others in each.
+    // All rows of a repeat have the same keys; each repeat has different ones.
     let mut seeds = SplitMix::new(context.seed);
     let seeds: Vec<u64> = (0..plan.repeats).map(|_| seeds.next_u64()).collect();
     let done = turns.take(&mut cells, |setting, row, repeat| {
@@ -160,7 +161,7 @@ fn of_node(
     Ok(plan.settings.iter().map(build).collect())
 }
 
-/// One sample in a process of its own.
+/// Runs one sample in a process of its own.
 fn one(home: &Home, planted: &Planted, work: &WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
     planted.evict()?;
     let own = work.as_published.then(|| home.temp_directory(context, "walk")).transpose()?;
@@ -181,12 +182,12 @@ fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
             metrics.set(name, value);
         }
         if row == WalkRow::NoLookups {
-            // Alone they show what they cost themselves.
+            // Without lookups, the timer tasks show their own cost.
             metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds);
             return metrics;
         }
     } else {
-        // Beside the timers it would count the timers.
+        // Beside the timers, this would include the timers' own time.
         metrics
             .set(metric::CPU_US_PER_LOOKUP, answer.cpu_seconds * 1e6 / lookups)
             .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, answer.context_switches as f64 / lookups);
@@ -197,7 +198,8 @@ fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
         (metric::P99_US, answer.p99_us),
         (metric::WAKES_PER_LOOKUP, answer.wakes.map(|wakes| wakes as f64 / lookups)),
         (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
-        // A lookup has one read at a time: of all that are in flight, those are on the device whose reads are there.
+        // A lookup has one read at a time, so the lookups on the device are those whose reads are in flight
+        // there.
         (metric::DEVICE_SHARE, answer.in_flight_avg.map(|reads| (reads / in_flight as f64).min(1.0))),
     ];
     for (name, value) in optional {
@@ -210,7 +212,7 @@ fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
 
 fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
     let claim = Claim {
-        // A cache of the file that fills while it is read asks the device for less.
+        // A page cache that fills during the reads requests less from the device.
         read_bytes: (!work.row.uses_page_cache() && work.row != WalkRow::NoLookups)
             .then(|| answer.lookups * work.depth * work.read_bytes() as u64),
         workers: Some(work.workers()),
@@ -223,7 +225,7 @@ fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
 fn build_row(cell: Cell<Setting, WalkRow>, as_published: bool) -> Row {
     let cache = match (cell.way, as_published) {
         (WalkRow::NoLookups, _) => return cell.into_row(),
-        // It reads what it has just written.
+        // The lookup reads data that it has just written.
         (row, true) if row.uses_page_cache() => CacheState::Warm,
         (row, false) if row.uses_page_cache() => CacheState::Evicted,
         _ => CacheState::Direct,

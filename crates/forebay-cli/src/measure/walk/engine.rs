@@ -9,10 +9,10 @@ use super::job::WalkWork;
 use super::lane::{Lane, Phase, Tally, count_wakes};
 use super::tree::{Lookup, LookupError, Next, search};
 
-/// An engine, and the file once for each shard where there is one.
+/// Starts an engine and opens the file, if there is one, once for each shard.
 ///
 /// # Errors
-/// Those of the engine.
+/// Errors of the engine.
 pub(super) fn open(path: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Engine, Vec<File>)> {
     let shards = work.shards();
     let engine = Engine::start(Config::default().shards(shards))?;
@@ -24,10 +24,11 @@ pub(super) fn open(path: Option<&Path>, work: &WalkWork) -> anyhow::Result<(Engi
     Ok((engine, files))
 }
 
-/// Ends the engine after the figures were taken: one that does not end well is not to be trusted.
+/// Shuts down the engine after the figures were taken: figures of one that does not end well cannot be
+/// trusted.
 ///
 /// # Errors
-/// It lost something.
+/// The engine lost something.
 pub(super) fn close(engine: Engine) -> anyhow::Result<()> {
     let report = engine.close().wait()?;
     anyhow::ensure!(
@@ -39,10 +40,10 @@ pub(super) fn close(engine: Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `forebay-walk` and `forebay-walk-tokio`: one lane, in whatever task.
+/// `forebay-walk` and `forebay-walk-tokio`: runs one lane, in any task.
 ///
 /// # Errors
-/// A read failed, an answer was wrong.
+/// A read failed, or a result was wrong.
 pub(super) async fn walk(
     work: Arc<WalkWork>,
     file: File,
@@ -61,10 +62,10 @@ pub(super) async fn walk(
     }
 }
 
-/// A descent with a read for each node.
+/// Descends with a read for each node.
 ///
 /// # Errors
-/// As [`walk`].
+/// Errors of [`walk`].
 pub(super) async fn read_by_read(file: &File, node_bytes: u64, root: u64, key: u64) -> anyhow::Result<u64> {
     let mut at = root;
     loop {
@@ -76,10 +77,10 @@ pub(super) async fn read_by_read(file: &File, node_bytes: u64, root: u64, key: u
     }
 }
 
-/// `forebay-task`: one lane as a task of a shard.
+/// `forebay-task`: runs one lane as a task of a shard.
 ///
 /// # Errors
-/// As [`walk`].
+/// Errors of [`walk`].
 pub(super) async fn task(
     work: Arc<WalkWork>,
     file: File,
@@ -99,7 +100,7 @@ pub(super) async fn task(
 /// Runs `lanes` as tasks of `shard`, with `make` for each.
 ///
 /// # Errors
-/// Those of the lanes, and of a shard that has ended.
+/// Errors of the lanes, and of a shard that has ended.
 pub(super) fn on_shard<Made>(
     engine: &Engine,
     shard: usize,

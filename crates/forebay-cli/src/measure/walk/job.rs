@@ -1,4 +1,4 @@
-//! What a sample of `measure walk` is asked to do, and what it answers.
+//! The parameters of one sample of `measure walk`, and its result.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,41 +6,41 @@ use super::super::turns::{Evidence, Way};
 use super::super::wal::Times;
 use super::tree::Tree;
 
-/// One row with one depth and number of threads, once.
+/// One run of one row with one depth and number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::measure) struct WalkWork {
     pub(super) row: WalkRow,
     pub(super) tree: Tree,
-    /// What a direct read of this file must be a multiple of, and begin at a multiple of.
+    /// Alignment of a direct read of this file, in offset and length.
     pub(super) unit_bytes: u64,
     /// Nodes from root to leaf.
     pub(super) depth: u64,
-    /// Lookups, all threads together.
+    /// Number of lookups in flight, all threads together.
     pub(super) in_flight: usize,
-    /// From which lookups come.
+    /// Number of threads from which lookups come.
     pub(super) threads: usize,
-    /// Each lookup makes a file with its nodes and removes it, and both are in its time.
+    /// Each lookup makes a file with its nodes and removes it; its time includes both.
     pub(super) as_published: bool,
-    /// Beside a thousand timer tasks.
+    /// Runs beside a thousand timer tasks.
     pub(super) timers: bool,
-    /// Measured; the warm-up before it is not in it.
+    /// Measured seconds, without the warm-up before.
     pub(in crate::measure) seconds: f64,
-    /// Of the keys.
+    /// Seed of the keys.
     pub(super) seed: u64,
 }
 
 impl WalkWork {
-    /// Threads that have something to do.
+    /// Returns the number of threads that have something to do.
     pub(super) fn threads(&self) -> usize {
         self.threads.clamp(1, self.in_flight)
     }
 
-    /// Shards: no more than processors, where the lookups come from elsewhere.
+    /// Returns the number of shards: at most one for each processor, where the lookups come from elsewhere.
     pub(super) fn shards(&self) -> usize {
         if self.row.is_on_shards() { self.threads() } else { self.threads().min(processors()) }
     }
 
-    /// Threads that do the work, those of the engine included.
+    /// Returns the number of threads that do the work, those of the engine included.
     pub(super) fn workers(&self) -> usize {
         match self.row {
             WalkRow::NoLookups => processors(),
@@ -54,29 +54,29 @@ impl WalkWork {
         }
     }
 
-    /// What a direct read has to read to get the node at `position`: begin, length, and where the node is in
-    /// it.
+    /// Returns the direct read that covers the node at `position`: the read's offset in the file, and
+    /// the node's offset in the read.
     pub(super) fn around(&self, position: u64) -> (u64, usize) {
         let begin = position / self.unit_bytes * self.unit_bytes;
         (begin, (position - begin) as usize)
     }
 
-    /// Bytes of such a read.
+    /// Returns the bytes of such a read.
     pub(super) fn read_bytes(&self) -> usize {
         self.tree.node_bytes.max(self.unit_bytes) as usize
     }
 }
 
-/// Processors that this process may use.
+/// Returns the number of processors that this process may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Ways to descend.
+/// Ways to descend, one row each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WalkRow {
-    /// Only the timer tasks.
+    /// Only the timer tasks, no lookups.
     NoLookups,
     Pread,
     #[serde(rename = "io_uring")]
@@ -147,7 +147,7 @@ impl WalkRow {
         matches!(self, Self::ForebayTask | Self::ForebayWalk)
     }
 
-    /// Its lookups are tasks of a Tokio runtime.
+    /// Returns whether the lookups are tasks of a Tokio runtime.
     pub(super) const fn is_of_tokio(self) -> bool {
         matches!(self, Self::ForebayWalkTokio | Self::BlockingPerHop | Self::BlockingWhole | Self::TokioFs)
     }
@@ -157,20 +157,20 @@ impl WalkRow {
     }
 }
 
-/// What the child prints.
+/// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct WalkAnswer {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) context_switches: u64,
     pub(super) in_flight_avg: Option<f64>,
-    /// Answered and verified in these seconds.
+    /// Lookups that completed and were verified in these seconds.
     pub(super) lookups: u64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// How often a task was polled again for a lookup; rows without tasks have none.
+    /// Number of times a task was polled again for a lookup; rows without tasks have none.
     pub(super) wakes: Option<u64>,
-    /// How late the timer tasks were.
+    /// Lateness of the timer tasks.
     pub(super) timers: Option<Times>,
     pub(super) evidence: Evidence,
 }

@@ -1,4 +1,4 @@
-//! A lane: one lookup after the other, each verified, each with its time.
+//! A lane: one lookup after the other, each verified and timed.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,28 +11,28 @@ use super::super::latency::Latency;
 use super::super::pattern::SplitMix;
 use super::job::WalkWork;
 
-/// Whether lookups count: whoever gauges the sample says when, so that what is counted is what was gauged,
-/// however late the machine let it.
+/// The phase of a sample, which decides whether lookups count. The thread that takes the gauge
+/// readings sets it. So the lookups counted are those gauged, however late that thread is scheduled.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
-/// Beside these there is the beginning, which warms up.
+/// The phase before these two is the beginning, which warms up.
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
 
 impl Phase {
-    /// From now on lookups count.
+    /// Starts counting: lookups count from now on.
     pub(super) fn count(&self) {
         self.0.store(COUNTING, Ordering::Relaxed);
     }
 
-    /// From now on they do not, and no more are begun.
+    /// Ends counting: lookups no longer count, and no more are begun.
     pub(super) fn end(&self) {
         self.0.store(OVER, Ordering::Relaxed);
     }
 }
 
-/// One lookup in flight: its keys, and what became of its lookups.
+/// One lookup in flight: its keys, and the results of its lookups.
 #[derive(Debug)]
 pub(super) struct Lane {
     keys: SplitMix,
@@ -43,11 +43,11 @@ pub(super) struct Lane {
     tally: Tally,
 }
 
-/// What a lane, or all of them, answered while it counted.
+/// Lookups of a lane, or of all lanes, that completed while they counted.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     pub(super) latency: Latency,
-    /// Times that the task was polled again.
+    /// Number of times that the task was polled again.
     pub(super) wakes: u64,
 }
 
@@ -63,7 +63,7 @@ impl Tally {
 }
 
 impl Lane {
-    /// Number `lane` of the sample. Every row's lane of this number has the same keys.
+    /// Returns lane number `lane` of the sample. The lane of this number has the same keys in every row.
     pub(super) fn new(work: &WalkWork, lane: usize, phase: &Arc<Phase>) -> anyhow::Result<Self> {
         let mut keys = SplitMix::new(work.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
         let key = keys.next_u64();
@@ -71,21 +71,21 @@ impl Lane {
         Ok(Self { keys, work, phase, begun: Instant::now(), key, tally })
     }
 
-    /// What is looked up.
+    /// Returns the key to look up.
     pub(super) fn key(&self) -> u64 {
         self.key
     }
 
-    /// Where that begins.
+    /// Returns the position of the node at which that lookup begins.
     pub(super) fn root(&self) -> u64 {
         self.work.tree.root(self.work.depth, self.key)
     }
 
-    /// The lookup is over and found `value`, after its task was woken `wakes` times. Whether there is another
-    /// one.
+    /// Completes the lookup with `value`, after its task was woken `wakes` times. Returns whether
+    /// there is another one.
     ///
     /// # Errors
-    /// It is the wrong answer.
+    /// The value is wrong.
     pub(super) fn answered(&mut self, value: u64, wakes: u64) -> anyhow::Result<bool> {
         let expected = self.work.tree.expected(self.work.depth, self.key);
         anyhow::ensure!(
@@ -109,7 +109,7 @@ impl Lane {
     }
 }
 
-/// The output of `future`, and how often it was polled again: each time its task was woken, and run.
+/// Returns the output of `future`, and how often it was polled again: each time its task was woken, and run.
 pub(super) async fn count_wakes<F: Future>(future: F) -> (F::Output, u64) {
     let mut future = pin!(future);
     let mut wakes = 0;

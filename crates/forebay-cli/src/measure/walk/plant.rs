@@ -1,4 +1,4 @@
-//! Writes the file with the index, and finds out how directly it can be read.
+//! Writes the file with the index, and determines the smallest direct read of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,13 +29,13 @@ const WRITERS: usize = 4;
 pub(super) struct Planted {
     pub(super) temp: TempFile,
     pub(super) tree: Tree,
-    /// What a direct read must be a multiple of.
+    /// Alignment of a direct read.
     pub(super) unit_bytes: u64,
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
-    /// What is beneath the file.
+    /// The storage beneath the file.
     pub(super) ground: Ground,
-    /// That device: `vda`, `zram0`.
+    /// Name of that device: `vda`, `zram0`.
     pub(super) device: Option<String>,
 }
 
@@ -71,8 +71,7 @@ impl Planted {
         Ok(Self { temp, tree, unit_bytes, device_stat, ground, device })
     }
 
-    /// Takes what the page cache holds of the file, so that no sample finds what another one left there.
-    ///
+    /// Drops the file from the page cache, so that no sample finds pages that another one left there.
     /// # Errors
     /// fadvise failed.
     pub(super) fn evict(&self) -> io::Result<()> {
@@ -83,7 +82,7 @@ impl Planted {
 /// Opens a file for direct I/O.
 ///
 /// # Errors
-/// Those of open.
+/// Errors of open.
 pub(super) fn open_direct(path: &Path, write: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path)
 }
@@ -116,10 +115,10 @@ fn writer(
         if offset >= bytes {
             return Ok(());
         }
-        // The last piece may hold nodes behind the last one, which nobody asks for.
+        // The last piece may hold nodes after the last one; no lookup requests them.
         tree.fill(offset, buffer.bytes_mut());
         if let Err(error) = file.write_all_at(buffer.bytes(), offset) {
-            // The others end, too.
+            // The other threads end, too.
             next.store(bytes, Ordering::Relaxed);
             return Err(error);
         }
@@ -127,7 +126,7 @@ fn writer(
     }
 }
 
-/// The smallest unit in which the file can be read directly, found by trying.
+/// Returns the smallest unit in which the file can be read directly, found by trying.
 fn direct_unit(file: &File) -> anyhow::Result<u64> {
     let mut buffer = AlignedBuffer::new(4096);
     for unit in [512, 1024, 2048, 4096] {
@@ -143,7 +142,7 @@ fn direct_unit(file: &File) -> anyhow::Result<u64> {
     .into())
 }
 
-/// The disk of a `stat` file: of a partition's, its disk.
+/// Returns the name of the disk of a `stat` file, also where that is of a partition.
 fn device_name(stat: &Path) -> Option<String> {
     let device = fs::canonicalize(stat.parent()?).ok()?;
     let disk = if device.join("partition").exists() { device.parent()? } else { &device };

@@ -1,5 +1,5 @@
-//! Lookups as the published benchmarks of asynchronous files count them: each makes a file, here one with the nodes that
-//! it descends, and removes it, and both are in its time.
+//! Lookups counted like the published benchmarks of asynchronous files. Each lookup makes a file, here
+//! one with the nodes that it descends, and removes it. Its time includes both.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use super::job::{WalkRow, WalkWork};
 use super::lane::{Lane, Phase, Tally, count_wakes};
 use super::tree::{Lookup, Tree};
 
-/// The index of one lookup: a node for each of its reads.
+/// Returns the index of one lookup: a node for each of its reads.
 pub(super) fn tree_of(tree: Tree, depth: u64) -> Tree {
     Tree { levels: depth, nodes: 1, ..tree }
 }
@@ -27,13 +27,13 @@ pub(super) fn tree_of(tree: Tree, depth: u64) -> Tree {
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
-    /// Of every file, with what a direct read needs around it.
+    /// Contents of every file: the nodes, padded to the needs of a direct read.
     nodes: AlignedBuffer,
     next: AtomicU64,
 }
 
 impl Files {
-    /// In `directory`, which is empty.
+    /// Prepares the files in `directory`, which is empty.
     pub(super) fn new(directory: &Path, work: &WalkWork) -> Self {
         let bytes = work.tree.file_bytes().next_multiple_of(work.unit_bytes.max(1));
         let mut nodes = AlignedBuffer::new(bytes as usize);
@@ -45,7 +45,7 @@ impl Files {
         self.directory.join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// A new file for direct I/O, with its nodes.
+    /// Creates a new file for direct I/O, with its nodes.
     fn make(&self) -> io::Result<(File, PathBuf)> {
         let path = self.path();
         let mut options = OpenOptions::new();
@@ -55,10 +55,10 @@ impl Files {
         Ok((file, path))
     }
 
-    /// Looks whether all were removed.
+    /// Checks that all files were removed.
     ///
     /// # Errors
-    /// One is left.
+    /// A file is left.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let left = fs::read_dir(&self.directory)?.count();
         anyhow::ensure!(left == 0, "{left} files were not removed");
@@ -80,10 +80,10 @@ impl Files {
     }
 }
 
-/// `pread`: one lane on the calling thread.
+/// `pread`: runs one lane on the calling thread.
 ///
 /// # Errors
-/// A call failed, an answer was wrong.
+/// A call failed, or a result was wrong.
 pub(super) fn pread(
     work: &WalkWork,
     files: &Files,
@@ -100,10 +100,10 @@ pub(super) fn pread(
     }
 }
 
-/// The rows with Forebay: one lane, in whatever task.
+/// The rows with Forebay: runs one lane, in any task.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn forebay(
     work: Arc<WalkWork>,
     files: Arc<Files>,
@@ -134,10 +134,10 @@ pub(super) async fn forebay(
     }
 }
 
-/// The other rows of a Tokio runtime: one lane as a task.
+/// The other rows of a Tokio runtime: runs one lane as a task.
 ///
 /// # Errors
-/// As [`pread`].
+/// Errors of [`pread`].
 pub(super) async fn from_tokio(
     work: Arc<WalkWork>,
     files: Arc<Files>,
@@ -187,7 +187,8 @@ async fn with_tokio(work: &WalkWork, files: &Files, root: u64, key: u64) -> anyh
     let path = files.path();
     let mut options = tokio::fs::OpenOptions::new();
     let mut file = options.read(true).write(true).create_new(true).open(&path).await?;
-    // A buffer as large as the file, so that it is written at once; a node is read with its own.
+    // The buffer is as large as the file, so that the file is written at once; a node is read with its
+    // own buffer.
     file.set_max_buf_size(files.nodes.bytes().len());
     file.write_all(files.nodes.bytes()).await?;
     file.flush().await?;

@@ -13,16 +13,16 @@ use super::job::WalkWork;
 use super::lane::{Lane, Phase, Tally};
 use super::tree::{LookupError, Next, search};
 
-/// As Forebay's shards wait: for a quarter of what is in flight once that is many, no longer than this when
-/// there is one.
+/// Maximum wait in microseconds once a read has completed. The wait is that of Forebay's shards: with
+/// many reads in flight, for a quarter of them.
 const PATIENCE_US: u32 = 50;
 const IN_FLIGHT_SEVERAL: usize = 16;
 const IN_FLIGHT_PER_WAIT: usize = 4;
 
-/// Runs the lookups of one thread until the sample is over.
+/// Runs the lookups of one thread until the sample ends.
 ///
 /// # Errors
-/// io_uring is not to be had, a read failed, an answer was wrong.
+/// io_uring is unavailable, a read failed, or a result was wrong.
 pub(super) fn descend(
     work: &WalkWork,
     file: &File,
@@ -40,10 +40,10 @@ pub(super) fn descend(
     let has_min_wait = ring.params().is_feature_min_timeout();
     let memory = Registered::new(&ring, file, lanes.len(), work.read_bytes())?;
     let (mut submitter, mut sq, mut cq) = ring.split();
-    // Refused before Linux 5.18; then each enter looks the ring up.
+    // Refused before Linux 5.18; then each enter resolves the ring's descriptor.
     _ = submitter.register_ring_fd();
-    // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as
-    // a failure.
+    // A wait needs a timeout of its own, or the end of the minimum wait without any completion counts
+    // as a failure.
     let patience = types::Timespec::new().sec(1);
     for (slot, position) in positions.iter().enumerate() {
         memory.push(&mut sq, slot, work.around(*position).0)?;
@@ -51,7 +51,7 @@ pub(super) fn descend(
     let mut in_flight = lanes.len();
     while in_flight > 0 {
         sq.sync();
-        // Publishes what was taken: an old completion still in the queue would end the wait at once.
+        // Publishes the consumed completions: an old one still in the queue would end the wait at once.
         cq.sync();
         tolerate_interruption(if in_flight >= IN_FLIGHT_SEVERAL && has_min_wait {
             let arguments = types::SubmitArgs::new().min_wait_usec(PATIENCE_US).timespec(&patience);
@@ -91,11 +91,11 @@ pub(super) fn descend(
     Ok(tally)
 }
 
-/// File 0 and buffer 0 of a ring, and where the pieces lie in that buffer.
+/// File 0 and buffer 0 of a ring, and the pieces of that buffer.
 struct Registered {
     start: *mut u8,
     piece_bytes: usize,
-    /// Touched through `start` only.
+    /// Accessed through `start` only.
     _memory: AlignedBuffer,
 }
 
@@ -105,17 +105,17 @@ impl Registered {
         let start = memory.bytes_mut().as_mut_ptr();
         let whole = libc::iovec { iov_base: start.cast(), iov_len: pieces * piece_bytes };
         ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
-        // SAFETY: the memory is mapped, and the registration pins its pages: should the loop end early with
-        // an error, the kernel writes to pages that nobody else can get before the ring is gone, and an error
-        // ends this process.
+        // SAFETY: the memory is mapped, and the registration pins its pages. Should the loop end early
+        // with an error, the kernel writes to pages that no other code can get before the ring is
+        // gone, and an error ends this process.
         unsafe { ring.submitter().register_buffers(&[whole]) }
             .context("registering the buffers; raise the limit on locked memory")?;
         Ok(Self { start, piece_bytes, _memory: memory })
     }
 
     fn piece(&self, slot: usize) -> &[u8] {
-        // SAFETY: the piece lies in the buffer, which lives as long as `self`; the caller looks at it only
-        // between a completion and the next read into it, when the kernel does not write there.
+        // SAFETY: the piece lies in the buffer, which lives as long as `self`. The caller accesses it
+        // only between a completion and the next read into it, when the kernel does not write there.
         unsafe { std::slice::from_raw_parts(self.start.add(slot * self.piece_bytes), self.piece_bytes) }
     }
 

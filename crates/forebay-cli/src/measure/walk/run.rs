@@ -1,4 +1,4 @@
-//! One sample: one row, its lookups in flight, the time in which they count.
+//! One sample: one row, its lookups in flight, and the period in which they count.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,14 +21,14 @@ use super::plant::open_direct;
 use super::published::{self, Files};
 use super::{blocking, engine, ring};
 
-/// Not measured: threads, rings and files are used for the first time.
+/// Warm-up, not measured: threads, rings and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
 
-/// Runs it on the file at `path`, or with files of its own in that directory; `device_stat` is the `stat` file of the
-/// device below.
+/// Runs the sample on the file at `path`, or with files of its own in that directory, and returns its
+/// result. `device_stat` is the `stat` file of the device below.
 ///
 /// # Errors
-/// The row failed, or gave a wrong answer.
+/// The row failed, or returned a wrong result.
 pub(in crate::measure) fn sample(
     path: &Path,
     device_stat: Option<&Path>,
@@ -39,7 +39,7 @@ pub(in crate::measure) fn sample(
     let (tally, cost, late) = if work.row.is_of_tokio() {
         from_tokio(&place, work)?
     } else {
-        // The timers have a runtime to themselves, with as many workers as the rows of Tokio have.
+        // The timers have a runtime of their own, with as many workers as the rows of Tokio have.
         let idle = work.timers.then(|| runtime(work)).transpose()?;
         let timers = idle.as_ref().map(|idle| Timers::start(idle.handle())).transpose()?;
         let (tally, cost) = match work.row {
@@ -73,16 +73,16 @@ pub(in crate::measure) fn sample(
     Ok(serde_json::to_string(&answer)?)
 }
 
-/// What a sample has to do with.
+/// Files that a sample works on.
 #[derive(Debug)]
 struct Place<'a> {
     path: &'a Path,
     device_stat: Option<&'a Path>,
-    /// One for each lookup, instead of the one at `path`.
+    /// A file for each lookup, instead of the one at `path`.
     files: Option<&'a Arc<Files>>,
 }
 
-/// The runtime of the rows of Tokio, and of the timers.
+/// Builds the runtime for the rows of Tokio, and for the timers.
 fn runtime(work: &WalkWork) -> std::io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(work.threads());
@@ -92,7 +92,7 @@ fn runtime(work: &WalkWork) -> std::io::Result<Runtime> {
     builder.build()
 }
 
-/// Gauges the sample while others work, and ends it.
+/// Gauges the sample while other threads work, and ends it.
 fn gauge(
     work: &WalkWork,
     phase: &Phase,
@@ -115,7 +115,7 @@ fn gauge(
     Ok(gauged?)
 }
 
-/// Ends the lanes when the sample ends early, by an error: whoever joins them would wait for ever.
+/// Ends the lanes when the sample ends early, by an error: a thread that joins them would wait forever.
 struct Ending<'a>(&'a Phase);
 
 impl Drop for Ending<'_> {
@@ -124,7 +124,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// The lanes of thread or shard number `part` of `parts`.
+/// Returns the lanes of thread or shard number `part` of `parts`.
 fn lanes_of(work: &WalkWork, part: usize, parts: usize) -> Vec<usize> {
     (part..work.in_flight).step_by(parts).collect()
 }
@@ -146,7 +146,7 @@ fn on_threads(place: &Place<'_>, work: &WalkWork, timers: Option<&Timers>) -> an
         let _ending = Ending(phase);
         let threads = (0..count)
             .map(|number| {
-                // A lane needs few kilobytes.
+                // A lane needs only a few kilobytes of stack.
                 let builder = std::thread::Builder::new().stack_size(256 * 1024);
                 builder.spawn_scoped(scope, move || match (file, files, work.row) {
                     (Some(file), _, WalkRow::Pread) => blocking::pread(work, file, number, phase),
@@ -258,7 +258,7 @@ fn end(runtime: &Runtime, lane: JoinHandle<anyhow::Result<Tally>>) -> anyhow::Re
     runtime.block_on(lane).context("a task with lookups panicked")?
 }
 
-/// Read-ahead would bring in what no lookup asks for.
+/// Opens the file for buffered reads, with read-ahead off: it would load data that no lookup requests.
 fn open_buffered(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path)?;
     fadvise(&file, 0, None, Advice::Random)?;
@@ -311,13 +311,13 @@ mod tests {
         }
     }
 
-    /// A row that believed what it reads would look faster than it is.
+    /// A row that trusted its reads would look faster than it is.
     #[test]
     fn every_row_notices_wrong_nodes_and_wrong_answers() {
         let planted = planted(512, 3);
         for row in WalkRow::ALL {
             let mut work = work(&planted, row, 4, 3, 1);
-            // Another tree's answers, found in nodes that are whole.
+            // The values of another tree, found in nodes that are whole.
             work.tree.seed = 4;
             let error = sample(planted.temp.path(), None, &work).expect_err("answers of another tree");
             assert!(format!("{error:#}").contains("gave 0x"), "{row:?}: {error:#}");

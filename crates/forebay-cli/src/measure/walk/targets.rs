@@ -1,4 +1,4 @@
-//! What `--check` holds the figures against: the project's limits for dependent reads.
+//! Limits that `--check` applies to the figures: the project's goals for dependent reads.
 
 use crate::result::{Experiment, Gate, Row, median, metric};
 
@@ -6,23 +6,23 @@ use super::DEPTH;
 use super::job::WalkRow;
 
 const IN_FLIGHT: f64 = 64.0;
-/// Against the bare loop.
+/// Minimum rate, as a share of the bare loop's.
 const RATE_OF_LIMIT: f64 = 0.95;
 const CPU_OF_LIMIT: f64 = 1.05;
-/// One for each lookup; a task that begins while its walk is over at once has none.
+/// Maximum wakes per lookup: one each; a task that begins while its walk completes at once has none.
 const WAKES: f64 = 1.01;
-/// Where only the processor limits (zram): CPU of one read at a time against a walk.
+/// Where only the processor limits (zram): minimum CPU of one read at a time, as a multiple of a walk's.
 const TIMES_BELOW_TASK: f64 = 1.15;
-/// On a disk: CPU against threads that block.
+/// On a disk: maximum CPU, as a share of that of blocking threads.
 const CPU_OF_PREAD: f64 = 0.5;
-/// From Tokio, against one spawn_blocking for each hop.
+/// From Tokio: minimum rate, as a multiple of that of one `spawn_blocking` for each hop.
 const RATE_OF_BLOCKING_DISK: f64 = 1.3;
 const RATE_OF_BLOCKING_ZRAM: f64 = 2.0;
 const CPU_OF_BLOCKING: f64 = 0.5;
-/// Threads at 4 times the processors against as many as processors.
+/// Minimum rate with 4 times as many threads as processors, as a share of that with as many as processors.
 const RATE_OF_FEW_THREADS: f64 = 0.95;
 
-/// Fills the gates of the tables for which there are limits: depth 6 with 64 lookups in flight.
+/// Fills the gates of the tables that have limits: depth 6 with 64 lookups in flight.
 pub(super) fn check(experiments: &mut [Experiment], processors: usize) {
     let all = experiments.to_vec();
     for experiment in experiments {
@@ -108,7 +108,7 @@ fn many_threads(experiment: &mut Experiment, few: &Experiment) {
     }
 }
 
-/// The median of the ratios within a repeat: what slows the whole machine down for a while is in both.
+/// Returns the median of the ratios within a repeat. A slowdown of the whole machine affects both sides.
 fn ratio(row: &Row, other: &Row, metric: &str) -> Option<f64> {
     let ratios = row.samples.iter().filter_map(|sample| {
         let same = other.samples.iter().find(|other| other.repeat == sample.repeat)?;
@@ -156,7 +156,7 @@ mod tests {
                 row(WalkRow::Pread, &[100.0, 50.0], 50.0),
                 row(WalkRow::IoUring, &[100.0, 50.0], 10.0),
                 row(WalkRow::ForebayTask, &[90.0, 45.0], 11.4),
-                // The second repeat is slow for all, which is nobody's fault.
+                // The second repeat is slow for all rows, through no fault of theirs.
                 row(WalkRow::ForebayWalk, &[96.0, 48.0], 10.4),
                 row(WalkRow::ForebayWalkTokio, &[90.0, 45.0], 16.0),
                 row(WalkRow::BlockingPerHop, &[60.0, 30.0], 60.0),

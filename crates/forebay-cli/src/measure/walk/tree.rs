@@ -1,9 +1,9 @@
-//! The index that is looked up: what its nodes hold, how one is searched, and the same search as a walk.
+//! The index of the lookups: the contents of its nodes, the search in one, and the same search as a walk.
 //!
-//! It has levels of equally many nodes, so that no level is small enough for a cache and each hop is a random
-//! read. Inner nodes lead to any node of the level below; which one is a function of the tree's seed, so that
-//! an answer can be computed without the file. A lookup of depth d begins at the node of level d - 1 that its
-//! key names.
+//! All levels have equally many nodes, so that no level is small enough for a cache and each hop is a
+//! random read. Inner nodes lead to any node of the level below. Which one is a function of the tree's
+//! seed, so that the result can be computed without the file. A lookup of depth d begins at the node
+//! of level d - 1 that its key selects.
 
 use std::ops::Range;
 
@@ -16,29 +16,29 @@ const MAGIC: u32 = 0x6b6c_6177;
 /// Magic, level and count, position, and a number that differs in every node.
 const HEADER: usize = 24;
 const RECORD: usize = 16;
-/// Bits of a separator that are random, so that nodes do not compress.
+/// Random bits of a separator, so that nodes do not compress.
 const JITTER_BITS: u32 = 48;
 
-/// Which index it is.
+/// Parameters of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tree {
     pub(super) node_bytes: u64,
     pub(super) fan_out: u64,
     pub(super) levels: u64,
-    /// Nodes of each level.
+    /// Number of nodes in each level.
     pub(super) nodes: u64,
     pub(super) seed: u64,
 }
 
-/// Where a node leads.
+/// The next step after a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The node at this position.
+    /// Continue with the node at this position.
     Child(u64),
     Found(u64),
 }
 
-/// The most records of a node.
+/// Returns the maximum number of records in a node.
 pub(super) const fn fan_out_max(node_bytes: u64) -> u64 {
     (node_bytes - HEADER as u64) / RECORD as u64
 }
@@ -48,18 +48,19 @@ impl Tree {
         self.levels * self.nodes * self.node_bytes
     }
 
-    /// Where a node lies. Levels lie between each other, so that hops of one level go to the whole file.
+    /// Returns the position of a node. Levels are interleaved, so that hops of one level go to the
+    /// whole file.
     fn position(&self, level: u64, node: u64) -> u64 {
         (node * self.levels + level) * self.node_bytes
     }
 
-    /// What `record` of the node at `position` leads to: a random word, of which a leaf gives all and an
-    /// inner node as much as there are nodes.
+    /// Returns the target of `record` of the node at `position`, a random word. In a leaf the whole
+    /// word is the value; in an inner node it is scaled to the number of nodes.
     fn word(&self, position: u64, record: u64) -> u64 {
         mix(self.seed ^ (position / self.node_bytes) << 16 ^ record)
     }
 
-    /// The smallest word that `record` of the node at `position` is for.
+    /// Returns the smallest word that belongs to `record` of the node at `position`.
     fn separator(&self, position: u64, record: u64) -> u64 {
         if record == 0 {
             return 0;
@@ -71,18 +72,18 @@ impl Tree {
         ((u128::from(record) << 64).div_ceil(u128::from(self.fan_out))) as u64
     }
 
-    /// The position of the child that a word of an inner node means.
+    /// Returns the position of the child that a word of an inner node selects.
     fn child(&self, level: u64, word: u64) -> u64 {
         self.position(level - 1, scaled(word, self.nodes))
     }
 
-    /// Where a lookup begins.
+    /// Returns the position at which a lookup begins.
     pub(super) fn root(&self, depth: u64, key: u64) -> u64 {
         let word = mix(key ^ self.seed);
         self.position(depth - 1, scaled(word, self.nodes))
     }
 
-    /// What a lookup finds, computed.
+    /// Computes the value that a lookup finds.
     pub(super) fn expected(&self, depth: u64, key: u64) -> u64 {
         let mut position = self.root(depth, key);
         let mut level = depth - 1;
@@ -102,7 +103,7 @@ impl Tree {
         }
     }
 
-    /// Fills `memory`, which lies at `offset` of the file; both are multiples of a node.
+    /// Fills `memory`, the part of the file at `offset`; both are multiples of a node.
     pub(super) fn fill(&self, offset: u64, memory: &mut [u8]) {
         for (node, bytes) in memory.chunks_exact_mut(self.node_bytes as usize).enumerate() {
             self.fill_node(offset + node as u64 * self.node_bytes, bytes);
@@ -130,7 +131,7 @@ impl Tree {
     }
 }
 
-/// The number below `bound` to which a random word is spread evenly.
+/// Returns the number below `bound` to which a random word is mapped evenly.
 fn scaled(word: u64, bound: u64) -> u64 {
     ((u128::from(word) * u128::from(bound)) >> 64) as u64
 }
@@ -139,12 +140,12 @@ fn mix(word: u64) -> u64 {
     SplitMix::new(word).next_u64()
 }
 
-/// What of the key a level is searched for.
+/// Returns the word for which a level is searched, derived from the key.
 fn wanted(key: u64, level: u64) -> u64 {
     mix(key.wrapping_add(level + 1))
 }
 
-/// Searches a node. `None`: it is not the node of this tree that belongs to `position`.
+/// Searches a node. Returns `None` when it is not the node of this tree that belongs to `position`.
 pub(super) fn search(node: &[u8], position: u64, key: u64) -> Option<Next> {
     let word = |at: usize| Some(u64::from_le_bytes(node.get(at..at + 8)?.try_into().ok()?));
     let head = word(0)?;
@@ -153,7 +154,7 @@ pub(super) fn search(node: &[u8], position: u64, key: u64) -> Option<Next> {
         return None;
     }
     let wanted = wanted(key, level);
-    // The last record whose separator is not larger; the first one's is zero.
+    // Finds the last record whose separator is not larger; the first one's is zero.
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = (low + high) / 2;
@@ -170,7 +171,7 @@ pub(super) struct Lookup {
     pub(super) node_bytes: u64,
 }
 
-/// Why a lookup fails.
+/// The reason why a lookup fails.
 #[derive(Debug)]
 pub(super) enum LookupError {
     Io(forebay::Error),
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// The separators' random parts decide here, which evenly spread keys hardly ever meet.
+    /// The random parts of the separators decide here; evenly spread keys hardly ever reach them.
     #[test]
     fn keys_beside_a_separator_are_computed_as_they_are_found() {
         let tree = tree(4096, 250);

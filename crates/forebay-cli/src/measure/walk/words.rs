@@ -1,11 +1,11 @@
-//! How the numbers of a table were made, in words.
+//! The method behind the numbers of a table, in words.
 
 use super::super::timers;
 use super::super::units::show_bytes;
 use super::cells::{Plan, Setting};
 use super::plant::Planted;
 
-/// One paragraph for the page.
+/// Returns one paragraph for the page.
 pub(super) fn method(planted: &Planted, setting: Setting, plan: &Plan, seconds: f64) -> String {
     let (tree, in_flight) = (planted.tree, plan.in_flight);
     let beside = if setting.timers { format!(" {}", timers::method()) } else { String::new() };
@@ -51,7 +51,7 @@ pub(super) fn method(planted: &Planted, setting: Setting, plan: &Plan, seconds: 
     )
 }
 
-/// What must be known before trusting the numbers.
+/// Returns caveats to read before trusting the numbers.
 pub(super) fn notes(plan: &Plan, repeats: usize) -> Vec<String> {
     let wanted = plan.repeats;
     let mut notes = vec![

@@ -1,4 +1,4 @@
-//! The rows of threads that wait in the kernel's calls.
+//! The rows of threads that block in system calls.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -10,7 +10,7 @@ use super::super::aligned::AlignedBuffer;
 use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WriteRow, WritesWork};
 
-/// One thread for each client. Answers when they began, and what they did.
+/// Runs one thread for each client. Returns the time when they began, and their results.
 ///
 /// # Errors
 /// A call failed.
@@ -19,8 +19,8 @@ pub(super) fn write(
     work: &WritesWork,
     offsets: &[u64],
 ) -> anyhow::Result<(Instant, Vec<Client>)> {
-    // Held until all threads exist, then it tells when they begin. Should a thread not be made, it opens without a time,
-    // and the others end at once.
+    // Held until all threads exist; then it carries their begin time. If a thread cannot be started,
+    // it opens without a time, and the others end at once.
     let gate = RwLock::new(None);
     std::thread::scope(|scope| {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);

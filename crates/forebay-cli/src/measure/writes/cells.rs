@@ -1,4 +1,4 @@
-//! Makes the file, runs the cells of a plan, one process each, and builds the tables.
+//! Makes the file, runs the cells of a plan, each in a process of its own, and builds the tables.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesAnswer, WritesWork};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// What is to be measured.
+/// The rows and settings to measure.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Vec<Setting>,
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) repeats: usize,
 }
 
-/// What the rows of one table share.
+/// Settings that the rows of one table share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) pattern: Pattern,
@@ -40,7 +40,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// One experiment for each setting.
+/// Measures all settings and returns one experiment for each.
 ///
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
@@ -48,7 +48,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     let home = Home::find(context, super::KIND.name)?;
     let subject = Subject::prepare(context, plan.file_bytes, None)?;
     let mut cells = cells(&plan.settings, &plan.rows);
-    // What is written in that time still has to reach the device, in a row that syncs at the end.
+    // The bytes written in that time still have to reach the device, in a row that syncs at the end.
     let seconds = fit_seconds(2.0 * plan.seconds, cells.len() * plan.repeats, context.remaining()) / 2.0;
     let turns = Turns {
         label: format!("measure {}", super::KIND.name),
@@ -59,7 +59,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     };
     let seeds = seeds(context, plan.repeats);
     let done = turns.take(&mut cells, |setting, row, repeat| {
-        // So that no row finds the pages of another one in memory.
+        // No row must find the pages of another one in memory.
         evict(&subject.handle)?;
         let work = WritesWork {
             row,
@@ -68,10 +68,11 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             clients: setting.clients as usize,
             operations: plan.operations,
             seconds_max: seconds,
-            // Each row other blocks, so that none is written again while a device still has it in its cache.
+            // Each row writes different blocks, so that none is written again while a device still has
+            // it in its cache.
             seed: seeds[repeat] ^ ((row as u64) << 3) ^ (u64::from(setting.clients) << 8),
         };
-        // Syncing takes as long as the device needs for what was written in that time.
+        // Syncing takes as long as the device needs for the bytes written in that time.
         let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
         job.device_stat.clone_from(&subject.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
@@ -170,11 +171,12 @@ fn notes(repeats: usize, wanted: usize) -> Vec<String> {
     notes
 }
 
-/// Writes of one client: by row how many there were in each repeat, how long they took, and the sync left out.
+/// The writes of one client in each repeat: their number, the time they took, and the time of the sync
+/// left out.
 #[cfg(test)]
 pub(crate) type Simulated = (u32, std::time::Duration, Option<std::time::Duration>);
 
-/// The table of such writes.
+/// Returns the table of such writes.
 #[cfg(test)]
 pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Experiment {
     use crate::result::{Row, Sample};

@@ -11,13 +11,13 @@ use super::super::aligned::AlignedBuffer;
 use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WriteRow, WritesWork};
 
-/// What a combine keeps free and in flight beside the pages that wait.
+/// Memory that write combining keeps free and in flight beside the waiting pages.
 const COMBINE_SPARE_BYTES: usize = 16 << 20;
 
-/// One task for each client. Answers when they began, and what they did.
+/// Runs one task for each client. Returns the time when they began, and their results.
 ///
 /// # Errors
-/// Those of the engine.
+/// Errors of the engine.
 pub(super) fn write(
     path: &Path,
     work: &WritesWork,

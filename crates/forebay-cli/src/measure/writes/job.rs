@@ -1,4 +1,4 @@
-//! What a sample of `measure writes` is asked to do, and what it answers.
+//! The parameters of one sample of `measure writes`, and its result.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,28 +8,28 @@ use super::super::turns::{Evidence, Way};
 /// Bytes of one write.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
-/// One row with one pattern and number of clients, once.
+/// One run of one row with one pattern and number of clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct WritesWork {
     pub(super) row: WriteRow,
     pub(super) pattern: Pattern,
-    /// Of the file, which has been written through.
+    /// Size of the file, which has been written through.
     pub(super) file_bytes: u64,
-    /// Threads or tasks that write at once.
+    /// Number of threads or tasks that write at the same time.
     pub(super) clients: usize,
-    /// All clients together; no block is written twice.
+    /// Number of writes, all clients together; no block is written twice.
     pub(super) operations: u64,
-    /// No write is begun after so many seconds.
+    /// Seconds after which no write is begun.
     pub(super) seconds_max: f64,
-    /// Of places and contents.
+    /// Seed of the offsets and the contents.
     pub(super) seed: u64,
 }
 
-/// Where the blocks lie.
+/// The placement of the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pattern {
-    /// Each block of one range once, in random order: what lies between is written, too.
+    /// Each block of one range once, in random order, so that all gaps are written, too.
     Dense,
     /// Few of the file's blocks, far apart.
     Sparse,
@@ -47,10 +47,10 @@ impl Pattern {
 }
 
 impl WritesWork {
-    /// Where the writes go, in their order; client number `client` has every `clients`th.
+    /// Returns the offsets of the writes, in their order; client number `client` has every `clients`th.
     ///
-    /// The range is cut into as many equal parts as there are writes, and each has one block of each part: so no block
-    /// comes twice, and sparse ones are everywhere.
+    /// The range is cut into as many equal parts as there are writes, and one block of each part is
+    /// written. So no block is written twice, and sparse ones are spread over the whole file.
     pub(super) fn offsets(&self) -> Vec<u64> {
         let mut random = SplitMix::new(self.seed);
         let blocks = match self.pattern {
@@ -139,7 +139,7 @@ impl WriteRow {
         }
     }
 
-    /// Whether all that was written is durable when the row's time ends.
+    /// Returns whether all written data are durable when the row's time ends.
     pub(super) const fn is_durable(self) -> bool {
         !matches!(self, Self::Naive | Self::ODirect)
     }
@@ -153,7 +153,8 @@ impl WriteRow {
     }
 }
 
-/// What the child prints. Times of the calls are sums over a client's calls, averaged over the clients.
+/// The result that the child process prints. Times of the calls are sums over a client's calls,
+/// averaged over the clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct WritesAnswer {
     pub(super) operations: u64,
@@ -161,14 +162,14 @@ pub(super) struct WritesAnswer {
     pub(super) write_s: f64,
     pub(super) sync_s: f64,
     pub(super) close_s: f64,
-    /// From the beginning until the last client was ready.
+    /// Time from the beginning until the last client was ready.
     pub(super) total_s: f64,
-    /// The sync of a row that made none, afterwards.
+    /// Time of the sync afterwards, for a row that made none.
     pub(super) left_out_s: Option<f64>,
     pub(super) cpu_seconds: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Until all was durable, also in rows that did not wait for that.
+    /// Covers the time until all was durable, also in rows that did not wait for that.
     pub(super) evidence: Evidence,
 }
 

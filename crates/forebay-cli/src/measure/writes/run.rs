@@ -1,4 +1,4 @@
-//! One sample: the clients of a row, the sync that it may have left out, and a look at what is in the file.
+//! One sample: the clients of a row, the sync that it may have left out, and a check of the file's contents.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,13 +13,14 @@ use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WritesAnswer, WritesWork};
 use super::{blocking, engine};
 
-/// Blocks of each client that are looked at afterwards, the last ones that it wrote.
+/// Number of blocks of each client that are checked afterwards, the last ones that it wrote.
 const LOOKED_AT: usize = 64;
 
-/// Runs it on the file at `path`; `device_stat` is the `stat` file of the device below.
+/// Runs the sample on the file at `path` and returns its result; `device_stat` is the `stat` file of
+/// the device below.
 ///
 /// # Errors
-/// A call failed, or what was written is not in the file.
+/// A call failed, or written data are not in the file.
 pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork) -> anyhow::Result<String> {
     let offsets = work.offsets();
     let gauge = Gauge::start(device_stat)?;
@@ -28,7 +29,8 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
     } else {
         blocking::write(path, work, &offsets)?
     };
-    // Also where the row has made a sync: its bytes on the device belong to it, and the next sample begins clean.
+    // Also where the row has made a sync: its bytes on the device belong to it, and the next sample
+    // begins clean.
     let left_out = Instant::now();
     OpenOptions::new().write(true).open(path)?.sync_all()?;
     let left_out = left_out.elapsed();
@@ -59,7 +61,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
     Ok(serde_json::to_string(&answer)?)
 }
 
-/// A row that did not write would look fast: the last blocks of each client are read back, past the page cache.
+/// Reads the last blocks of each client back, past the page cache: a row that did not write would look fast.
 fn look(path: &Path, work: &WritesWork, offsets: &[u64], clients: &[Client]) -> anyhow::Result<()> {
     let file: File = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES as usize);
@@ -110,7 +112,7 @@ mod tests {
         for (seed, row) in (1..).zip(WriteRow::ALL) {
             for (pattern, clients) in [(Pattern::Dense, 1), (Pattern::Sparse, 3)] {
                 let before = std::fs::read(temp.path()).expect("readable");
-                // The same block with the same seed would hold what it held.
+                // With the same seed, the block would keep its contents.
                 let work = work(row, pattern, clients, 20, 2 * seed + clients as u64 / 2);
                 let text = sample(temp.path(), None, &work)
                     .unwrap_or_else(|error| panic!("{row:?} {pattern:?}: {error:#}"));

@@ -1,4 +1,4 @@
-//! How each of the five questions is answered from the numbers.
+//! The derivation of each of the five results from the numbers.
 
 use super::{Answer, Verdict, page};
 use crate::doctor::units::{bytes, number};
@@ -8,10 +8,11 @@ use crate::report::{columns, view};
 use crate::result::{Report, Row, metric};
 use crate::saved::waited;
 
-/// From this share of the bandwidth on a pattern is said to reach it, and below the other to be kept from it.
+/// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
+/// kept from it.
 const REACHED: f64 = 0.8;
 const KEPT_FROM: f64 = 0.5;
-/// From this share of the processors on they are the limit.
+/// Share of the processors from which they are the limit.
 const BUSY: f64 = 0.9;
 
 pub(super) fn pattern(report: &Report) -> Answer {
@@ -69,7 +70,7 @@ pub(super) fn pattern(report: &Report) -> Answer {
     }
 }
 
-/// What is said where the device has no counters that prove what it did.
+/// Returns the remark for a device without counters that prove its work.
 fn unproven(curve: &Curve<'_>) -> &'static str {
     match curve.proven {
         true => "",
@@ -138,7 +139,7 @@ pub(super) fn saturated(report: &Report) -> Answer {
     }
 }
 
-/// A row in one experiment: rate and cost of the same reads, which alone may be multiplied.
+/// A row in one experiment. Only rate and cost of the same reads may be multiplied.
 struct Cell<'a> {
     row: &'a Row,
     /// `readers: 32`.
@@ -154,12 +155,12 @@ impl<'a> Cell<'a> {
         (per_second > 0.0).then_some(Self { row, load, per_second, cost_us, section })
     }
 
-    /// Processors that it keeps busy.
+    /// Returns the number of processors that it keeps busy.
     fn processors(&self) -> f64 {
         self.per_second * self.cost_us / 1e6
     }
 
-    /// How busy its busiest thread is, where that is its limit.
+    /// Returns the load of its busiest thread, where that is its limit.
     fn bound_by_a_thread(&self) -> Option<f64> {
         let gate = self.row.conditions.iter().find(|gate| gate.name == "generator" && gate.failed())?;
         gate.value
@@ -176,7 +177,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The cells of the measurement of processor time with the most readers, the cheapest first.
+/// Returns the cells of the processor-time measurement with the most readers, the cheapest first.
 fn costs(report: &Report) -> Vec<Cell<'_>> {
     let readers = |found: &facts::Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
     let all = rows(report, "cpu", metric::CPU_US_PER_IO);
@@ -271,7 +272,7 @@ pub(super) fn starving(report: &Report) -> Answer {
     answer
 }
 
-/// How far the slowest reads are from the middle at the largest load.
+/// Returns a sentence on the distance of the slowest reads from the median at the largest load.
 fn tail(curve: &Curve<'_>) -> Option<String> {
     let (load, row) = curve.last();
     let (middle, slow) = (row.metrics.get(metric::P50_US)?, row.metrics.get(metric::P99_US)?);
@@ -389,12 +390,12 @@ mod tests {
         assert_eq!(flat.verdict, Verdict::Yes);
     }
 
-    /// Story: the page said "2.95 of 2 processors", the cost of a read at depth 1 times the rate at depth 128; of 2
-    /// processors 0.44 were busy.
+    /// Regression: the page said "2.95 of 2 processors", the cost of a read at depth 1 times the rate
+    /// at depth 128; of 2 processors 0.44 were busy.
     #[test]
     fn a_processor_is_judged_by_rate_and_cost_of_the_same_reads() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
-        // Alone a read costs 36 µs, beside 127 others 5.4.
+        // Alone a read costs 36 µs, with 127 others in flight 5.4.
         for (experiment, cost) in experiments.iter_mut().zip([36.0, 9.0, 6.0, 5.4]) {
             let rate = experiment.rows[0].metrics.get(metric::IOPS).expect("measured");
             experiment.rows = vec![row("direct", &[(metric::IOPS, rate), (metric::CPU_US_PER_IO, cost)])];
@@ -421,7 +422,7 @@ mod tests {
             ) && answer.sentence.contains("`tokio-fs` 72 µs at 9,000 reads a second, 0.648 processors"),
             "{answer:?}"
         );
-        // A way that keeps both busy, and a thread that has no time left.
+        // A way that keeps both processors busy, and a thread that has no time left.
         assert_eq!(of(110.0).verdict, Verdict::Partly);
         let busy = crate::result::Condition::at_most("generator", 0.97, 0.9);
         experiments[3].rows[0].conditions.push(busy);
@@ -430,7 +431,7 @@ mod tests {
         assert!(answer.sentence.contains("Its busiest thread worked 97 % of the time."), "{answer:?}");
     }
 
-    /// Story: "IOPS that the device gives" was `buffered`, of which the page cache served 22 %.
+    /// Regression: "IOPS that the device gives" was `buffered`, of which the page cache served 22 %.
     #[test]
     fn what_the_page_cache_serves_in_part_is_not_the_device() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
@@ -439,7 +440,7 @@ mod tests {
             cached.cache = Some(crate::result::CacheState::MemoryLimited);
             cached.conditions.clear();
             experiment.rows.push(cached);
-            // And one whose device was asked for less than it says.
+            // And a row with fewer bytes requested from the device than it claims.
             let mut short = row("direct-tokio", &[(metric::IOPS, 120e3), (metric::CPU_US_PER_IO, 9.0)]);
             short.conditions = vec![crate::result::Condition::within("device_bytes", 0.78, 0.95, 1.02)];
             experiment.rows.push(short);
@@ -452,7 +453,7 @@ mod tests {
         }
     }
 
-    /// Story: "more than 128 gives none", where 128 was the most measured.
+    /// Regression: "more than 128 gives none", where 128 was the maximum measured.
     #[test]
     fn nothing_is_said_of_loads_that_were_not_measured() {
         let rising = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 200e3)]));

@@ -1,4 +1,4 @@
-//! Time by call: bars made of what was spent in open, write, sync, close, ...
+//! Time by call: bars made of the time in open, write, sync, close, ...
 
 use super::Chart;
 use crate::doctor::units::number;
@@ -9,10 +9,10 @@ use crate::result::Experiment;
 /// The calls, in the order in which a program makes them.
 const CALLS: [&str; 10] =
     ["create", "open", "stat", "read", "write", "sync", "close", "rename", "unlink", "remove"];
-/// What such a metric's name ends in, and the unit that this is.
+/// Suffixes of such a metric's name, and their units.
 const UNITS: [(&str, &str); 4] = [("_ms", "ms"), ("_us", "µs"), ("_s", "s"), ("_seconds", "s")];
 
-/// The chart, where rows tell the times of at least two calls.
+/// Returns the chart, where rows have the times of at least two calls.
 pub(super) fn of(group: &[&Experiment]) -> Option<Chart> {
     UNITS.iter().find_map(|(suffix, unit)| in_unit(group, suffix, unit))
 }

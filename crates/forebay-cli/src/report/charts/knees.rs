@@ -1,12 +1,12 @@
-//! Where more readers stop paying, as marks in a chart over readers.
+//! Points where more readers no longer pay off, as marks in a chart over readers.
 
 use crate::measure::reads::names;
 use crate::report::knee::{Definition, Level, saturation};
 use crate::report::svg::Mark;
 use crate::result::{Experiment, metric};
 
-/// A mark for each definition of the knee, of the row that reached the most; none where the device is not saturated, and
-/// none over anything but readers.
+/// Returns a mark for each definition of the knee, for the row with the highest throughput. There is
+/// none where the device is not saturated, and none over anything but readers.
 pub(super) fn of(group: &[&Experiment]) -> Vec<Mark> {
     let levels = |name: &str| -> Vec<Level> {
         let level = |experiment: &&Experiment| {

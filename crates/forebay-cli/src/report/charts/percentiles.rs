@@ -1,4 +1,5 @@
-//! Latency over the share of operations: 50 %, 90 %, 99 %, 99.9 % equally far apart, so that the tail is seen.
+//! Latency over the share of operations: 50 %, 90 %, 99 %, 99.9 % at equal distances, so that the tail
+//! is visible.
 
 use super::{Chart, LINES};
 use crate::doctor::units::number;
@@ -8,7 +9,7 @@ use crate::report::svg::{Line, Point, Spread, XAxis};
 use crate::report::view;
 use crate::result::{Experiment, Row, metric};
 
-/// What latencies an experiment may tell: the name of their histogram, what they are called, and their percentiles.
+/// Latencies that an experiment can have: the name of their histogram, their label, and their percentiles.
 const FAMILIES: [Family; 3] = [
     Family {
         histogram: "latency",
@@ -33,7 +34,7 @@ struct Family {
     percentiles: [(f64, &'static str); 3],
 }
 
-/// A chart for each latency that is told; of a sweep for its first and its last place.
+/// Returns a chart for each latency of the group; for a sweep, of its first and its last place.
 pub(super) fn of(group: &[&Experiment]) -> Vec<Chart> {
     let ordered = super::in_order(group);
     let ends = match ordered.as_slice() {
@@ -82,7 +83,7 @@ fn chart(experiment: &Experiment, family: &Family, place: &str) -> Option<Chart>
     })
 }
 
-/// The whole histogram, else at least two percentiles.
+/// Returns the points of the whole histogram, or of at least two percentiles.
 fn points(row: &Row, family: &Family) -> Option<Vec<Point>> {
     let curve = row.histograms.get(family.histogram).and_then(|text| histogram::curve(text));
     let curve = curve.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What changed over time: a chart for each list of numbers that rows keep beside the times they stand at.
+//! Changes over time: a chart for each list of numbers that rows keep beside their times.
 
 use crate::report::chart::{Chart, Shape};
 use crate::report::columns::Column;
@@ -6,10 +6,11 @@ use crate::report::svg::{Line, Mark, Point, Spread, XAxis};
 use crate::report::view;
 use crate::result::{Experiment, metric};
 
-/// Where the values stand in time.
+/// Name of the list with the times.
 const AT: &str = "at_s";
 
-/// One chart for each series of an experiment, with a line for each row that has it and a mark where its level changed.
+/// Returns one chart for each series of an experiment, with a line for each row that has it and a mark
+/// where its level changed.
 pub(super) fn of(group: &[&Experiment]) -> Vec<Chart> {
     group.iter().flat_map(|experiment| of_one(experiment)).collect()
 }

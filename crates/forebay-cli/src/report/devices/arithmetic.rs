@@ -1,5 +1,5 @@
-//! Arithmetic of the summary's sentences, done again: each figure must be that of one cell of the data, the one that the
-//! sentence names, and each product and share one of figures of that cell.
+//! Recomputes the figures in the summary's sentences. Each figure must be that of one cell of the
+//! data, the one that the sentence names, and each product and share must be of figures of that cell.
 
 use super::observe::{self, Seen};
 use super::planted::Device;
@@ -11,10 +11,11 @@ use crate::report::answers::{Answer, answers};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Report, Row, Sample, metric};
 
 const BLOCK: f64 = 4096.0;
-/// Numbers are written with three digits.
+/// Tolerance of numbers, which are written with three digits.
 const ROUNDED: f64 = 0.006;
 
-/// A row of the experiment with so many times the rate, which costs `cost_us`; the device moved so much of its bytes.
+/// Returns a row of the experiment with `times` times the rate, a cost of `cost_us`, and `moved` as
+/// the share of its bytes that the device moved.
 fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, moved: Option<f64>) -> Row {
     let rate = row.metrics.get(metric::IOPS).expect("measured") * times;
     let mut metrics = Metrics::default();
@@ -27,7 +28,8 @@ fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, mo
     row
 }
 
-/// A sweep in which reads get cheaper with the load, beside rows that are faster and say nothing of the device.
+/// Returns a sweep in which reads get cheaper with the load, beside rows that are faster and do not
+/// describe the device.
 fn report(seen: &[Seen]) -> Report {
     let sweep = |seen: &Seen| {
         let mut experiment =
@@ -64,7 +66,7 @@ fn report(seen: &[Seen]) -> Report {
     Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments)
 }
 
-/// The number that stands between the two texts.
+/// Returns the number between the two texts.
 fn between(sentence: &str, before: &str, after: &str) -> Option<f64> {
     let (_, rest) = sentence.split_once(before)?;
     rest.split_once(after)?.0.replace(',', "").parse().ok()
@@ -74,7 +76,7 @@ fn near(one: f64, other: f64) -> bool {
     (one - other).abs() <= ROUNDED * other.abs().max(1e-9)
 }
 
-/// A cell of the sweep.
+/// Returns a figure of a cell of the sweep.
 fn figure(report: &Report, row: &str, readers: f64, name: &str) -> Option<f64> {
     let sweep = report.experiments.iter().filter(|found| found.name == "saturate");
     sweep
@@ -82,7 +84,7 @@ fn figure(report: &Report, row: &str, readers: f64, name: &str) -> Option<f64> {
         .find_map(|found| found.row(row)?.metrics.get(name))
 }
 
-/// What is wrong with the answers.
+/// Returns the faults of the results.
 fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String> {
     let rate = |readers: f64| figure(report, "forebay", readers, metric::IOPS).unwrap_or(f64::NAN);
     let loads: Vec<f64> = report
@@ -100,7 +102,7 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
     };
     let [pattern, saturated, processor, ..] = answers;
 
-    // The bandwidth is that of the scan that the device did, both rates are those of the loads that are named.
+    // The bandwidth is that of the scan that the device served. Both rates are those of the loads named.
     let text = &pattern.sentence;
     let (bandwidth, at) = (between(text, "gets ", " MB/s"), between(text, "(readers: ", ")"));
     check(bandwidth.map(|found| near(found, 40.0)), "a bandwidth that no device gave", text);
@@ -109,7 +111,7 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
     let share = pattern.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " %"));
     check(share.map(|found| near(found, most * BLOCK / 40e6 * 100.0)), "a share of other figures", text);
 
-    // Rate, cost and product are of one cell, which is the fastest that the device proves.
+    // Rate, cost and product are of one cell, the fastest one proven to be of the device.
     let text = &processor.sentence;
     let (per_second, at) = (between(text, "the most, ", " reads"), between(text, "(readers: ", ")"));
     let cost = between(text, "Each took ", " µs");
@@ -121,7 +123,7 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
     let told = processor.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " of "));
     check(told.zip(product).map(|(found, product)| near(found, product)), "a product of two cells", text);
 
-    // What is said of more load was measured.
+    // Claims about more load need a measurement.
     for text in [&saturated.sentence].into_iter().chain(gains) {
         let unmeasured = between(text, "more than ", " was not measured");
         let measured = between(text, "measured up to ", ")");
@@ -133,7 +135,7 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
             check(Some(more < 12.0), "much more, and still the knee", text);
         }
     }
-    // Rows that are not the device's work are not in these sentences.
+    // Rows that do not show the device's work are not in these sentences.
     for text in [&pattern.sentence, &saturated.sentence, &processor.sentence].into_iter().chain(gains) {
         let has = ["`cached`", "`short`", "`buffered`", "`default`"].iter().any(|name| text.contains(name));
         check(Some(!has), "a row that is not the device's work", text);
@@ -146,8 +148,9 @@ fn gains(report: &Report) -> Vec<String> {
     all.filter(|advice| advice.what.contains("in flight")).map(|advice| advice.gain).collect()
 }
 
-/// Story: the report multiplied the cost of a read at depth 1 with the rate at depth 128 ("2.95 of 2 processors"), called
-/// a row of which the page cache served a fifth the device's, and said that more than the last load gives nothing.
+/// Regression: the report multiplied the cost of a read at depth 1 with the rate at depth 128 ("2.95
+/// of 2 processors"). It attributed a row to the device although the page cache served a fifth of it.
+/// It also said that more than the last load gives nothing.
 #[test]
 fn every_figure_is_of_the_cell_that_its_sentence_names() {
     // One of three has limits, sorts and jitter enough; the verdicts above see them all.
@@ -175,7 +178,7 @@ fn figures_of_other_cells_are_noticed() {
         change(&mut answers);
         wrong(&report, &answers, &gains).join("\n")
     };
-    // The cost alone times the rate of all.
+    // The cost at one reader, times the rate of all.
     let most = figure(&report, "forebay", 16.0, metric::IOPS).expect("measured");
     let product = format!("{:.2} of 2 processors", most * 3300.0 / 1e6);
     assert!(with(&|answers| answers[2].figure = Some(product.clone())).contains("a product of two cells"));

@@ -1,4 +1,5 @@
-//! What can be seen of a simulated device: closed loops of reads, writes with and without a flush, and a long load.
+//! Observations of a simulated device: closed loops of reads, writes with and without a flush, and a
+//! long load.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,24 +12,24 @@ use super::planted::{Device, MS, READ};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 256;
-/// Writes of a sample without a stall, half as many where each is flushed.
+/// Writes of a sample without a stall; half as many where each is flushed.
 const WRITES: u32 = 200;
 const WRITES_STALLING: u32 = 600;
-/// Writes in flight of a long load, and how long it is.
+/// Writes in flight of a long load, and its length.
 pub(super) const LOAD_DEPTH: u32 = 8;
 pub(super) const LOAD: Duration = Duration::from_secs(8);
-/// Doublings of the readers; where closed loops last whole periods of a stall, fewer will do.
+/// Doublings of the readers; where closed loops last whole periods of a stall, fewer suffice.
 const DOUBLINGS: u32 = 8;
 const DOUBLINGS_STALLING: u32 = 5;
 
-/// What readers of a closed loop got.
+/// Measurements of the readers of a closed loop.
 pub(super) struct Seen {
     pub(super) readers: u32,
     pub(super) per_second: f64,
     pub(super) times: Vec<Duration>,
 }
 
-/// Runs it on the device, in the world of one seed.
+/// Runs `look` on the device, in the world of one seed.
 fn in_world<T>(device: &Device, seed: u64, look: impl AsyncFnOnce(Engine) -> forebay::Result<T>) -> T {
     let mut world = World::new(seed)
         .disk(device.profile.clone())
@@ -41,7 +42,7 @@ fn in_world<T>(device: &Device, seed: u64, look: impl AsyncFnOnce(Engine) -> for
         .unwrap_or_else(|error| panic!("{}: {error}", device.name))
 }
 
-/// Reads by more and more readers.
+/// Reads with more and more readers.
 pub(super) fn reads(device: &Device, seed: u64) -> Vec<Seen> {
     let each = device.reads_each();
     in_world(device, seed, async |engine| {
@@ -49,7 +50,7 @@ pub(super) fn reads(device: &Device, seed: u64) -> Vec<Seen> {
         let mut seen = Vec::new();
         for doublings in 0..=if device.stall.is_some() { DOUBLINGS_STALLING } else { DOUBLINGS } {
             let readers = 1 << doublings;
-            // Alone for long, because the sorts of latencies are looked at there.
+            // The single reader runs for long, because the latencies are classified there.
             let lasts = READ * if readers == 1 { 1000 } else { each };
             seen.push(closed_loop(&file, readers, lasts).await?);
         }
@@ -62,7 +63,7 @@ async fn written(engine: &Engine) -> forebay::Result<File> {
     for block in 0..BLOCKS {
         file.write(block * BLOCK, vec![7; BLOCK as usize]).await?;
     }
-    // A bucket that the writing has emptied fills again.
+    // A bucket that the writes have emptied fills again.
     sim::sleep(MS * 5_000).await?;
     Ok(file)
 }
@@ -80,7 +81,7 @@ async fn closed_loop(file: &File, readers: u32, lasts: Duration) -> forebay::Res
     Ok(Seen { readers, per_second: f64::from(in_time) / lasts.as_secs_f64(), times })
 }
 
-/// The times of a reader's reads, and how many of them ended in time.
+/// Returns the times of a reader's reads, and how many of them completed in time.
 async fn reader(file: File, until: Duration) -> forebay::Result<(Vec<Duration>, u32)> {
     let (mut times, mut in_time) = (Vec::new(), 0);
     let mut begun = sim::now();
@@ -97,16 +98,16 @@ async fn reader(file: File, until: Duration) -> forebay::Result<(Vec<Duration>, 
 
 /// One repeat of writes by one client.
 pub(super) struct Written {
-    /// Of each write, and of one sync of all of them.
+    /// Total time of the writes, without the sync of all of them, which `left_out` is.
     pub(super) write: Duration,
     pub(super) writes: u32,
     pub(super) left_out: Duration,
-    /// Of each write that is durable before the next.
+    /// Total time of writes of which each is durable before the next.
     pub(super) durable: Duration,
     pub(super) durables: u32,
 }
 
-/// Three repeats.
+/// Runs three repeats.
 pub(super) fn writes(device: &Device, seed: u64) -> Vec<Written> {
     let writes = if device.stall.is_some() { WRITES_STALLING } else { WRITES };
     in_world(device, seed, async |engine| {
@@ -135,7 +136,7 @@ async fn one_by_one(file: &File, writes: u32, durability: Durability) -> forebay
     Ok(sim::now() - begun)
 }
 
-/// When each write of a long load ended, and its bytes.
+/// Returns the completion time of each write of a long load, and its bytes.
 pub(super) fn load(device: &Device, seed: u64) -> Vec<(Duration, u64)> {
     in_world(device, seed, async |engine| {
         let file = written(&engine).await?;

@@ -1,33 +1,34 @@
-//! The devices of the table, and what was planted in each.
+//! The devices of the table, and the properties planted in each.
 
 use std::time::Duration;
 
 use forebay::sim::Profile;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
-/// What a read of all devices takes, what a write and what a flush of most.
+/// Time of a read on all devices, and of a write and a flush on most.
 pub(super) const READ: Duration = Duration::from_millis(2);
 pub(super) const WRITE: Duration = Duration::from_millis(4);
 const FLUSH: Duration = Duration::from_micros(200);
 
-/// A device with what was planted in it.
+/// A device with its planted properties.
 #[derive(Clone)]
 pub(super) struct Device {
     pub(super) name: &'static str,
     pub(super) profile: Profile,
-    /// How many reads it serves at full speed: by its depth, its token bucket, its bandwidth. `None`: more than are asked.
+    /// Number of reads it serves at full speed: by its depth, its token bucket, its bandwidth. `None`:
+    /// more than are requested.
     pub(super) places: Option<f64>,
-    /// The share of slower reads, and how many times as long they take.
+    /// The share of slower reads, and the factor of their time.
     pub(super) sorts: Option<(f64, f64)>,
-    /// How many times as much as a write a flush costs, where that is worth a word.
+    /// Cost of a flush as a multiple of a write's, where that is noteworthy.
     pub(super) flush: Option<f64>,
-    /// Much of what was written is in its volatile cache when it is acknowledged.
+    /// Much of the written data is in its volatile cache when it is acknowledged.
     pub(super) cache: bool,
-    /// From one stall to the next, and how long it lasts.
+    /// The interval from one stall to the next, and the length of a stall.
     pub(super) stall: Option<(Duration, Duration)>,
-    /// How many writes it takes at full speed, and how many times slower it is then.
+    /// Number of writes it takes at full speed, and the factor by which it is slower afterwards.
     pub(super) purse: Option<(f64, f64)>,
-    /// What it serves depends on what it served before, so that nothing can be said of its reads.
+    /// Its service depends on earlier requests, so that nothing can be said of its reads.
     pub(super) remembers: bool,
 }
 
@@ -47,8 +48,9 @@ fn device(name: &'static str, profile: Profile) -> Device {
 }
 
 impl Device {
-    /// For how many reads one after the other a closed loop lasts: where some reads take several times as long, so
-    /// much longer that these even out; where it stalls, whole periods.
+    /// Returns the number of reads of a closed loop, one after the other. Where some reads take
+    /// several times as long, the loop lasts so much longer that these even out; where the device
+    /// stalls, it lasts whole periods.
     pub(super) fn reads_each(&self) -> u32 {
         match (self.stall, self.sorts, self.places) {
             (Some((every, _)), ..) => (every.as_micros() / READ.as_micros()) as u32,
@@ -67,18 +69,19 @@ impl Device {
         Self { places: Some(places), ..self }
     }
 
-    /// As many operations at a time; a limit where fewer than are asked for.
+    /// Serves `depth` operations at a time; this is a limit where more are requested.
     fn depth(self, depth: u32) -> Self {
         self.with(|profile| profile.parallelism(depth)).places(f64::from(depth))
     }
 
-    /// Some operations take longer.
+    /// Makes some operations slower.
     fn tail(self, ppm: u32, times: u32) -> Self {
         let sorts = Some((f64::from(ppm) / 1e6, f64::from(times)));
         Self { sorts, ..self.with(|profile| profile.tail(ppm, times)) }
     }
 
-    /// A flush takes as long, and `drain` bytes a second of what the cache holds; 0: nothing is in it.
+    /// A flush takes `flush` and the time to drain the cache at `drain` bytes per second; 0: there is
+    /// no cache.
     fn flushes(self, flush: Duration, drain: u64) -> Self {
         let cache = if drain > 0 { 64 << 20 } else { 0 };
         self.with(|profile| profile.latency(READ, WRITE, flush).write_cache(cache).drain(drain))
@@ -97,7 +100,7 @@ impl Device {
         Self { stall: Some((every, length)), ..self.with(|profile| profile.stall(every, length)) }
     }
 
-    /// Works at full speed until `writes` were made.
+    /// Works at full speed until `writes` have been made.
     fn purse(self, writes: f64, times: f64) -> Self {
         Self { purse: Some((writes, times)), ..self }
     }
@@ -107,14 +110,14 @@ impl Device {
     }
 }
 
-/// A disk without any limit that 256 readers reach.
+/// Returns a disk without any limit that 256 readers reach.
 fn wide() -> Profile {
     Profile::ideal().parallelism(1024)
 }
 
-/// Those in which reads find what was planted, and those with nothing in them.
+/// Returns the devices whose planted property shows in reads, and those with none.
 pub(super) fn read_devices() -> Vec<Device> {
-    // What a read of 2 ms waits for when so many are let through in a second.
+    // Reads of 2 ms wait for this bucket, which admits `rate` of them per second.
     let bucket = |rate: u64| wide().iops(rate, 4);
     vec![
         device("no limit", wide()),
@@ -149,7 +152,7 @@ pub(super) fn read_devices() -> Vec<Device> {
     ]
 }
 
-/// Those in which writes, flushes and long loads find it, and near misses.
+/// Returns the devices whose planted property shows in writes, flushes and long loads, and near misses.
 pub(super) fn write_devices() -> Vec<Device> {
     vec![
         device("slow flush", wide()).flushes(MS * 60, 0).slow_flush(15.0),

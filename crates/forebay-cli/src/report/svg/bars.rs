@@ -1,4 +1,5 @@
-//! Horizontal bars, plain with whiskers and stacked. A bar's name stands above it: long names fit on a narrow screen, too.
+//! Horizontal bars, plain with whiskers and stacked. A bar's name is above it: long names fit on a
+//! narrow screen, too.
 
 use maud::{Markup, html};
 
@@ -9,7 +10,7 @@ use crate::doctor::units::number;
 const LEFT: f64 = 8.0;
 /// Height of one bar with its name.
 const ROW: f64 = 40.0;
-/// Where the bar begins below the top of its row, and how high it is.
+/// Distance of the bar from the top of its row, and its height.
 const BAR: (f64, f64) = (19.0, 15.0);
 
 /// A named bar.
@@ -21,7 +22,8 @@ pub(crate) struct Bar {
     pub(crate) value: Whisker,
 }
 
-/// Horizontal bars with a whisker each from the smallest to the largest repeat. `label` is the text for those who do not see it.
+/// Returns horizontal bars, each with a whisker from the smallest to the largest repeat. `label` is
+/// the text for readers who cannot see them.
 pub(crate) fn bars(label: &str, axis: &str, bars: &[Bar]) -> Markup {
     let names: Vec<&str> = bars.iter().map(|bar| bar.name.as_str()).collect();
     let ends: Vec<f64> = bars.iter().map(|bar| bar.value.high.max(bar.value.value)).collect();
@@ -37,7 +39,7 @@ pub(crate) fn bars(label: &str, axis: &str, bars: &[Bar]) -> Markup {
     })
 }
 
-/// Horizontal bars of parts in the same order; each bar's sum stands at its end.
+/// Returns horizontal bars of parts in the same order; each bar's sum is at its end.
 pub(crate) fn stacked(label: &str, axis: &str, parts: &[String], bars: &[(String, Vec<f64>)]) -> Markup {
     let names: Vec<&str> = bars.iter().map(|(name, _)| name.as_str()).collect();
     let ends: Vec<f64> = bars.iter().map(|(_, values)| values.iter().sum()).collect();
@@ -68,7 +70,7 @@ fn frame(
 ) -> Markup {
     let top = 4.0;
     let bottom = top + ROW * names.len() as f64;
-    // Room for the number behind the longest bar.
+    // Room for the number after the longest bar.
     let widest = ends.iter().map(|end| width_of(&number(*end))).fold(40.0, f64::max);
     let right = WIDTH - widest - 12.0;
     let scale = Scale::new(Spread::Linear, ends.iter().copied(), LEFT, right);

@@ -6,9 +6,9 @@ use super::scale::{Scale, Spread, width_of};
 use super::{WIDTH, class, dot, n};
 use crate::doctor::units::number;
 
-/// Points of a line that are drawn: about two for each pixel of a wide chart.
+/// Maximum drawn points of a line: about two for each pixel of a wide chart.
 const DRAWN_MAX: usize = 2_000;
-/// From so many points on a line has few dots, and a band instead of whiskers.
+/// Number of points from which a line has few dots, and a band instead of whiskers.
 const DENSE: usize = 40;
 const RIGHT: f64 = WIDTH - 14.0;
 const HEIGHT: f64 = 230.0;
@@ -27,7 +27,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// A point without a spread.
+    /// Returns a point without a spread.
     pub(crate) fn new(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
     }
@@ -42,12 +42,12 @@ pub(crate) struct Line {
     pub(crate) points: Vec<Point>,
 }
 
-/// What is worth a line of its own.
+/// A place or a level that is marked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mark {
     /// A place on the horizontal axis, or a level on the vertical one.
     pub(crate) at: f64,
-    /// What it is.
+    /// Its label.
     pub(crate) label: String,
     /// A level, drawn across.
     pub(crate) level: bool,
@@ -56,15 +56,16 @@ pub(crate) struct Mark {
 /// The horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct XAxis {
-    /// What it counts, with the unit.
+    /// The quantity on the axis, with its unit.
     pub(crate) title: String,
-    /// How places are spread.
+    /// The spacing of places.
     pub(crate) spread: Spread,
     /// Each place that has points gets a tick, instead of round values.
     pub(crate) ticks_at_points: bool,
 }
 
-/// Lines with their marks. `label` is the text for those who do not see it; the legend is the page's.
+/// Draws lines with their marks. `label` is the text for readers who cannot see them; the legend is
+/// part of the page.
 pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], marks: &[Mark]) -> Markup {
     let points = || lines.iter().flat_map(|line| &line.points);
     let levels = marks.iter().filter(|mark| mark.level).map(|mark| mark.at);
@@ -81,7 +82,8 @@ pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], 
     let height = bottom + 42.0;
     html! {
         svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) {
-            // One path for all lines of the grid, and what its texts share in one place: half of a page is charts.
+            // One path for all lines of the grid, and the common attributes of its texts in one place:
+            // half of a page is charts.
             path.grid d=(grid(&x, &y, left, bottom)) {}
             g.tick text-anchor="end" {
                 @for (tick, text) in &y.ticks { text x=(n(left - 6.0)) y=(n(y.at(*tick) + 4.0)) { (text) } }
@@ -98,21 +100,23 @@ pub(crate) fn lines(label: &str, x_axis: &XAxis, y_title: &str, lines: &[Line], 
             @for (index, mark) in upright.iter().enumerate() {
                 line.mark x1=(n(x.at(mark.at))) x2=(n(x.at(mark.at))) y1=(n(26.0 + 17.0 * index as f64)) y2=(n(bottom)) {}
             }
-            // Behind all lines, which would cross them otherwise.
+            // Behind all lines, which they would cross otherwise.
             @for (index, mark) in upright.iter().enumerate() { (name_of(mark, x.at(mark.at), 36.0 + 17.0 * index as f64)) }
             @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
         }
     }
 }
 
-/// A line across for each tick of the vertical axis, and a short one below for each of the horizontal one.
+/// Returns the path of the grid: a line across for each tick of the vertical axis, and a short one
+/// below for each of the horizontal one.
 fn grid(x: &Scale, y: &Scale, left: f64, bottom: f64) -> String {
     let across = y.ticks.iter().map(|(tick, _)| format!("M{} {}H{}", n(left), n(y.at(*tick)), n(RIGHT)));
     let below = x.ticks.iter().map(|(tick, _)| format!("M{} {}v4", n(x.at(*tick)), n(bottom)));
     across.chain(below).collect()
 }
 
-/// The texts of the ticks that have room beside the one before, and their middles; all of them have their line.
+/// Returns the middles and texts of the ticks that have room beside the one before. All ticks have
+/// their line.
 fn readable(x: &Scale) -> Vec<(f64, &str)> {
     let mut free = f64::NEG_INFINITY;
     let mut texts = Vec::new();
@@ -137,13 +141,13 @@ fn horizontal(axis: &XAxis, mut places: Vec<f64>, left: f64) -> Scale {
 }
 
 fn name_of(mark: &Mark, x: f64, y: f64) -> Markup {
-    // The text stands on the side that has more room.
+    // The text is on the side that has more room.
     let (anchor, x) = if x > WIDTH / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
     html! { text.label x=(n(x)) y=(n(y)) text-anchor=(anchor) { (mark.label) } }
 }
 
-/// Of more points than a chart is wide, the lowest and the highest of each so many: what is drawn looks the same, and the
-/// page of half an hour stays small.
+/// Returns the points to draw. When there are more than a chart is wide, these are the lowest and the
+/// highest of each group: the drawing looks the same, and the page of half an hour stays small.
 fn drawn(points: &[Point]) -> impl Iterator<Item = &Point> {
     let each = points.len().div_ceil(DRAWN_MAX / 2).max(2);
     let all = points.len() <= DRAWN_MAX;
@@ -159,7 +163,7 @@ fn drawn(points: &[Point]) -> impl Iterator<Item = &Point> {
 
 fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup {
     let dense = line.points.len() >= DENSE;
-    // Beside each other, so that no whisker hides another one.
+    // Side by side, so that no whisker hides another one.
     let shift = if dense { 0.0 } else { 2.5 * (series as f64 - (of as f64 - 1.0) / 2.0) };
     let at = |point: &Point| x.at(point.x) + shift;
     let joined: Vec<String> =
@@ -171,7 +175,7 @@ fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup 
         }
         polyline class=(format!("curve {class}")) points=(joined.join(" ")) {}
         @if dense {
-            // A few of its dots, so that the legend is found again.
+            // A few dots, so that the line is recognized in the legend.
             @for point in line.points.iter().step_by(line.points.len() / 5) { (dot(series, at(point), y.at(point.y))) }
         } @else {
             @for point in &line.points {
@@ -184,7 +188,7 @@ fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup 
     }
 }
 
-/// Around all largest values and back along all smallest ones.
+/// Returns the path around all largest values and back along all smallest ones.
 fn band(line: &Line, x: &Scale, y: &Scale) -> String {
     let above = line.points.iter().map(|point| (point.x, point.high));
     let below = line.points.iter().rev().map(|point| (point.x, point.low));
@@ -216,7 +220,7 @@ mod tests {
         assert!(chart.contains(">8</text>") && chart.contains(">IOPS</text>"));
     }
 
-    /// The texts of 99.99 %, 99.999 % and 99.9999 % stood over each other.
+    /// Regression: the texts of 99.99 %, 99.999 % and 99.9999 % overlapped.
     #[test]
     fn texts_of_ticks_that_stand_close_are_not_drawn_over_each_other() {
         let tail = XAxis { title: "share".to_owned(), spread: Spread::Tail, ticks_at_points: false };
@@ -234,7 +238,7 @@ mod tests {
             free = middle + half;
             told += 1;
         }
-        // Those without a text have their line.
+        // Ticks without a text have their line.
         assert!(told >= 4 && chart.matches("v4").count() > told, "{told}: {chart}");
     }
 

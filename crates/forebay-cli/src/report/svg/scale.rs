@@ -1,20 +1,21 @@
-//! Axes: where a value stands between two coordinates, and which round values get a tick.
+//! Axes: the position of a value between two coordinates, and the round values that get a tick.
 
 use crate::doctor::units::number;
 
-/// How values are spread over an axis.
+/// The spacing of values over an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// From 0, each step as long as the other.
+    /// From 0, in steps of equal length.
     Linear,
-    /// Each factor of ten as long as the other; values are above 0.
+    /// A factor of ten has the same length everywhere; values are above 0.
     Log,
     /// Shares of operations, from 0 to below 1: 90 %, 99 % and 99.9 % are equally far apart.
     Tail,
 }
 
 impl Spread {
-    /// [`Spread::Log`] where values are above 0 and lie so far apart that a linear axis would hide the small ones.
+    /// Returns [`Spread::Log`] for values that are above 0 and so far apart that a linear axis would
+    /// hide the small ones.
     pub(crate) fn fitting(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = extent(values);
         if low > 0.0 && high / low >= 8.0 { Self::Log } else { Self::Linear }
@@ -29,7 +30,7 @@ impl Spread {
     }
 }
 
-/// What an axis of shares ends at: nobody measures more than a billion operations.
+/// End of an axis of shares: no measurement has more than a billion operations.
 const LAST_TAIL: f64 = 0.999_999_999;
 
 /// An axis between two coordinates.
@@ -45,7 +46,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// An axis with round ticks that holds all `values`, from `start` to `end`.
+    /// Returns an axis with round ticks that covers all `values`, from `start` to `end`.
     pub(crate) fn new(spread: Spread, values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
         let (low, high) = extent(values);
         let ticks = match spread {
@@ -58,12 +59,12 @@ impl Scale {
         Self { spread, low: spread.transform(first), high: spread.transform(last), start, end, ticks }
     }
 
-    /// An axis whose ticks are the values themselves, as far as their texts have room.
+    /// Returns an axis whose ticks are the values themselves, as far as their texts have room.
     pub(crate) fn of_values(spread: Spread, values: &[f64], start: f64, end: f64) -> Self {
         let (low, high) = extent(values.iter().copied());
         let (low, high) = match spread {
             Spread::Linear => (low.min(0.0), if high > low { high } else { low + 1.0 }),
-            // One value alone stands in the middle.
+            // A single value is in the middle.
             _ if high <= low => (low / 2.0, low * 2.0),
             _ => (low, high),
         };
@@ -107,7 +108,7 @@ impl Scale {
         Self { spread: Spread::Tail, low: 0.0, high: nines, start, end, ticks }
     }
 
-    /// The coordinate of a value; values beyond the axis stand at its end.
+    /// Returns the coordinate of a value; values beyond the axis are at its end.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let share = (self.spread.transform(value) - self.low) / (self.high - self.low);
         let share = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
@@ -115,7 +116,7 @@ impl Scale {
     }
 }
 
-/// How wide a tick's text is drawn at most: small screens have larger letters.
+/// Returns the maximum width of a tick's text: small screens have larger letters.
 pub(crate) fn width_of(text: &str) -> f64 {
     text.chars().count() as f64 * 8.8
 }
@@ -127,7 +128,7 @@ fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     if low <= high { (low, high) } else { (0.0, 1.0) }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, at most about five steps, that reach around both values.
+/// Returns multiples of 1, 2 or 5 times a power of ten, at most about five steps, that enclose both values.
 fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
     let step = round_step(high - low);
     let first = (low / step).floor();
@@ -135,7 +136,7 @@ fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
     (0..=(last - first) as u32).map(|index| (first + f64::from(index)) * step).collect()
 }
 
-/// Powers of ten; between few of them also 2 and 5 times these.
+/// Returns powers of ten; between few of them also 2 and 5 times these.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let low = if low > 0.0 { low } else { high.max(1e-9) / 1000.0 };
     let high = high.max(low);
@@ -149,7 +150,7 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     if end > begin { all[begin..=end].to_vec() } else { vec![low / 2.0, low, low * 2.0] }
 }
 
-/// 1, 2 or 5 times a power of ten, so that at most five steps reach over `range`.
+/// Returns 1, 2 or 5 times a power of ten, so that at most five steps span `range`.
 fn round_step(range: f64) -> f64 {
     if range <= 0.0 || !range.is_finite() {
         return 1.0;

@@ -1,19 +1,22 @@
-//! What a flush costs, in words.
+//! The cost of a flush, in words.
 
 use super::{ADVERTISED, above, hint, spread, title};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Sample, metric};
 
-/// A write that takes less than this times as long when it must be durable is as good as durable without.
+/// Minimum cost factor of durability: below it, a write that must be durable is as good as durable
+/// without a flush.
 const DURABLE_COSTS: f64 = 1.5;
-/// From here on a flush is worth planning for.
+/// Cost factor from which a flush is worth planning for.
 const FLUSH_COSTS: f64 = 10.0;
-/// A flush of many writes that takes so many times as long as one of one write has had something to bring to the medium.
+/// Minimum factor between a flush of many writes and one of a single write: from here on it had data
+/// to write to the medium.
 const DRAINS: f64 = 5.0;
-/// And so much of the time until all was durable.
+/// Minimum share of the time until all was durable, for the same conclusion.
 const DRAIN_SHARE: f64 = 0.05;
 
-/// What a flush costs, and what it is that is flushed: by the rows that write past the page cache.
+/// Returns sentences on the cost of a flush and on the data flushed, by the rows that write past the
+/// page cache.
 pub(super) fn flush(experiment: &Experiment) -> Vec<String> {
     let measured = |name: &str| {
         let clients = experiment.number("clients").unwrap_or(1.0);
@@ -83,7 +86,8 @@ mod tests {
     use super::super::tests::{experiment, row};
     use super::*;
 
-    /// The sentences on flushes: a write takes `write_us`, a durable one `durable_us`, and a sync of 1,000 `sync_ms`.
+    /// Returns the sentences on flushes: a write takes `write_us`, a durable one `durable_us`, and a
+    /// sync of 1,000 `sync_ms`.
     fn flushes(write_us: f64, durable_us: f64, sync_ms: f64) -> Vec<String> {
         let mut plain = row("o-direct", 1e6 / write_us, None);
         for metrics in plain.samples.iter_mut().map(|sample| &mut sample.metrics).chain([&mut plain.metrics])

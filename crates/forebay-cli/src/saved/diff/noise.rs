@@ -1,42 +1,45 @@
-//! Whether a figure changed between two runs, or only its samples differ.
+//! Decides whether a figure changed between two runs, or only its samples differ.
 //!
-//! A figure is compared by the logarithms of what its repeats gave: trimmed means, because a repeat now and then is far
-//! off, and their standard error by the winsorized variance (Yuen 1974). Few repeats know their own variance badly, so it is
-//! drawn towards what figures of the kind usually have (Smyth 2004). Repeats of a run say how noisy a moment is; they do not
-//! say how far the machine drifts from one run to the next. That is added: what figures of the kind usually drift by, or,
-//! where it is more, what all rows of these runs did together from repeat to repeat, for rows take turns within a repeat.
-//! Of all figures those count as changed that are left by Benjamini and Hochberg (1995) at 10 %, and that differ by more
-//! than figures of the kind do without a cause.
+//! A figure is compared by the logarithms of its repeats. It uses trimmed means, because single
+//! repeats can be far off, and their standard error by the winsorized variance (Yuen 1974). A few
+//! repeats estimate their own variance badly, so it is shrunk towards the usual variance of figures of
+//! its kind (Smyth 2004). Repeats of a run show the noise of one moment, not the machine's drift from
+//! one run to the next. That drift is added. It is the usual drift of figures of the kind or, where it
+//! is more, the common movement of all rows of these runs from repeat to repeat: rows take turns
+//! within a repeat. A figure counts as changed when it passes Benjamini and Hochberg (1995) at 10 %
+//! and differs by more than figures of its kind do without a cause.
 
 use std::collections::BTreeMap;
 
 use crate::result::{Row, Sample, median};
 
-/// The share of figures called changed that need not be.
+/// Accepted share of false positives among the figures called changed.
 const FALSE_SHARE: f64 = 0.1;
-/// What figures of its kind vary by in these runs weighs as much as so many degrees of freedom of its own.
+/// Weight of the kind's variance in these runs, in degrees of freedom of the figure's own.
 const PRIOR: f64 = 8.0;
-/// From so many figures of a kind on these runs say what they vary by; with fewer the usual is taken.
+/// Minimum figures of a kind for an estimate of their variance from these runs; with fewer the usual
+/// value is used.
 const ENOUGH: usize = 8;
-/// Of repeats the largest and the smallest fifth are trimmed.
+/// Share of the repeats trimmed at each end: the largest and the smallest fifth.
 const TRIMMED: f64 = 0.2;
-/// What disturbs a repeat disturbs those behind it, too: means of repeats vary by so many times more than if it did not.
+/// Factor of the variance of means of repeats: a disturbance of one repeat also affects the following ones.
 const STAYS: f64 = 3.0;
-/// Standard errors that a difference must have to be seen, about: for saying how many repeats are needed.
+/// Approximate number of standard errors that make a difference visible; used for the number of
+/// repeats needed.
 const SEEN_FROM: f64 = 2.5;
-/// More repeats are asked of nobody.
+/// Maximum repeats that are recommended.
 const REPEATS_MAX: f64 = 100.0;
 
 /// Figures that behave alike; all shares are of the figure itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Operations or bytes a second, mean and middle times, memory.
+    /// Operations or bytes per second, mean and median times, memory.
     Steady,
     /// Processor time.
     Cost,
-    /// 99 of 100, and counts of single events.
+    /// 99th percentiles, and counts of single events.
     Tail,
-    /// 999 of 1,000, and the largest.
+    /// 99.9th percentiles, and maxima.
     Extreme,
 }
 
@@ -54,7 +57,8 @@ impl Kind {
         }
     }
 
-    /// By how much repeats usually differ (standard deviation), where these runs do not say it.
+    /// Returns the usual difference between repeats (standard deviation), used where these runs do not
+    /// show it.
     const fn usual(self) -> f64 {
         match self {
             Self::Steady => 0.04,
@@ -64,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// By how much runs differ at least beyond that.
+    /// Returns the minimum difference between runs beyond that.
     const fn drift(self) -> f64 {
         match self {
             Self::Steady | Self::Cost => 0.01,
@@ -73,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Less is no change.
+    /// Returns the minimum change; less counts as none.
     const fn least(self) -> f64 {
         match self {
             Self::Steady | Self::Cost => 0.05,
@@ -82,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Two figures are alike where a change by this share would have been seen.
+    /// Returns the change, as a share, that must have been detectable for two figures to count as alike.
     const fn worth_seeing(self) -> f64 {
         match self {
             Self::Steady | Self::Cost => 0.10,
@@ -92,7 +96,7 @@ impl Kind {
     }
 }
 
-/// A figure of both runs.
+/// A figure in both runs.
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
     pub(super) metric: &'a str,
@@ -100,25 +104,25 @@ pub(super) struct Pair<'a> {
     pub(super) second: &'a Row,
 }
 
-/// What can be said of a figure.
+/// The conclusion on a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Outcome {
-    /// It is so many times as large (less than 1: smaller; infinite: it was nothing).
+    /// The factor of the change (less than 1: smaller; infinite: it was zero).
     Changed(f64),
-    /// A change worth a word would have been seen.
+    /// A noteworthy change would have been detected.
     Alike,
-    /// One would not have been seen with so few repeats; so many would do, where that is known.
+    /// Too few repeats to detect a change, with the number that would suffice, where it is known.
     Unclear(Option<usize>),
 }
 
-/// Logarithms of the figure in each repeat; `None` where one has none.
+/// Returns the logarithms of the figure in each repeat; `None` where a repeat has none.
 fn logs(row: &Row, metric: &str) -> Option<Vec<f64>> {
     let values: Vec<f64> = row.samples.iter().filter_map(|sample| sample.metrics.get(metric)).collect();
     (!values.is_empty() && values.iter().all(|value| *value > 0.0))
         .then(|| values.into_iter().map(f64::ln).collect())
 }
 
-/// Of some repeats: where they lie, the square of its standard error, and what that rests on.
+/// The location of some repeats, the square of its standard error, and the number of values behind it.
 #[derive(Debug)]
 struct Center {
     mean: f64,
@@ -127,7 +131,7 @@ struct Center {
 }
 
 impl Center {
-    /// Trimmed mean, and its variance from the winsorized sum of squares.
+    /// Returns the trimmed mean, and its variance from the winsorized sum of squares.
     fn of(mut logs: Vec<f64>) -> Self {
         logs.sort_by(f64::total_cmp);
         let count = logs.len();
@@ -147,12 +151,12 @@ impl Center {
     }
 }
 
-/// What figures of a kind do in these runs, as standard deviations.
+/// The noise of figures of a kind in these runs, as standard deviations.
 #[derive(Clone, Copy, Debug)]
 struct Noise {
-    /// Of one repeat.
+    /// Noise of one repeat.
     repeat: f64,
-    /// From run to run.
+    /// Drift from run to run.
     drift: f64,
 }
 
@@ -177,7 +181,7 @@ impl Figure {
         self.first.degrees() + self.second.degrees()
     }
 
-    /// Sum of squares of single repeats.
+    /// Returns the sum of squares of single repeats.
     fn squares(&self) -> f64 {
         let of = |center: &Center| center.degrees() * center.variance * center.kept;
         of(&self.first) + of(&self.second)
@@ -194,7 +198,7 @@ impl Figure {
     }
 }
 
-/// A difference of logarithms and how far it is known.
+/// A difference of logarithms and its uncertainty.
 #[derive(Debug)]
 struct Difference {
     by: f64,
@@ -202,7 +206,7 @@ struct Difference {
     chance: f64,
     kind: Kind,
     repeats: usize,
-    /// Of one repeat.
+    /// Variance of one repeat.
     variance: f64,
     drift: f64,
 }
@@ -214,7 +218,7 @@ impl Difference {
             return Outcome::Alike;
         }
         let room = wanted.powi(2) - 2.0 * self.drift.powi(2);
-        // Trimming costs a little more than the variance says.
+        // Trimming costs a little more than the variance shows.
         let needed = (2.2 * self.variance / room).ceil();
         Outcome::Unclear(
             (room > 0.0 && needed <= REPEATS_MAX).then(|| (needed as usize).max(self.repeats + 1)),
@@ -222,7 +226,7 @@ impl Difference {
     }
 }
 
-/// What can be said of all figures, in their order.
+/// Returns the conclusions on all figures, in their order.
 pub(super) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
     let figures: Vec<Option<Figure>> = pairs.iter().map(Figure::of).collect();
     let drifts = drifts(pairs);
@@ -233,7 +237,7 @@ pub(super) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
     let difference =
         |figure: &Option<Figure>| figure.as_ref().map(|figure| figure.difference(noise(figure.kind)));
     let differences: Vec<Option<Difference>> = figures.iter().map(difference).collect();
-    // With one repeat nothing is known of a run's own noise.
+    // One repeat does not show a run's own noise.
     let known = |difference: &&Difference| difference.repeats > 1;
     let mut chances: Vec<f64> =
         differences.iter().flatten().filter(known).map(|found| found.chance).collect();
@@ -249,7 +253,7 @@ pub(super) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
         Some(found) => {
             let is_clear =
                 known(&found) && found.chance <= limit && found.by.abs() >= (1.0 + found.kind.least()).ln();
-            // The medians that are shown must say the same.
+            // The medians on display must agree.
             match shown(pair).filter(|times| is_clear && (*times > 1.0) == (found.by > 0.0)) {
                 Some(times) => Outcome::Changed(times),
                 None => found.unchanged(),
@@ -259,7 +263,7 @@ pub(super) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
     pairs.iter().zip(&differences).map(outcome).collect()
 }
 
-/// By how much repeats of such figures differ in the middle.
+/// Returns the median difference between repeats of such figures.
 fn spread<'a>(figures: impl Iterator<Item = &'a Figure>) -> Option<f64> {
     let known = figures.filter(|figure| figure.degrees() > 0.0);
     let variances: Vec<f64> = known.map(|figure| figure.squares() / figure.degrees()).collect();
@@ -271,7 +275,7 @@ fn shown(pair: &Pair<'_>) -> Option<f64> {
     Some(pair.second.metrics.get(pair.metric)? / pair.first.metrics.get(pair.metric)?)
 }
 
-/// Of figures that are nothing in some repeat only nothing and something can be told apart.
+/// Concludes on figures that are zero in some repeat: only zero and more than zero can be distinguished.
 fn of_nothing(pair: &Pair<'_>) -> Outcome {
     let of = |row: &Row, test: fn(&f64) -> bool| {
         let values = row.samples.iter().filter_map(|sample| sample.metrics.get(pair.metric));
@@ -287,8 +291,8 @@ fn of_nothing(pair: &Pair<'_>) -> Outcome {
     }
 }
 
-/// By how much a run is off as a whole, as a standard deviation: from how all figures of a kind moved together from one of
-/// its repeats to the next.
+/// Returns the offset of a run as a whole, as a standard deviation, from the common movement of all
+/// figures of a kind from one of its repeats to the next.
 fn drifts(pairs: &[Pair<'_>]) -> BTreeMap<Kind, f64> {
     let mut moves: BTreeMap<(Kind, bool, u32), Vec<f64>> = BTreeMap::new();
     for pair in pairs {
@@ -315,7 +319,8 @@ fn drifts(pairs: &[Pair<'_>]) -> BTreeMap<Kind, f64> {
     drifts
 }
 
-/// How likely a value of Student's t that is as far from 0 is by chance: by the normal distribution, after Wallace (1959).
+/// Returns the probability that chance gives a value of Student's t as far from 0, by the normal
+/// distribution after Wallace (1959).
 fn chance(t: f64, degrees: f64) -> f64 {
     let z = (8.0 * degrees + 1.0) / (8.0 * degrees + 3.0) * (degrees * (t * t / degrees).ln_1p()).sqrt();
     // Abramowitz and Stegun 7.1.26.

@@ -1,19 +1,19 @@
-//! The rule of [`noise`](super::noise) held against simulated runs: with noise as machines have it, two runs of the same
-//! program are alike, and one that is slower by a tenth is found.
+//! Tests of the rule of [`noise`](super::noise) on simulated runs. With noise as on real machines, two
+//! runs of the same program are alike, and one that is slower by a tenth is detected.
 
 use super::noise::{Outcome, Pair, judge};
 use super::*;
 use crate::environment::Environment;
 use crate::result::{Metrics, Sample};
 
-/// Pairs of runs of each sort.
+/// Number of pairs of runs of each sort.
 const RUNS: u64 = 60;
 
-/// Numbers of one seed.
+/// A generator of random numbers from one seed.
 struct Dice(u64);
 
 impl Dice {
-    /// Evenly between 0 and 1.
+    /// Returns a number spread evenly between 0 and 1.
     fn even(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
@@ -22,23 +22,23 @@ impl Dice {
         ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Normally distributed around 0 (Box and Muller).
+    /// Returns a normally distributed number around 0 (Box and Muller).
     fn normal(&mut self, deviation: f64) -> f64 {
         let radius = (-2.0 * self.even().max(1e-300).ln()).sqrt();
         deviation * radius * (std::f64::consts::TAU * self.even()).cos()
     }
 }
 
-/// How a machine disturbs what it measures; all as shares.
+/// The disturbances of a machine on its measurements; all as shares.
 #[derive(Clone, Copy)]
 struct Machine {
-    /// Of each sample.
+    /// Noise of each sample.
     noise: f64,
-    /// From run to run, of all rows together.
+    /// Drift from run to run, common to all rows.
     run: f64,
-    /// From repeat to repeat, of all rows together; half of it stays for the next.
+    /// Drift from repeat to repeat, common to all rows; half of it remains for the next.
     drift: f64,
-    /// One sample of so many is slower by a third.
+    /// Share of samples that are slower by a third.
     stall: f64,
 }
 
@@ -46,7 +46,8 @@ const QUIET: Machine = Machine { noise: 0.01, run: 0.005, drift: 0.003, stall: 0
 const USUAL: Machine = Machine { noise: 0.03, run: 0.01, drift: 0.01, stall: 0.02 };
 const NOISY: Machine = Machine { noise: 0.08, run: 0.03, drift: 0.05, stall: 0.08 };
 
-/// The figures of a row, each with how much it feels of the noise, and whether it is less where the machine is faster.
+/// The figures of a row, each with its sensitivity to noise, and whether it is less where the machine
+/// is faster.
 const FIGURES: [(&str, f64, f64, bool); 8] = [
     (metric::IOPS, 80e3, 1.0, false),
     (metric::MB_PER_S, 328.0, 1.0, false),
@@ -58,7 +59,7 @@ const FIGURES: [(&str, f64, f64, bool); 8] = [
     (metric::IN_FLIGHT_AVG, 31.0, 1.0, false),
 ];
 
-/// A run of so many rows, all of them so many times as fast as usual.
+/// Returns a run of `rows` rows, each `fast` times as fast as usual.
 fn run(dice: &mut Dice, machine: Machine, rows: usize, repeats: u32, fast: impl Fn(usize) -> f64) -> Report {
     let of_run = dice.normal(machine.run);
     let (mut drift, mut samples) = (0.0, vec![Vec::new(); rows]);
@@ -83,7 +84,8 @@ fn run(dice: &mut Dice, machine: Machine, rows: usize, repeats: u32, fast: impl 
     Report::new(Environment::default(), vec![experiment])
 }
 
-/// Figures compared and called changed, of pairs of runs of the same program.
+/// Returns the number of figures compared and of those called changed, over pairs of runs of the same
+/// program.
 fn alike(machine: Machine, repeats: u32) -> (usize, usize) {
     let mut counts = (0, 0);
     for seed in 0..RUNS {
@@ -95,7 +97,8 @@ fn alike(machine: Machine, repeats: u32) -> (usize, usize) {
     counts
 }
 
-/// Story: of two runs of the same program with one repeat each 20 to 58 of 60 to 88 figures were "changed beyond noise".
+/// Regression: of two runs of the same program with one repeat each, 20 to 58 of 60 to 88 figures were
+/// "changed beyond noise".
 #[test]
 fn of_two_runs_of_the_same_program_at_most_one_figure_in_twenty_is_called_changed() {
     for (name, machine) in [("quiet", QUIET), ("usual", USUAL), ("noisy", NOISY)] {
@@ -107,7 +110,7 @@ fn of_two_runs_of_the_same_program_at_most_one_figure_in_twenty_is_called_change
     }
 }
 
-/// How often the rate of a slower row is called less, of all slower rows.
+/// Returns the share of slower rows whose rate is called less.
 fn found(machine: Machine, repeats: u32, slower: usize) -> f64 {
     let (mut found, mut all) = (0, 0);
     for seed in 0..RUNS {
@@ -137,7 +140,7 @@ fn what_is_slower_by_a_tenth_is_found_nine_times_of_ten() {
     }
 }
 
-/// What cannot be told says how many repeats are needed, and with so many it can.
+/// An undecided figure reports the number of repeats needed, and with that number it is decided.
 #[test]
 fn as_many_repeats_as_are_asked_for_are_enough() {
     let mut dice = Dice(7);

@@ -6,7 +6,7 @@ use super::{Change, Changed, Comparison, Direction, Figure, Origin};
 use crate::doctor::units::number;
 
 impl Comparison {
-    /// For people.
+    /// Formats the comparison for human readers.
     pub(in crate::saved) fn to_text(&self) -> String {
         let mut text = format!("first:  {}\nsecond: {}\n", origin(&self.first), origin(&self.second));
         let unlike = self.unlike.iter().map(|unlike| {
@@ -38,7 +38,7 @@ impl Comparison {
         text
     }
 
-    /// What is in one of the two only.
+    /// Returns the parts that only one of the two results has.
     pub(super) fn lonely(&self) -> Vec<String> {
         let first = self.only_in_first.iter().map(|label| format!("only in the first: {label}"));
         first.chain(self.only_in_second.iter().map(|label| format!("only in the second: {label}"))).collect()
@@ -79,7 +79,7 @@ fn words(change: &Change) -> String {
     }
 }
 
-/// A figure with the range of its repeats: `1,000 (900 to 1,100)`.
+/// Formats a figure with the range of its repeats: `1,000 (900 to 1,100)`.
 fn figure(figure: &Figure) -> String {
     let median = number(figure.median);
     if figure.repeats > 1 {

@@ -1,19 +1,22 @@
-//! Models of what [`crate::base::sync`] names, for loom, and ways to break them on purpose.
+//! Models of the types in [`crate::base::sync`], for loom, and ways to break them on purpose.
 //!
-//! What loom does not know is put together here from what it knows:
-//! - *SeqCst accesses.* Loom treats them as acquire and release. Here a fence follows each store and read-modify-write,
-//!   a little more than the language promises and what processors do; none comes before a load, where it would stand in
-//!   for one that the code lacks. Fences that the code itself states are as they are, and so are all weaker orderings.
-//! - *Loads.* Loom looks for another order only where an access meets the last one of the same place, so a thread's own
-//!   load hides an earlier load of another thread from the store that follows. Here loads meet each other, too.
-//! - *Relaxed stores to flags.* Loom does not know that a read-modify-write comes right after what it read: it may put a
-//!   plain store of another thread between the two, and then tell of a flag that nobody could see. So these are swaps.
-//! - *Queues.* The ones of crossbeam are tested there; what is checked here is the protocol around them. The model is a
-//!   bounded ring of numbered places with the orderings that crossbeam's has. Only taking has the fence above: one after
-//!   a push would hide that the protocol needs its own.
+//! The parts that loom lacks are composed here from those that it has:
+//! - *SeqCst accesses.* Loom treats them as acquire and release. Here a fence follows each store and
+//!   read-modify-write, a little more than the language promises and processors do. None comes before a load,
+//!   where it would stand in for one that the code lacks. Fences that the code itself states are unchanged,
+//!   and so are all weaker orderings.
+//! - *Loads.* Loom explores another order only where an access meets the last one of the same place, so a
+//!   thread's own load hides an earlier load of another thread from the store that follows. Here loads meet
+//!   each other, too.
+//! - *Relaxed stores to flags.* Loom does not model that a read-modify-write comes right after the value it
+//!   read. It may put a plain store of another thread between the two, and then report a flag that no thread
+//!   could see. So these are swaps.
+//! - *Queues.* The ones of crossbeam are tested there; the tests here check the protocol around them. The
+//!   model is a bounded ring of numbered places with the orderings that crossbeam's has. Only taking has the
+//!   fence above: one after a push would hide that the protocol needs its own.
 //! - *AtomicWaker.* A lock around a waker, which orders `register` and `wake` as the real one promises.
 //!
-//! A test that passes proves little as long as one does not know that it can fail. So properties that rest on an
+//! A test that passes proves little until it is known that it can fail. So properties that rest on an
 //! ordering have a twin that must fail, in which [`breaking`] takes that ordering away.
 
 pub(crate) mod atomic;
@@ -28,7 +31,7 @@ pub(crate) use queues::{ArrayQueue, SegQueue};
 
 use atomic::Ordering;
 
-/// What a twin takes away.
+/// The guarantee that a twin takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// Fences do nothing.
@@ -53,7 +56,7 @@ pub(crate) fn check(body: impl Fn() + Sync + Send + 'static) {
     check_less(0, body);
 }
 
-/// As [`check`] with one preemption less, for a body that would take minutes otherwise.
+/// Does the same as [`check`] with one preemption less, for a body that would take minutes otherwise.
 pub(crate) fn check_large(body: impl Fn() + Sync + Send + 'static) {
     check_less(1, body);
 }
@@ -65,7 +68,7 @@ fn check_less(fewer: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// As [`check`] without something that the property needs; the caller expects a panic.
+/// Does the same as [`check`] without something that the property needs; the caller expects a panic.
 pub(crate) fn breaking(what: &'static [Broken], body: impl Fn() + Sync + Send + 'static) {
     struct Mended;
     impl Drop for Mended {
@@ -78,7 +81,7 @@ pub(crate) fn breaking(what: &'static [Broken], body: impl Fn() + Sync + Send + 
     check(body);
 }
 
-/// A bell as a waker: what a thread sleeps on that waits for a future.
+/// A bell in the form of a waker, on which a thread sleeps that waits for a future.
 #[derive(Debug, Default)]
 pub(crate) struct Bell(loom::sync::Notify);
 
@@ -94,7 +97,7 @@ impl Wake for Bell {
     }
 }
 
-/// As std's; every access counts as a write, and loom fails when two are not ordered.
+/// A cell like std's. Every access counts as a write, and loom fails when two are not ordered.
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -103,7 +106,7 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(loom::cell::UnsafeCell::new(value))
     }
 
-    /// The pointer is used at once, before anything that loom could switch at.
+    /// Returns the pointer, which is used at once, before any point at which loom could switch threads.
     #[track_caller]
     pub(crate) fn get(&self) -> *mut T {
         self.0.with_mut(|value| value)
@@ -130,7 +133,7 @@ impl AtomicWaker {
     }
 }
 
-/// What each load of one place changes, so that loom explores both orders of any two.
+/// A counter that each load of one place changes, so that loom explores both orders of any two.
 #[derive(Debug)]
 struct Looks(loom::sync::atomic::AtomicUsize);
 

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use super::{block_on_any, refusal};
 use crate::base::error::Error;
 
-/// A call on its way that a task awaits and a plain thread waits for. It does nothing before it is polled.
+/// A call in progress that a task can await and a plain thread can wait for. It does nothing before it is
+/// polled.
 ///
 /// Libraries on top of Forebay give their own futures a `.wait()` with it. It allocates nothing.
 ///
@@ -35,7 +36,8 @@ pub struct Waitable<F> {
     future: F,
 }
 
-/// Implemented by what a call returns that can be an error; [`Waitable::wait`] needs it where it refuses to wait.
+/// Implemented by the return types of calls that can carry an error. [`Waitable::wait`] needs it where it
+/// refuses to wait.
 pub trait FromError {
     /// Returns the value that carries this error.
     fn from_error(error: Error) -> Self;
@@ -47,15 +49,15 @@ impl<T, E: From<Error>> FromError for Result<T, E> {
     }
 }
 
-/// What streams return: the error is their next item.
+/// The return type of streams: the error is their next item.
 impl<T: FromError> FromError for Option<T> {
     fn from_error(error: Error) -> Self {
         Some(T::from_error(error))
     }
 }
 
-/// What [`ReadManyStream::next`](crate::ReadManyStream::next) returns: an error that concerns no single range has the
-/// number 0.
+/// The return type of [`ReadManyStream::next`](crate::ReadManyStream::next): an error that concerns no single
+/// range has the number 0.
 impl<T: FromError> FromError for (usize, T) {
     fn from_error(error: Error) -> Self {
         (0, T::from_error(error))
@@ -63,17 +65,18 @@ impl<T: FromError> FromError for (usize, T) {
 }
 
 impl<F: Future> Waitable<F> {
-    /// Makes one of a future. `operation` is what the error of a refused [`wait`](Waitable::wait) names.
+    /// Wraps a future. `operation` is the name in the error of a refused [`wait`](Waitable::wait).
     #[inline]
     pub fn new(operation: &'static str, future: F) -> Waitable<F> {
         Waitable { operation, future }
     }
 
-    /// Blocks the calling thread until the call is over.
+    /// Blocks the calling thread until the call has completed.
     ///
     /// # Errors
     /// Those of the call; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is the way. The call is then dropped without having begun.
+    /// [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` has to
+    /// be used. The call is then dropped without having begun.
     pub fn wait(self) -> F::Output
     where
         F::Output: FromError,

@@ -1,11 +1,13 @@
-//! Who had what of a device, and who held a shard.
+//! The shares of a device that each class received, and the tasks that held a shard.
 
 use std::sync::Arc;
 
-/// What a class had of a device that it shared; see [`ClassSpec`](crate::ClassSpec).
+/// The part of a shared device that a class received; see [`ClassSpec`](crate::ClassSpec).
 ///
-/// Costs are an operation's bytes and 8 KiB for having one, and for a write [`DeviceStats::write_cost`] times that. Both
-/// count only while the device was contended. How long its operations waited, and how long the device took, is in [`FlowStats`](crate::FlowStats).
+/// The cost of an operation is its bytes and 8 KiB for the operation itself, and for a write
+/// [`DeviceStats::write_cost`] times that. Both counts below cover only the time in which the device was
+/// contended. The waiting times of its operations and the device's times are in
+/// [`FlowStats`](crate::FlowStats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClassStats {
@@ -15,11 +17,13 @@ pub struct ClassStats {
     pub device: String,
     /// Operations that found no room and waited in the class's queue.
     pub queued: u64,
-    /// What it had.
+    /// Cost of the operations that the class received.
     pub received: u64,
-    /// What its shares would have brought of what was given while it waited or received.
+    /// Cost that its shares entitle it to, out of everything that the device gave while the class waited or
+    /// received.
     pub due: u64,
-    /// How long, in nanoseconds, it had operations waiting on a shard and none with the device; several shards add up.
+    /// Nanoseconds during which it had operations waiting on a shard and none with the device; several shards
+    /// add up.
     pub starved_ns: u64,
 }
 
@@ -27,12 +31,13 @@ pub struct ClassStats {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceStats {
-    /// Its name.
+    /// The device's name.
     pub device: String,
-    /// What classes that compete for it may have in flight together, as found so far: bytes, and
-    /// 8 KiB for each operation.
+    /// The most that classes competing for it may have in flight together, as found so far: bytes, and 8 KiB
+    /// for each operation.
     pub budget_bytes: u64,
-    /// What a write costs of the device's time beside a read of the same size, as found so far: 0.25 to 16.
+    /// The cost of a write in the device's time, relative to a read of the same size, as found so far: 0.25
+    /// to 16.
     pub write_cost: f64,
     /// Whether both began with a [`Calibration`](crate::Calibration).
     pub calibrated: bool,
@@ -42,24 +47,29 @@ pub struct DeviceStats {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stall {
-    /// The type of the task's future: where it was written.
+    /// The type of the task's future, which names the place in the source where it was written.
     pub task: &'static str,
     /// Polls that took too long.
     pub polls: u64,
-    /// The longest of them.
+    /// The time of the longest of them, in nanoseconds.
     pub longest_ns: u64,
-    /// Where the task stood in the longest of them that was looked into, with the feature `backtrace` on Linux (x86_64,
-    /// aarch64): one line a frame, `function (file:line)`, the innermost first, down to the task's own future; at most 128
-    /// frames, and those that were inlined there. `None` without the feature, and until some milliseconds after the poll.
+    /// The task's stack in the longest of those polls that was sampled, with the feature `backtrace` on Linux
+    /// (x86_64, aarch64). It has one line a frame, `function (file:line)`, the innermost first, down to the
+    /// task's own future: at most 128 frames, and those that were inlined there. `None` without the feature,
+    /// and until some milliseconds after the poll.
     ///
-    /// A poll that takes twice [`Config::stall_after`](crate::Config::stall_after), and some that take less, is looked into
-    /// while it runs; with the feature `tracing` there is an event at once, also of a task that never gives its shard back.
-    /// A thread of each engine, `forebay-watch`, looks at the shards every half of that time (1 ms at least, 1 s at most),
-    /// and once a second after one without polls. It asks a shard's thread by SIGURG, once for such a poll; calls that the
-    /// system does not start again (poll(2), nanosleep(2)) then end early there. A program that handles, ignores or blocks
-    /// SIGURG when the engine starts keeps it so, and an entry `back-traces` of [`Engine::health`](crate::Engine::health)
-    /// says so; otherwise the handler stays when the engine is gone, and does nothing. Memory: 256 KiB a shard from its
-    /// first sample on, and a copy of what unwinding needs to know of the loaded code. Turning addresses into lines reads the
-    /// program's debug information, on the watcher's thread: up to a second for the first one, if there is a lot of it.
+    /// A poll that takes twice [`Config::stall_after`](crate::Config::stall_after) is sampled while it runs,
+    /// and so are some that take less. With the feature `tracing` there is an event at once, also for a task
+    /// that never gives its shard back. A thread of each engine, `forebay-watch`, checks the shards every
+    /// half of that time (1 ms at least, 1 s at most), and once a second after one second without polls. It
+    /// interrupts a shard's thread by SIGURG, once for such a poll. Calls that the system does not restart
+    /// (poll(2), nanosleep(2)) then end early there.
+    ///
+    /// A program that handles, ignores or blocks SIGURG when the engine starts keeps it so, and an entry
+    /// `back-traces` of [`Engine::health`](crate::Engine::health) reports that. Otherwise the handler stays
+    /// when the engine is gone, and does nothing. Memory: 256 KiB a shard from its first sample on, and a
+    /// copy of the unwind information of the loaded code. Turning addresses into lines reads the program's
+    /// debug information, on the watcher's thread. The first time that takes up to a second if there is a lot
+    /// of it.
     pub back_trace: Option<Arc<str>>,
 }

@@ -1,14 +1,16 @@
-//! What was done with each open file.
+//! Counts of the operations on each open file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::io::op::OpKind;
 
-/// An open file and what was done with it since it was opened; see [`Engine::file_stats`](crate::Engine::file_stats).
+/// An open file and the counts of its operations since it was opened; see
+/// [`Engine::file_stats`](crate::Engine::file_stats).
 ///
-/// Operations count when they are over, failed ones included, bytes as far as they went. Reads of buffered files that the page
-/// cache answered on the caller's thread are in [`Stats::page_cache_reads`](crate::Stats::page_cache_reads) only.
+/// An operation counts when it has ended, failed ones included; its bytes count as far as it got. Reads of
+/// buffered files that the page cache served on the caller's thread are in
+/// [`Stats::page_cache_reads`](crate::Stats::page_cache_reads) only.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FileStats {
@@ -16,13 +18,13 @@ pub struct FileStats {
     pub path: PathBuf,
     /// Its device's name.
     pub device: String,
-    /// Reads that are over.
+    /// Reads that have ended.
     pub reads: u64,
-    /// Writes that are over.
+    /// Writes that have ended.
     pub writes: u64,
-    /// Syncs that are over; those that belong to a durable write are not counted here.
+    /// Syncs that have ended; those that belong to a durable write are not counted here.
     pub syncs: u64,
-    /// Bytes read, with what ranges were widened by.
+    /// Bytes read, including those that widened ranges added.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
@@ -38,12 +40,12 @@ pub(crate) struct FileCounts {
     write_bytes: u64,
 }
 
-/// An operation on a file that is over.
+/// An operation on a file that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
     pub(crate) kind: OpKind,
     pub(crate) bytes: u32,
-    /// The sync is the second half of a write.
+    /// Whether the operation is a sync that is the second half of a write.
     pub(crate) after_write: bool,
 }
 
@@ -69,14 +71,14 @@ impl FileCounts {
 /// A shard's file and its counters.
 #[derive(Debug)]
 pub(crate) struct FileReport {
-    /// Names the open file, which other shards may have worked with as well.
+    /// Identifies the open file, which other shards may have worked with as well.
     pub(crate) key: usize,
     pub(crate) path: PathBuf,
     pub(crate) device: u16,
     pub(crate) counts: FileCounts,
 }
 
-/// Adds up what shards told of the same files, by path.
+/// The sum of the shards' reports about the same files, by path.
 #[derive(Default)]
 pub(crate) struct FileSum(BTreeMap<(PathBuf, usize), FileStats>);
 

@@ -1,4 +1,4 @@
-//! Who is connected: a request is a line, an answer is a line, and nobody waits for anybody.
+//! The connected clients: a request is a line, a reply is a line, and no client waits for another.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -7,9 +7,9 @@ use rustix::event::PollFlags;
 
 use super::{read_some, send};
 
-/// Further ones wait until one of these goes.
+/// The most clients at once. Further ones wait until one of these goes.
 const CLIENTS_MAX: usize = 8;
-/// No request is nearly as long.
+/// The most bytes of a request, which no valid one comes near.
 const LINE_BYTES_MAX: usize = 64;
 
 #[derive(Default)]
@@ -19,16 +19,16 @@ pub(super) struct Clients {
 
 struct Client {
     stream: UnixStream,
-    /// Of a line that is not whole yet.
+    /// The bytes of a line that is not complete yet.
     line: Vec<u8>,
-    /// What goes out, and how much of it has gone.
+    /// The reply on its way out; `sent` bytes of it have gone.
     answer: Vec<u8>,
     sent: usize,
-    /// It sends nothing more.
+    /// Whether the client has shut down its sending side.
     ended: bool,
 }
 
-/// What is to be done with a client.
+/// The next action for a client.
 #[derive(PartialEq)]
 enum Next {
     Wait,
@@ -47,7 +47,7 @@ impl Clients {
         }
     }
 
-    /// Each with what it waits for: room for its answer, or a request.
+    /// Returns each client with the event that it waits for: room for its reply, or a request.
     pub(super) fn list(&self) -> impl Iterator<Item = (&UnixStream, PollFlags)> {
         self.list.iter().map(|client| {
             let flags = if client.answer.is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -55,8 +55,8 @@ impl Clients {
         })
     }
 
-    /// Serves those that are ready, in the order of [`list`](Self::list). `ask` makes one answer for all who asked; false when
-    /// it has none any more.
+    /// Serves those that are ready, in the order of [`list`](Self::list). `ask` makes one reply for all
+    /// requests of this round. Returns false when it can make none any more.
     pub(super) fn work(&mut self, ready: &[bool], ask: impl Fn() -> Option<String>) -> bool {
         let mut line: Option<String> = None;
         let mut at = 0;
@@ -104,7 +104,7 @@ impl Client {
         Next::Wait
     }
 
-    /// One request at a time: what comes behind it is read when it was answered.
+    /// Receives one request at a time. Bytes behind it are read after it has been replied to.
     fn receive(&mut self) -> Next {
         let mut byte = [0];
         loop {

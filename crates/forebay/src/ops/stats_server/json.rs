@@ -1,16 +1,16 @@
-//! One line of JSON with everything that is told of an engine.
+//! One line of JSON with everything that is reported about an engine.
 
 use std::fmt::{Display, Write as _};
 
 use super::Told;
 use crate::io::stats::{ClassStats, DeviceStats, FileStats, FlowStats, ShardStats, Stall};
 
-/// What the line is a version of.
+/// The version of the line's format.
 const VERSION: u32 = 1;
-/// Files in a line; those with the most operations.
+/// The most files in a line; those with the most operations.
 const FILES_MAX: usize = 256;
 
-/// The line, with its end.
+/// Returns the line, including its line end.
 pub(super) fn line(told: &Told) -> String {
     let Told { at_ns, driver, degraded, stats, files } = told;
     let mut busiest: Vec<&FileStats> = files.iter().collect();
@@ -136,7 +136,7 @@ impl Object<'_> {
         self.0.push(':');
     }
 
-    /// What is written in JSON as it is in Rust: numbers that are finite, and `true` and `false`.
+    /// Writes a value that has the same form in JSON and in Rust: a finite number, `true` or `false`.
     fn number(&mut self, name: &str, value: impl Display) {
         self.key(name);
         let _ = write!(self.0, "{value}");

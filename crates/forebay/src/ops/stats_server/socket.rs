@@ -1,4 +1,4 @@
-//! The socket in the file system: its owner's only from before anyone can connect, and gone when it is over.
+//! The socket in the file system: restricted to its owner before anyone can connect, and removed at the end.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,8 @@ pub(super) struct Name {
     origin: Origin,
 }
 
-/// Which file a name names, so that nobody else's is removed. Numbers are used again, with another time.
+/// The identity of the file behind a name, so that no other process's socket is removed. Inode numbers are
+/// used again, but with another time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     number: (u64, u64),
@@ -41,7 +42,7 @@ impl Identity {
 }
 
 impl Name {
-    /// Makes a socket and listens. What a dead process left at `path` is replaced, nothing else.
+    /// Makes a socket and listens. It replaces a socket that a dead process left at `path`, and nothing else.
     pub(super) fn bind(path: &Path) -> Result<(UnixListener, Name)> {
         let failed = |error: Errno| Error::io("stats socket", error.into()).with_path(path);
         let address = SocketAddrUnix::new(path).map_err(|error| match error {
@@ -59,7 +60,8 @@ impl Name {
             bound => bound.map_err(failed)?,
         }
         let listen = || -> rustix::io::Result<Identity> {
-            // Before it listens nobody can connect, so nobody does with the rights that the name was made with.
+            // No client can connect before it listens, so none does with the permissions that the name was
+            // made with.
             rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
             rustix::net::listen(&fd, BACKLOG)?;
             Identity::of(path).map_err(|error| errno(&error))
@@ -81,19 +83,20 @@ impl Name {
         &self.path
     }
 
-    /// Was it made by a process that this one was forked from?
+    /// Returns whether it was made by a process that this one was forked from.
     pub(super) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
-    /// Removes the name, once, and only while it is this socket's; a forked child leaves it to its parent.
+    /// Removes the name, once, and only while it is this socket's. A forked child leaves it to its parent.
     pub(super) fn remove(&self) {
         if self.is_forked() || self.removed.swap(true, Ordering::Relaxed) {
             return;
         }
         let ours = Identity::of(&self.path).is_ok_and(|found| found == self.identity);
         if ours {
-            // Gone already is as good; there is nobody to tell anything else.
+            // It is as good when the name is gone already, and there is no caller to report any other error
+            // to.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -122,7 +125,7 @@ fn take_away_what_died(path: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io("stats socket", error).with_path(path);
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let kind = match fs::symlink_metadata(path) {
-        // Who had it has ended just now, and took its name along.
+        // The owner has ended just now and removed its name.
         Err(error) if gone(&error) => return Ok(()),
         found => found.map_err(failed)?.file_type(),
     };
@@ -138,7 +141,8 @@ fn take_away_what_died(path: &Path) -> Result<()> {
     if !is_dead(path).map_err(|error| failed(error.into()))? {
         return Err(in_use(path));
     }
-    // Under another name it can be looked at again, and no other process that found it dead removes what came after it.
+    // Under another name the socket can be checked once more, and no other process that found it dead removes
+    // its successor.
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}", std::process::id()));
     let aside = PathBuf::from(aside);
@@ -148,7 +152,7 @@ fn take_away_what_died(path: &Path) -> Result<()> {
     }
     let same = Identity::of(&aside).map_err(failed)? == found;
     if !same {
-        // Somebody was faster, and this is theirs: it gets its name back.
+        // Another process was faster and this is its socket: it gets its name back.
         let _ = fs::hard_link(&aside, path);
     }
     fs::remove_file(&aside).map_err(failed)?;
@@ -160,12 +164,12 @@ fn in_use(path: &Path) -> Error {
     error.with_note("a living process serves there: name another path")
 }
 
-/// Does nobody listen there any more?
+/// Returns whether no process listens there any more.
 fn is_dead(path: &Path) -> rustix::io::Result<bool> {
     let fd = new_socket()?;
     match rustix::net::connect(fd.as_fd(), &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => Ok(true),
-        // Its queue may be full: then somebody has it.
+        // Its queue may be full, which means that a process has it.
         Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(false),
         // It was removed meanwhile.
         Err(Errno::NOENT) => Ok(true),
@@ -177,8 +181,8 @@ fn is_dead(path: &Path) -> rustix::io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// A process that ends between our bind, which its socket refused, and our look at it takes the name along: that was an
-    /// error, though the name is free then.
+    /// Regression: a process that ended after our bind had failed at its socket, and before our check of it,
+    /// took the name along. That was an error, though the name is free then.
     #[test]
     fn a_name_that_has_gone_by_itself_is_free() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The futures of walks, on a shard or anywhere else. As with single operations, a future remembers where its walk
-//! lives, and sends word to the owner when it is polled or dropped on another thread.
+//! The futures of walks, on a shard or anywhere else. As with single operations, a future remembers where its
+//! walk lives, and notifies the owner when it is polled or dropped on another thread.
 
 use std::fmt;
 use std::future::Future;
@@ -22,7 +22,8 @@ use crate::reactor::walk::state::{Failure, Job};
 use crate::reactor::walk::table::WalkKey;
 use crate::reactor::walk::{many, run};
 
-/// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends the walk.
+/// One walk, which begins when it is first polled; see [`File::walk`](crate::File::walk). Dropping it ends
+/// the walk.
 #[must_use = "a walk begins only when it is awaited or waited for"]
 pub struct WalkOne<'f, W: Walk> {
     core: Held<'f>,
@@ -31,10 +32,11 @@ pub struct WalkOne<'f, W: Walk> {
     state: State<W>,
 }
 
-/// Many walks in one message, which begin when it is first polled; see [`File::walk_many`](crate::File::walk_many).
+/// Many walks in one message, which begin when it is first polled; see
+/// [`File::walk_many`](crate::File::walk_many).
 ///
-/// Awaiting it fails as a whole only when the file or the engine is closed; all else is in the single results, which come
-/// in the order of the walks. It borrows nothing. Dropping it ends all its walks.
+/// Awaiting it fails as a whole only when the file or the engine is closed. All other errors are in the
+/// single results, which come in the order of the walks. It borrows nothing. Dropping it ends all its walks.
 #[must_use = "walks begin only when they are awaited or waited for"]
 pub struct WalkMany<W: Walk> {
     core: Arc<FileCore>,
@@ -47,7 +49,7 @@ enum Many<W> {
     Begun(Run),
 }
 
-/// What both have in common.
+/// Settings that both futures have.
 macro_rules! settings {
     ($name:ty, $new:path) => {
         impl<W: Walk> $name {
@@ -88,7 +90,7 @@ enum State<W> {
     Over,
 }
 
-// Nothing in them is pinned in place: the walks themselves move into their slots.
+// Neither pins anything in place: the walks themselves move into their slots.
 impl<W: Walk> Unpin for WalkOne<'_, W> {}
 impl<W: Walk> Unpin for WalkMany<W> {}
 
@@ -99,8 +101,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         WalkOne { core: Held::Borrowed(core), root, settings, state: State::New(walk) }
     }
 
-    /// Returns the same walk with a count of the file of its own instead of a borrowed handle, for tasks that need
-    /// `'static`. Costs an atomic increment.
+    /// Returns the same walk with its own reference count of the file instead of a borrowed handle, for tasks
+    /// that need `'static`. Costs an atomic increment.
     pub fn owned(mut self) -> WalkOne<'static, W> {
         WalkOne {
             core: Held::Owned(self.core.shared().clone()),
@@ -110,10 +112,10 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// Blocks the calling thread until the walk is over.
+    /// Blocks the calling thread until the walk has ended.
     ///
     /// # Errors
-    /// As when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// Those of awaiting it; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> std::result::Result<W::Output, W::Error> {
         match wait::refusal() {
             Some(kind) => Err(Error::new(kind, "walk").into()),
@@ -124,8 +126,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
     /// Returns the walk's state as long as the walk has not begun: before the first poll, and while its shard has no room
     /// for it. Afterwards the state belongs to the shard, and this returns nothing.
     ///
-    /// A state that owns something which others wait for, such as a permit, can give it up meanwhile: this future may be
-    /// one that is not polled again for long.
+    /// A state that owns something which others wait for, such as a permit, can release it meanwhile: this
+    /// future may be one that is not polled again for long.
     pub fn unbegun(&mut self) -> Option<&mut W> {
         match &mut self.state {
             State::New(walk) => Some(walk),
@@ -134,7 +136,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// The walk as it ended, or why it has none to show.
+    /// Returns the walk with its ending, or the reason why it has none.
     #[inline]
     fn poll_job(&mut self, context: &mut Context<'_>) -> Poll<Result<Job>> {
         match std::mem::replace(&mut self.state, State::Over) {
@@ -217,7 +219,8 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }))
     }
 
-    /// Polled on another thread than the walk's: a batch of one takes over, and the owner is told.
+    /// Replaces the slot by a batch of one and notifies the owner, for a future polled on another thread than
+    /// the walk's.
     #[cold]
     fn adopt(&mut self, uid: u32, key: WalkKey, context: &mut Context<'_>) -> Poll<Result<Job>> {
         if self.core.engine().is_forked() {
@@ -278,7 +281,7 @@ impl<W: Walk> Drop for WalkOne<'_, W> {
 }
 
 impl<W: Walk> WalkOne<'_, W> {
-    /// Dropped before the ending was taken.
+    /// Gives up the walk of a future that is dropped before its ending was taken.
     #[cold]
     fn give_up(&mut self, uid: u32, key: WalkKey) {
         // A child forked within a task of a shard still has the shard's copy, but not its ring.
@@ -304,12 +307,12 @@ fn owner(core: &FileCore, uid: u32) -> Option<&Arc<Inbox>> {
     core.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
 }
 
-/// Why nothing can be asked of this file here, if that is so.
+/// Returns why the file accepts no operations here, if that is so.
 fn refusal(core: &FileCore) -> Option<OpFailure> {
     core.engine().failure().or_else(|| core.is_closed().then_some(OpFailure::FileClosed))
 }
 
-/// A walk's result in its own types. The conversion of the core's error is the program's code.
+/// Returns a walk's result in its own types. The conversion of the core's error is the program's code.
 fn ending<W: Walk>(
     job: Result<Job>,
     lost: impl FnOnce() -> Error,
@@ -336,10 +339,10 @@ impl<W: Walk> WalkMany<W> {
         self
     }
 
-    /// Blocks the calling thread until all walks are over.
+    /// Blocks the calling thread until all walks have ended.
     ///
     /// # Errors
-    /// As when awaited; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// Those of awaiting it; [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> Result<Vec<std::result::Result<W::Output, W::Error>>> {
         wait::block_on("walk", self)
     }
@@ -389,7 +392,7 @@ impl<W: Walk> fmt::Debug for WalkMany<W> {
     }
 }
 
-/// A batch and whether its shard has it.
+/// A batch, and whether it was sent to its shard.
 struct Run {
     batch: Arc<Batch>,
     sent: bool,
@@ -400,10 +403,11 @@ impl Run {
         Run { batch: Batch::new(core, settings, places, None), sent: false }
     }
 
-    /// The states of walks that no shard has.
+    /// Returns the states of walks that no shard has.
     fn unsent<W: Walk>(&mut self) -> impl Iterator<Item = &mut W> {
         let places = (!self.sent).then(|| {
-            // SAFETY: no shard has a batch that was not sent, and sending it takes this `Run`, which the answer borrows.
+            // SAFETY: no shard has a batch that was not sent, and sending it takes this `Run`, which the
+            // result borrows.
             unsafe { &mut *self.batch.places() }
         });
         places.into_iter().flatten().filter_map(|place| match place {
@@ -426,13 +430,14 @@ impl Run {
         }
         let polled = self.batch.poll(context.waker());
         if polled.is_pending() && core.engine().is_forked() {
-            // The shard that would answer lives in the parent only.
+            // The shard that would complete it lives in the parent only.
             return Poll::Ready(Err(OpFailure::Forked.into_error("walk", Some(core))));
         }
         polled.map(Ok)
     }
 
-    /// Begins the batch: at once on a shard of its engine, by one message elsewhere. False: the inbox is full.
+    /// Begins the batch: at once on a shard of its engine, by one message elsewhere. Returns false when the
+    /// inbox is full.
     fn send(&self, context: &mut Context<'_>) -> bool {
         let core = &self.batch.file;
         let local = with_current(|shard| {

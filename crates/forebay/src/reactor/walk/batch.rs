@@ -1,4 +1,5 @@
-//! Walks between a future on any thread and the shard that runs them: one message and one wake, however many they are.
+//! Walks between a future on any thread and the shard that runs them: one message and one wake-up, however
+//! many they are.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -16,11 +17,11 @@ use crate::io::op::OpFailure;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
-/// See the module's text. `places` and `progress` belong to the shard until `done`.
+/// A batch of walks; see the module's text. `places` and `progress` belong to the shard until `done`.
 #[repr(C)]
 pub(crate) struct Batch {
     node: ForeignNode,
-    /// The node is in the shard's list.
+    /// Whether the node is in the shard's list.
     queued: AtomicBool,
     cancelled: AtomicBool,
     done: AtomicBool,
@@ -34,7 +35,7 @@ pub(crate) struct Batch {
     progress: UnsafeCell<Progress>,
 }
 
-/// What walks of one call have in common.
+/// Settings that the walks of one call share.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) class: Class,
@@ -53,21 +54,22 @@ pub(crate) enum Place {
     Gone,
 }
 
-/// What only the shard knows.
+/// The state of a batch that belongs to the shard.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Progress {
     pub(crate) begun: bool,
-    /// Waits for a slot, in the shard's list.
+    /// Whether it waits for a slot, in the shard's list.
     pub(crate) is_blocked: bool,
-    /// Walks are being begun, further down on the stack.
+    /// Whether walks are being begun, further down on the stack.
     pub(crate) is_beginning: bool,
     pub(crate) next: u32,
     pub(crate) running: u32,
 }
 
-// SAFETY: `places` and `progress` are touched by one side at a time: by whoever made the batch until its message or node
-// was sent; by the shard's thread (or whoever refuses the unsent message) until `done` is stored with Release; by the
-// future after it loaded `done` with Acquire. Jobs are Send. The rest is atomic or never changes.
+// SAFETY: `places` and `progress` are accessed by one side at a time: by the thread that made the batch until
+// its message or node was sent; by the shard's thread (or the thread that refuses the unsent message) until
+// `done` is stored with Release; by the future after it loaded `done` with Acquire. Jobs are Send. The rest
+// is atomic or never changes.
 unsafe impl Send for Batch {}
 // SAFETY: as the line above argues for every field.
 unsafe impl Sync for Batch {}
@@ -110,20 +112,20 @@ impl Batch {
         self.done.load(Ordering::Acquire)
     }
 
-    /// For the future: every walk as it ended, once.
+    /// Returns, for the future, every walk with its ending, once.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Place>> {
         if !self.is_done() {
             self.waker.register(waker);
-            // The shard may have finished between the look and the registration.
+            // The shard may have finished between the check and the registration.
             if !self.is_done() {
                 return Poll::Pending;
             }
         }
-        // SAFETY: `done` was seen, so the shard is here no more, and this side has one future.
+        // SAFETY: `done` was seen, so the shard no longer accesses the places, and this side has one future.
         Poll::Ready(std::mem::take(unsafe { &mut *self.places.get() }))
     }
 
-    /// For the future's drop: no further hop is begun.
+    /// Cancels the batch, for the future's drop: no further hop is begun.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.is_done() {
@@ -131,7 +133,7 @@ impl Batch {
         }
     }
 
-    /// Leaves word for the shard, to look what became of this batch; false when the shard has ended.
+    /// Notifies the shard to check the state of this batch. Returns false when the shard has ended.
     pub(crate) fn tell_shard(self: &Arc<Self>) -> bool {
         let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else {
             return false;
@@ -142,7 +144,7 @@ impl Batch {
         let raw = Arc::into_raw(self.clone()).cast_mut().cast::<ForeignNode>();
         // SAFETY: a pointer out of an Arc is never null.
         let node = unsafe { NonNull::new_unchecked(raw) };
-        // SAFETY: the flag says that the node is in no list; the list owns the count that was just taken.
+        // SAFETY: the flag shows that the node is in no list; the list owns the count that was just taken.
         let pushed = unsafe { inbox.foreign.push(node) };
         if pushed {
             inbox.kick();
@@ -153,57 +155,60 @@ impl Batch {
         pushed
     }
 
-    /// For the shard that took the node.
+    /// Takes the batch back from its node, for the shard that popped it.
     ///
     /// # Safety
     /// `node` must come from `tell_shard`, once.
     pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
-        // A swap: what was done before a word that was not sent, because this one was under way, is seen from here on.
+        // A swap: changes made before a notification that was skipped, because this one was under way, are
+        // visible from here on.
         batch.queued.swap(false, Ordering::AcqRel);
         batch
     }
 
-    /// For the side that has it: how far it is.
+    /// Returns the progress, for the side that owns it.
     pub(crate) fn progress(&self) -> Progress {
-        // SAFETY: the caller is the one side that touches it now; the copy ends the reference.
+        // SAFETY: the caller is the one side that accesses it now; the copy ends the reference.
         unsafe { *self.progress.get() }
     }
 
-    /// For the side that has it.
+    /// Changes the progress, for the side that owns it.
     pub(crate) fn set_progress(&self, change: impl FnOnce(&mut Progress)) {
-        // SAFETY: the caller is the one side that touches it now, and `change` does not come back here.
+        // SAFETY: the caller is the one side that accesses it now, and `change` does not come back here.
         change(unsafe { &mut *self.progress.get() });
     }
 
-    /// For the side that has it: how many walks.
+    /// Returns the number of walks, for the side that owns the places.
     pub(crate) fn len(&self) -> u32 {
-        // SAFETY: the caller is the one side that touches it now; the reference ends here.
+        // SAFETY: the caller is the one side that accesses it now; the reference ends here.
         unsafe { (&*self.places.get()).len() as u32 }
     }
 
-    /// For the side that has it: puts a walk's state, and hands out what was there, to be dropped elsewhere.
+    /// Replaces a walk's state, for the side that owns the places. Returns the old state, to be dropped
+    /// elsewhere.
     pub(crate) fn replace(&self, number: u32, place: Place) -> Place {
-        // SAFETY: the caller is the one side that touches it now; no code of the program's runs meanwhile.
+        // SAFETY: the caller is the one side that accesses it now; no code of the program's runs meanwhile.
         match unsafe { (&mut *self.places.get()).get_mut(number as usize) } {
             Some(known) => std::mem::replace(known, place),
             None => place,
         }
     }
 
-    /// Where the walks are. Only the side that has the batch may look.
+    /// Returns the place of the walks. Only the side that owns the batch may read it.
     pub(crate) fn places(&self) -> *mut Vec<Place> {
         self.places.get()
     }
 
-    /// For the side that has it: nothing more comes; tells the future.
+    /// Ends the batch, for the side that owns it, and notifies the future: no more endings come.
     pub(crate) fn end(&self) {
         self.done.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// For whoever popped the unbegun batch from a closed inbox, and for a shard's end: what has not ended fails.
+    /// Fails every walk that has not ended. It is for the thread that popped the unbegun batch from a closed
+    /// inbox, and for a shard's end.
     pub(crate) fn refuse(&self, failure: OpFailure) {
         for number in 0..self.len() {
             let place = match self.replace(number, Place::Gone) {

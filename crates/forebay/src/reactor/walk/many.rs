@@ -1,4 +1,5 @@
-//! Batches of walks on their shard: begun while there is room, taken over, given up, and refused at the shard's end.
+//! Batches of walks on their shard: begun while there is room, taken over, given up, and refused at the
+//! shard's end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,13 +10,13 @@ use super::table::{Owner, WalkKey, WalkState};
 use crate::io::op::OpFailure;
 use crate::reactor::shard::Shard;
 
-/// Takes a batch on; on its shard.
+/// Begins a batch on its shard.
 pub(crate) fn begin_batch(shard: &Shard, batch: &Arc<Batch>) {
     batch.set_progress(|progress| progress.begun = true);
     begin_more(shard, batch);
 }
 
-/// Looks after a batch that left word: its future came from another thread to take over, or is gone.
+/// Handles the notification of a batch: its future came from another thread to take over, or is gone.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     if batch.is_done() {
         return;
@@ -41,7 +42,7 @@ pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// Lets a future on another thread speak for a walk from now on.
+/// Makes a future on another thread the owner of a walk.
 fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
     let (job, old) = shard.walks.with(|walks| match walks.find(key) {
         Some(slot) if slot.state == WalkState::Over => {
@@ -111,14 +112,14 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// A walk that was over at once has its place already.
+/// Notes a walk as running, unless it ended at once and has its place already.
 fn note_running(shard: &Shard, batch: &Arc<Batch>, number: u32, key: WalkKey) {
     if shard.walks.with(|walks| walks.find(key).is_some()) {
         batch.replace(number, Place::Running(key.index));
     }
 }
 
-/// At a shard's end: every walk that is not over fails, and its reads become nobody's.
+/// Fails, at a shard's end, every walk that has not ended; its reads become orphans.
 pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
     let (keys, waiting) = shard.walks.with(|walks| {
         walks.forget_arrivals();
@@ -137,7 +138,7 @@ pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
             shard.orphan_op(reads[staged.trailing_zeros() as usize].key);
             staged &= staged - 1;
         }
-        // What a dead shard's files are used for is not known any more: they stay open.
+        // The uses of a dead shard's files are not known any more, so the files stay open.
         if failure != OpFailure::ShardLost {
             shard.leave_file(held.file);
         }
@@ -162,7 +163,7 @@ pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
     tell_room(shard);
 }
 
-/// One waker that panics must not keep the others from their answers.
+/// Wakes a waiter. A waker that panics must not keep the others from their results.
 fn guarded(wake: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(wake));
 }

@@ -1,24 +1,30 @@
-//! Dependent reads, decided where they complete: the next read of a walk is asked for in completion handling, and the
-//! program is woken once, at the end.
+//! Dependent reads, decided where they complete: the next read of a walk is requested in completion handling,
+//! and the program is woken once, at the end.
 //!
-//! How it is made:
-//! 1. A walk has a slot of its shard's own table (`table`), beside the op table; each of its up to 16 reads in flight has
-//!    a slot of the op table whose `Continuation::Walk` names the walk and the place of the read in it.
-//! 2. The walk's state, and later its result, is a `Job` (`state`): up to 128 bytes in the slot, else in one box, behind
-//!    one type either way; `Send`, because a batch's jobs travel to the shard and back. A job is out of its slot while
-//!    its step runs, so that a step may do anything, its own future's drop included.
-//! 3. A completion becomes an arrival in the shard's queue, and the queue is worked off right after the batch of
-//!    completions: so no step runs inside another, however the device completes. A turn gives 256 steps and a walk 8 hops;
-//!    what is left waits for the next turn, after tasks and messages.
-//! 4. What a step asks for is staged like any operation, and submitted before tasks run if any are ready.
-//! 5. A read that finds no memory waits as every late read does, and the walk with it. Reads of walks count as operations
-//!    whose memory comes back by itself: a block goes when its step is over, unless the walk keeps it.
-//! 6. An answer that drops reads (`Read`, `ReadEach`, `Done`, `Fail`) orphans their slots, which keep their memory until
-//!    the device is done, and moves the walk's epoch on, so that what has arrived already reaches no step.
-//! 7. A future on the shard knows its walk by key; polled elsewhere it sends a batch of one that takes the walk over;
-//!    dropped elsewhere it sets the walk's bit in the inbox. From elsewhere walks come as a batch (`batch`), with one
-//!    message and one wake; its drop leaves its node for the shard.
-//! 8. At a shard's end jobs fail and drop their state there; reads become orphans, and are drained or leaked as all are.
+//! The design:
+//! 1. A walk has a slot of its shard's own table (`table`), beside the op table. Each of its up to 16 reads
+//!    in flight has a slot of the op table whose `Continuation::Walk` names the walk and the place of the
+//!    read in it.
+//! 2. The walk's state, and later its result, is a `Job` (`state`): up to 128 bytes in the slot, otherwise in
+//!    one box, behind one type either way. It is `Send`, because a batch's jobs travel to the shard and back.
+//!    A job is out of its slot while its step runs, so that a step may do anything, its own future's drop
+//!    included.
+//! 3. A completion becomes an arrival in the shard's queue, and the queue is worked off right after the batch
+//!    of completions. So no step runs inside another, however the device completes. A turn allows 256 steps
+//!    and a walk 8 hops; the rest waits for the next turn, after tasks and messages.
+//! 4. The reads that a step requests are staged like any operation, and submitted before tasks run if any are
+//!    ready.
+//! 5. A read that finds no memory waits as every late read does, and the walk with it. Reads of walks count
+//!    as operations whose memory comes back by itself: a block is released when its step has ended, unless
+//!    the walk keeps it.
+//! 6. A step's result that drops reads (`Read`, `ReadEach`, `Done`, `Fail`) orphans their slots, which keep
+//!    their memory until the device is done. It also moves the walk's epoch on, so that blocks which have
+//!    arrived already reach no step.
+//! 7. A future on the shard names its walk by key. Polled elsewhere it sends a batch of one that takes the
+//!    walk over; dropped elsewhere it sets the walk's bit in the inbox. From elsewhere walks come as a batch
+//!    (`batch`), with one message and one wake-up. Dropping the batch leaves its node for the shard.
+//! 8. At a shard's end jobs fail and drop their state there; reads become orphans, and are drained or leaked
+//!    as all are.
 //! 9. Panics of steps and of the states' destructors are caught where they happen.
 
 pub(crate) mod batch;
@@ -40,20 +46,25 @@ pub(crate) use run::{arrived, drop_walk_at, run, turn};
 pub use step::{Ranges, Step};
 pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
 
-/// A chain of reads of which each depends on the one before: a lookup in a tree, a list of extents, a hash chain.
+/// A chain of reads of which each depends on the one before: a lookup in a tree, a list of extents, a hash
+/// chain.
 ///
-/// [`File::walk`](crate::File::walk) reads the root and gives it to [`step`](Walk::step), which says what to read next, or that it is done.
-/// Steps run on the file's shard, inside completion handling: no task is woken and no thread is changed between two reads.
+/// [`File::walk`](crate::File::walk) reads the root and passes it to [`step`](Walk::step), which returns the next read, or the
+/// result. Steps run on the file's shard, inside completion handling: no task is woken and no thread is
+/// changed between two reads.
 ///
 /// # Rules for steps
-/// - Short: a step holds up everything else of its shard. Microseconds are fine; one of more than 20 us is counted under
-///   its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, into whoever awaits it.
-/// - No waiting: no locks that others hold for long, no blocking calls. [`wait`](crate::WalkOne::wait) in there is an error.
+/// - Short: a step holds up everything else of its shard. Microseconds are fine. A step of more than 20 us is
+///   counted under its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, in
+///   the task that awaits it.
+/// - No waiting: no locks that other threads hold for long, no blocking calls. [`wait`](crate::WalkOne::wait) in a
+///   step is an error.
 /// - A panic is caught and is the walk's error ([`TaskPanicked`](crate::ErrorKind::TaskPanicked)).
 ///
 /// # Cost
-/// On a shard no allocation, if state and result take up to 128 bytes each and no more than 16 bytes of alignment: more
-/// is boxed once, and counted. One wake, at the end. From elsewhere one message and one wake, for a batch too.
+/// A walk on a shard allocates nothing if state and result take up to 128 bytes each and no more than 16
+/// bytes of alignment. Larger ones are boxed once, and counted. One wake-up, at the end. From elsewhere one
+/// message and one wake-up, for a batch too.
 ///
 /// ```
 /// use std::ops::Range;
@@ -85,13 +96,13 @@ pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
 /// # Ok(()) }
 /// ```
 pub trait Walk: Send + 'static {
-    /// What a walk that succeeds gives. It may hold [`Block`]s: nothing is copied then.
+    /// The result of a walk that succeeds. It may hold [`Block`]s: nothing is copied then.
     type Output: Send + 'static;
-    /// Why it fails: [`Step::Fail`] gives it as it is, and Forebay's own errors are converted, where the walk is awaited.
-    /// A walk without failures of its own takes [`Error`].
+    /// The error of a walk that fails. [`Step::Fail`] passes it on unchanged, and Forebay's own errors are
+    /// converted where the walk is awaited. A walk without failures of its own takes [`Error`].
     type Error: From<Error> + Send + 'static;
 
-    /// Looks at a block, of which `at` is the place in the file, and says what is next. The walk may keep the block, or a
-    /// [slice](Block::slice) of it, by cloning; what it keeps is not free for other reads.
+    /// Inspects a block, whose place in the file is `at`, and returns the next step. The walk may keep the
+    /// block, or a [slice](Block::slice) of it, by cloning. Memory that it keeps is not free for other reads.
     fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Self::Output, Self::Error>;
 }

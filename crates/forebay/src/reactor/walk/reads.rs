@@ -1,4 +1,5 @@
-//! What a step asked for, from its check to the block: noted in the walk's slot, staged, and given up.
+//! The reads that a step requested, from their check to the block: noted in the walk's slot, staged, and
+//! given up.
 
 use std::ops::Range;
 
@@ -12,10 +13,10 @@ use crate::reactor::ranges::{Widened, cut, from_page_cache};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
-/// Why a step's answer is refused, and which of its ranges.
+/// The reason why a step's request is refused, and the range concerned.
 type Refusal = (Error, Option<Range<u64>>);
 
-/// Checks the ranges and notes them in the slot; false when nobody waits any more.
+/// Checks the ranges and notes them in the slot. Returns false when the walk has no waiter any more.
 pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
     let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -59,7 +60,8 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
     Ok(true)
 }
 
-/// Asks for each block that is to come and was not asked for yet: of the page cache, else of the device.
+/// Requests each block that is to come and was not requested yet: from the page cache, otherwise from the
+/// device.
 pub(crate) fn stage_all(shard: &Shard, index: u32) {
     let (file, class, unasked) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -69,7 +71,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
     let cached = if target.is_cached { shard.file_core(file) } else { None };
     for place in (0..u16::BITS).filter(|place| unasked & (1 << place) != 0) {
         let range = shard.walks.with(|walks| walks.slot(index).reads[place as usize].range());
-        // Was looked at by `place_reads`.
+        // Was checked by `place_reads`.
         let Ok(wide) = Widened::of(&range, target.read_grain) else { continue };
         if let Some(core) = &cached
             && let Some(block) = from_page_cache(core, wide.offset, wide.len)
@@ -111,7 +113,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
     }
 }
 
-/// Cancels the reads that a walk has under way; what comes of them reaches no step.
+/// Cancels the reads that a walk has under way; their completions reach no step.
 pub(crate) fn drop_reads(shard: &Shard, index: u32) {
     let (mut staged, reads) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -127,7 +129,7 @@ pub(crate) fn drop_reads(shard: &Shard, index: u32) {
     }
 }
 
-/// The bytes of a read, exactly as many as asked.
+/// Returns the bytes of a read, exactly as many as requested.
 pub(crate) fn block_of(
     shard: &Shard,
     file: u32,

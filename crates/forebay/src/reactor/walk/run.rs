@@ -16,12 +16,12 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::NO_FILE;
 
-/// A step that takes longer is counted and named.
+/// A step that takes longer is counted under its walk's type.
 const STEP_NS_SLOW: u64 = 20_000;
-/// Where reading the clock costs as much as half an operation, one step in so many is timed.
+/// Where reading the clock costs as much as half an operation, one step in this many is timed.
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
 
-/// Is there a free slot? Else `waker` is woken when there is one.
+/// Returns whether there is a free slot. If not, `waker` is woken when there is one.
 pub(crate) fn has_room(shard: &Shard, waker: &Waker) -> bool {
     if !shard.walks.with(|walks| walks.is_full()) {
         return true;
@@ -50,7 +50,7 @@ pub(crate) fn begin(
     begin_with(shard, file, settings, root, owner, job).ok_or(OpFailure::Errno(libc::EAGAIN))
 }
 
-/// Puts a walk into a slot and asks for its root; `None` when there is no slot.
+/// Puts a walk into a slot and requests its root. Returns `None` when there is no slot.
 pub(crate) fn begin_with(
     shard: &Shard,
     file: u32,
@@ -82,10 +82,10 @@ pub(crate) fn begin_with(
     Some(key)
 }
 
-/// For a future on this shard: the walk when it is over, or a promise to wake `waker`.
+/// Returns, for a future on this shard, the walk when it has ended; otherwise `waker` will be woken.
 pub(crate) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Job>> {
     let over = shard.walks.with(|walks| match walks.find(key) {
-        // Cannot happen while its future lives; answered without a panic.
+        // Cannot happen while its future lives; handled without a panic.
         None => Some(None),
         Some(slot) if slot.state == WalkState::Over => {
             let job = slot.job.take();
@@ -113,13 +113,13 @@ pub(crate) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Jo
     Poll::Pending
 }
 
-/// Nobody waits for this walk any more: its reads are cancelled, and its state is dropped.
+/// Ends a walk that has no waiter any more: its reads are cancelled, and its state is dropped.
 pub(crate) fn drop_walk(shard: &Shard, key: WalkKey) {
     let state = shard.walks.with(|walks| walks.find(key).map(|slot| slot.state));
     match state {
         None | Some(WalkState::Free) => {}
         Some(WalkState::Stepping) => {
-            // By its own step, which finds the mark when it is over.
+            // By its own step, which finds the mark when it has ended.
             let owner =
                 shard.walks.with(|walks| std::mem::replace(&mut walks.slot(key.index).owner, Owner::Nobody));
             drop(owner);
@@ -132,20 +132,20 @@ pub(crate) fn drop_walk(shard: &Shard, key: WalkKey) {
     }
 }
 
-/// A walk whose local future was dropped on another thread.
+/// Ends a walk whose local future was dropped on another thread.
 pub(crate) fn drop_walk_at(shard: &Shard, index: u32) {
     let key = shard.walks.with(|walks| walks.key_at(index));
     drop_walk(shard, key);
 }
 
-/// Takes what a slot holds out of it and gives it back.
+/// Empties a slot and frees it. Returns its job and owner.
 fn clear(shard: &Shard, index: u32) -> (Option<Job>, Owner) {
     let held = shard.walks.with(|walks| walks.clear(index));
     shard.leave_file(held.file);
     (held.job, held.owner)
 }
 
-/// A slot is free again: whoever found none may try.
+/// Wakes the futures that found no slot, because one is free again.
 pub(crate) fn tell_room(shard: &Shard) {
     if !shard.walks.with(|walks| walks.waiters.is_empty()) {
         let waiters = shard.walks.with(|walks| std::mem::take(&mut walks.waiters));
@@ -153,13 +153,13 @@ pub(crate) fn tell_room(shard: &Shard) {
     }
 }
 
-/// A read of a walk is over.
+/// Queues the outcome of a walk's read.
 #[inline]
 pub(crate) fn arrived(shard: &Shard, walk: u32, place: u32, outcome: OpOutcome) {
     shard.walks.with(|walks| walks.push_arrival(walk, place, outcome));
 }
 
-/// After the turn's tasks: walks may hop again, and those that found no room try again.
+/// Called after the turn's tasks: walks may hop again, and those that found no room try again.
 #[inline]
 pub(crate) fn turn(shard: &Shard) {
     if shard.walks.with(|walks| walks.is_idle()) {
@@ -180,7 +180,7 @@ pub(crate) fn turn(shard: &Shard) {
     run(shard);
 }
 
-/// Gives blocks that arrived to their steps, as far as this turn's allowance goes.
+/// Passes blocks that arrived to their steps, as far as this turn's allowance goes.
 #[inline]
 pub(crate) fn run(shard: &Shard) {
     while let Some(arrival) = shard.walks.with(|walks| walks.next_arrival()) {
@@ -224,7 +224,8 @@ fn step(shard: &Shard, arrival: Arrival) {
     }
 }
 
-/// Does what a step, or the beginning, asked for. The slot is `Stepping`, and its job comes back here.
+/// Carries out the request of a step, or of the beginning. The slot is `Stepping`, and its job comes back
+/// here.
 fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     let asked: Ranges = match next {
         Next::Wait => {
@@ -243,7 +244,7 @@ fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
             return fail(shard, index, job, error, None);
         }
         Next::Over => return over(shard, index, job),
-        // `step` has looked.
+        // `step` has checked.
         Next::Panicked(error) => return fail(shard, index, job, error, None),
         Next::Read(range) => std::iter::once(range).collect(),
         Next::ReadEach(ranges) => ranges,
@@ -263,7 +264,7 @@ fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     }
 }
 
-/// Ends a walk with an error of the core's, which gets what is known of the place.
+/// Ends a walk with an error of the core's, to which it adds hop, range and path as far as they are known.
 fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Range<u64>>) {
     let (file, hop) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -282,7 +283,7 @@ fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Ra
     over(shard, index, job);
 }
 
-/// A walk is over: whoever waits is told. The slot is `Stepping`, and its job comes back here.
+/// Ends a walk and wakes its waiter. The slot is `Stepping`, and its job comes back here.
 fn over(shard: &Shard, index: u32, job: Job) {
     drop_reads(shard, index);
     let mut job = Some(job);

@@ -1,7 +1,7 @@
-//! Where a walk's state lives: in place up to a size, else in a box, and behind one type either way.
+//! The storage of a walk's state: in place up to a size, otherwise in a box, and behind one type either way.
 //!
-//! A slot of a shard's table cannot be generic, so it holds a [`Job`]: 144 bytes of room and a function that knows the
-//! type in them. All unsafe code of walks but the batch's is here.
+//! A slot of a shard's table cannot be generic, so it holds a [`Job`]: 144 bytes of room and a function that
+//! has the type of their content. All unsafe code of walks except the batch's is here.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -14,20 +14,21 @@ use super::step::{Ranges, Step};
 use crate::base::error::Error;
 use crate::memory::block::Block;
 
-/// What a walk may take without a box: 128 bytes of state, and what tells state from result beside them.
+/// Bytes that a walk may take without a box: 128 of state, and beside them the tag that distinguishes state
+/// from result.
 const ROOM_BYTES: usize = 144;
 
-/// How a walk ended.
+/// The result or failure of a walk.
 pub(crate) type Ending<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
 
-/// Why a walk failed: for a reason of its own, or of the core's. The core's becomes the walk's own type where the result
-/// is taken, since that conversion is the program's code.
+/// The failure of a walk, for a reason of its own or of the core's. The core's error becomes the walk's own
+/// type where the result is taken, since that conversion is the program's code.
 pub(crate) enum Failure<E> {
     Own(E),
     Core(Error),
 }
 
-/// What a step asks for, without the walk's types.
+/// The request of a step, without the walk's types.
 #[allow(clippy::large_enum_variant, reason = "lives for one return, as the step does that it is made of")]
 pub(crate) enum Next {
     Read(Range<u64>),
@@ -35,7 +36,7 @@ pub(crate) enum Next {
     Wait,
     /// The ending is in the job.
     Over,
-    /// The step panicked; the job is as it was.
+    /// The step panicked; the job is unchanged.
     Panicked(Error),
 }
 
@@ -53,23 +54,24 @@ struct Room([MaybeUninit<u8>; ROOM_BYTES]);
 /// A `Work<W>` in place. It may be moved like any other value.
 struct Inline {
     room: Room,
-    /// Gives the room its type back: the same address, with the methods of what is in it.
+    /// Restores the room's type: the same address, with the methods of the value in it.
     view: fn(*mut Room) -> *mut dyn AnyWork,
-    /// As the value in the room: `Send`, and not `Sync`.
+    /// Like the value in the room: `Send`, and not `Sync`.
     _holds: PhantomData<Box<dyn AnyWork>>,
 }
 
 impl Inline {
     fn get(&mut self) -> &mut dyn AnyWork {
-        // SAFETY: `Job::new` wrote a value of the type that `view` knows into the room, whose size and alignment
-        // suffice for it, and it stays there until `drop`. The reference borrows the room for as long as it lives.
+        // SAFETY: `Job::new` wrote a value of the type that `view` has into the room, whose size and
+        // alignment suffice for it, and it stays there until `drop`. The reference borrows the room for as
+        // long as it lives.
         unsafe { &mut *(self.view)(&raw mut self.room) }
     }
 }
 
 impl Drop for Inline {
     fn drop(&mut self) {
-        // SAFETY: as in `get`; the value is dropped here only, and nobody looks at the room afterwards.
+        // SAFETY: as in `get`; the value is dropped here only, and no code accesses the room afterwards.
         unsafe { std::ptr::drop_in_place((self.view)(&raw mut self.room)) };
     }
 }
@@ -87,8 +89,8 @@ impl Job {
         }
         let mut inline =
             Inline { room: Room([MaybeUninit::uninit(); ROOM_BYTES]), view: view::<W>, _holds: PhantomData };
-        // SAFETY: the room is large enough for the value and aligned for it, as was just seen; it holds nothing yet,
-        // and `inline` is not dropped in between, since a write does not unwind.
+        // SAFETY: the room is large enough for the value and aligned for it, as was just checked; it holds
+        // nothing yet, and `inline` is not dropped in between, since a write does not unwind.
         unsafe { (&raw mut inline.room).cast::<Work<W>>().write(work) };
         Job(Place::Inline(inline))
     }
@@ -97,7 +99,7 @@ impl Job {
         matches!(self.0, Place::Boxed(_))
     }
 
-    /// Runs a step; panics are caught.
+    /// Runs a step and returns its request. Panics are caught.
     #[inline]
     pub(crate) fn step(&mut self, block: &Block, at: Range<u64>) -> Next {
         self.work().step(block, at)
@@ -108,17 +110,18 @@ impl Job {
         self.work().fail(error);
     }
 
-    /// The walk's type, for people.
+    /// Returns the name of the walk's type, for reports.
     pub(crate) fn name(&mut self) -> &'static str {
         self.work().name()
     }
 
-    /// The ending of a walk of this type; `None` when there is none (any more), or it is of another type.
+    /// Returns the ending of a walk of this type. `None` when there is none (any more), or when it is of
+    /// another type.
     pub(crate) fn into_ending<W: Walk>(mut self) -> Option<Ending<W>> {
         self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
     }
 
-    /// The state of a walk of this type that is not over.
+    /// Returns the state of a walk of this type that has not ended.
     pub(crate) fn running<W: Walk>(&mut self) -> Option<&mut W> {
         match &mut self.work().as_any().downcast_mut::<Work<W>>()?.state {
             State::Running(walk) => Some(walk),
@@ -135,7 +138,7 @@ impl Job {
     }
 }
 
-/// What can be done with a walk whose type is not known.
+/// The operations on a walk whose type is not known.
 trait AnyWork: Send {
     fn step(&mut self, block: &Block, at: Range<u64>) -> Next;
     fn fail(&mut self, error: Error);
@@ -154,7 +157,8 @@ enum State<W: Walk> {
 }
 
 impl<W: Walk> Work<W> {
-    /// The program's destructors run here, wherever the shard stands: a panic of theirs must not take it along.
+    /// Replaces the state. The program's destructors run here, wherever the shard is: a panic of theirs must
+    /// not end the shard.
     fn become_state(&mut self, state: State<W>) {
         let old = std::mem::replace(&mut self.state, state);
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
@@ -186,7 +190,7 @@ impl<W: Walk> AnyWork for Work<W> {
             Ok(Step::Wait) => return Next::Wait,
             Err(panic) => {
                 let error = Error::panicked("walk", panic.as_ref());
-                // What was thrown is the program's as well.
+                // The panic's payload is the program's as well.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
                 return Next::Panicked(error);
             }

@@ -1,15 +1,15 @@
-//! What a step answers.
+//! The return value of a step.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Ranges that one step may ask for at most.
+/// The most ranges that one step may request.
 const RANGES_MAX: usize = 16;
 
-/// What a [`Walk`](crate::Walk) wants next.
+/// The next action of a [`Walk`](crate::Walk).
 ///
-/// Whatever is not [`Wait`](Step::Wait) drops the blocks of an earlier [`ReadEach`](Step::ReadEach) that have not come yet:
-/// they are cancelled where the device allows it, and no step sees them.
+/// Every variant except [`Wait`](Step::Wait) drops the blocks of an earlier [`ReadEach`](Step::ReadEach) that
+/// have not come yet: they are cancelled where the device allows it, and no step sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the walk goes on as its step says"]
 #[non_exhaustive]
@@ -18,28 +18,29 @@ const RANGES_MAX: usize = 16;
     reason = "lives for one return; a box would be an allocation in each step"
 )]
 pub enum Step<T, E> {
-    /// Reads exactly this range, at least one byte of it, and calls [`step`](crate::Walk::step) with the block.
+    /// Reads exactly this range, at least one byte of it, and calls [`step`](crate::Walk::step) with the
+    /// block.
     Read(Range<u64>),
     /// Reads each of up to 16 ranges, all at once, and calls [`step`](crate::Walk::step) with each block as it arrives,
     /// in any order and never two at once.
     ReadEach(Ranges),
     /// Waits for the next block of an earlier [`ReadEach`](Step::ReadEach). An error when none is to come.
     Wait,
-    /// The walk is over, with this result.
+    /// Ends the walk with this result.
     Done(T),
-    /// The walk is over, and has failed for this reason.
+    /// Fails the walk with this error.
     Fail(E),
 }
 
 impl<T, E> Step<T, E> {
-    /// [`Step::ReadEach`] of what an iterator gives; more than 16 ranges fail the walk.
+    /// Returns [`Step::ReadEach`] of the ranges of an iterator; more than 16 fail the walk.
     pub fn read_each(ranges: impl IntoIterator<Item = Range<u64>>) -> Step<T, E> {
         Step::ReadEach(ranges.into_iter().collect())
     }
 }
 
-/// Up to 16 ranges of a file, without an allocation. One that was given more remembers that it was, and fails the walk
-/// that asks for it with [`InvalidInput`](crate::ErrorKind::InvalidInput).
+/// Up to 16 ranges of a file, without an allocation. A list that was given more remembers that it was, and
+/// fails the walk that requests it with [`InvalidInput`](crate::ErrorKind::InvalidInput).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ranges {
     bounds: [(u64, u64); RANGES_MAX],
@@ -48,12 +49,12 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// No range yet.
+    /// Returns a list without ranges.
     pub const fn new() -> Ranges {
         Ranges { bounds: [(0, 0); RANGES_MAX], len: 0 }
     }
 
-    /// Adds a range; false when there are 16 already.
+    /// Adds a range. Returns false when there are 16 already.
     pub fn push(&mut self, range: Range<u64>) -> bool {
         let place = self.bounds.get_mut(usize::from(self.len));
         let fits = place.is_some();
@@ -64,22 +65,22 @@ impl Ranges {
         fits
     }
 
-    /// How many there are, at most 16.
+    /// Returns the number of ranges, at most 16.
     pub fn len(&self) -> usize {
         usize::from(self.len).min(RANGES_MAX)
     }
 
-    /// Is there none?
+    /// Returns whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranges in the order in which they were added.
+    /// Returns the ranges in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.bounds[..self.len()].iter().map(|&(start, end)| start..end)
     }
 
-    /// Was it given more than it has room for?
+    /// Returns whether it was given more ranges than it has room for.
     pub(crate) fn is_too_many(&self) -> bool {
         usize::from(self.len) > RANGES_MAX
     }

@@ -12,14 +12,14 @@ use crate::io::op::{OpKey, OpOutcome};
 use crate::io::stats::WalkStats;
 use crate::reactor::shard::optable::{NIL, NO_FILE};
 
-/// Names a slot and the one use of it that is meant.
+/// Names a slot and one particular use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalkKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Walks under way on one shard; more wait for their turn.
+/// The most walks under way on one shard; more wait for their turn.
 pub(crate) const WALKS_MAX: u32 = 1 << 16;
 /// Hops of one walk that may end in one turn, and steps of all walks, before tasks and other completions run.
 pub(crate) const HOPS_PER_TURN: u32 = 8;
@@ -28,7 +28,7 @@ const CHUNK_SLOTS: u32 = 32;
 /// Reads of one walk in flight at once.
 const READS_MAX: usize = 16;
 
-/// Where a walk stands.
+/// The state of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkState {
     Free,
@@ -40,9 +40,9 @@ pub(crate) enum WalkState {
     Over,
 }
 
-/// Who is told when a walk is over.
+/// The waiter that is notified when a walk ends.
 pub(crate) enum Owner {
-    /// Nobody: the future was dropped while the step ran.
+    /// No waiter: the future was dropped while the step ran.
     Nobody,
     /// A future of this task on this shard.
     Task(u32),
@@ -52,7 +52,7 @@ pub(crate) enum Owner {
     Batch(Arc<Batch>, u32),
 }
 
-/// What a slot held: dropped, or used, where nothing is borrowed.
+/// The former content of a slot, which is dropped or used where nothing is borrowed.
 pub(crate) struct Held {
     pub(crate) job: Option<Job>,
     pub(crate) owner: Owner,
@@ -69,14 +69,14 @@ pub(crate) struct WalkSlot {
     pub(crate) file: u32,
     pub(crate) hops: u32,
     pub(crate) hops_max: u32,
-    /// Hops begun in this turn, which `turn` names.
+    /// Hops begun in the turn whose number is `turn`.
     pub(crate) turn_hops: u32,
     pub(crate) turn: u32,
-    /// Changes with each answer that drops what is under way; never starts over.
+    /// Changes with each result of a step that drops reads under way; never starts over.
     pub(crate) epoch: u32,
     /// Blocks still to come to a step, a bit for each of `reads`.
     pub(crate) coming: u16,
-    /// Those of them that have a slot of the op table, and those that nobody was asked for yet.
+    /// Those of them that have a slot of the op table, and (`unasked`) those that were not requested yet.
     pub(crate) staged: u16,
     pub(crate) unasked: u16,
     pub(crate) owner: Owner,
@@ -86,7 +86,7 @@ pub(crate) struct WalkSlot {
 
 const _: () = assert!(size_of::<WalkSlot>() <= 640, "docs/walks.md tells what a walk under way takes");
 
-/// A read that a step asked for.
+/// A read that a step requested.
 #[derive(Clone, Copy)]
 pub(crate) struct WalkRead {
     pub(crate) key: OpKey,
@@ -122,11 +122,11 @@ pub(crate) struct Walks {
     later: VecDeque<Arrival>,
     pub(crate) turn: u32,
     steps_left: u32,
-    /// Reads were staged since the last submission.
+    /// Whether reads were staged since the last submission.
     pub(crate) has_staged: bool,
     /// Batches that found no free slot.
     pub(crate) waiting: VecDeque<Arc<Batch>>,
-    /// Futures that found none.
+    /// Futures that found no free slot.
     pub(crate) waiters: Vec<Waker>,
     /// Walks with a read that found the op table full.
     pub(crate) unstaged: Vec<u32>,
@@ -157,7 +157,7 @@ impl Walks {
         self.live == 0 && self.waiting.is_empty() && self.unstaged.is_empty() && !self.has_arrivals()
     }
 
-    /// Blocks wait for steps.
+    /// Returns whether blocks wait for steps.
     #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
         !self.arrivals.is_empty() || !self.later.is_empty()
@@ -167,7 +167,7 @@ impl Walks {
         self.counts.clone()
     }
 
-    /// Slots that exist.
+    /// Returns the number of slots that exist.
     pub(crate) fn capacity(&self) -> u32 {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
@@ -176,7 +176,7 @@ impl Walks {
         self.live >= WALKS_MAX
     }
 
-    /// A free slot, which the caller fills; `None` when there are `WALKS_MAX` walks.
+    /// Returns a free slot, which the caller fills, or `None` when there are `WALKS_MAX` walks.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<WalkKey> {
         if self.is_full() {
@@ -193,7 +193,7 @@ impl Walks {
         Some(WalkKey { index, generation })
     }
 
-    /// Gives a slot back, whose job, owner and file are gone.
+    /// Frees a slot whose job, owner and file are gone.
     #[inline]
     pub(crate) fn give_back(&mut self, index: u32) {
         let head = self.free;
@@ -206,7 +206,7 @@ impl Walks {
         self.live -= 1;
     }
 
-    /// Takes what a slot holds out of it and gives it back.
+    /// Empties a slot, frees it, and returns its content.
     pub(crate) fn clear(&mut self, index: u32) -> Held {
         let slot = self.slot(index);
         let file = std::mem::replace(&mut slot.file, NO_FILE);
@@ -221,7 +221,7 @@ impl Walks {
         &mut self.chunks[(index / CHUNK_SLOTS) as usize][(index % CHUNK_SLOTS) as usize]
     }
 
-    /// The slot that `key` names, unless that use of it is over.
+    /// Returns the slot that `key` names, unless that use of it has ended.
     #[inline]
     pub(crate) fn find(&mut self, key: WalkKey) -> Option<&mut WalkSlot> {
         let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
@@ -229,12 +229,12 @@ impl Walks {
         (slot.generation == key.generation && slot.state != WalkState::Free).then_some(slot)
     }
 
-    /// The key of a slot that its future's drop on another thread named.
+    /// Returns the key of a slot that its future's drop on another thread named.
     pub(crate) fn key_at(&mut self, index: u32) -> WalkKey {
         WalkKey { index, generation: self.slot(index).generation }
     }
 
-    /// All slots in use.
+    /// Returns the keys of all slots in use.
     pub(crate) fn live_keys(&self) -> Vec<WalkKey> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
         slots
@@ -243,7 +243,7 @@ impl Walks {
             .collect()
     }
 
-    /// A new turn: each walk may hop again.
+    /// Begins a new turn: each walk may hop again.
     pub(crate) fn begin_turn(&mut self) {
         self.turn = self.turn.wrapping_add(1);
         self.steps_left = STEPS_PER_TURN;
@@ -259,7 +259,8 @@ impl Walks {
         self.arrivals.push_back(Arrival { walk, epoch, place, outcome });
     }
 
-    /// The next block that a step may have in this turn, and its slot. What no step wants any more is dropped.
+    /// Returns the next block that a step may have in this turn, with its slot. Blocks that no step wants any
+    /// more are dropped.
     #[inline]
     pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
         while self.steps_left > 0 {
@@ -279,14 +280,14 @@ impl Walks {
         None
     }
 
-    /// For the shard's end.
+    /// Drops all arrivals, for the shard's end.
     pub(crate) fn forget_arrivals(&mut self) {
         self.arrivals.clear();
         self.later.clear();
         self.unstaged.clear();
     }
 
-    /// Gives memory back, for a shard that is idle.
+    /// Releases memory, for a shard that is idle.
     pub(crate) fn shrink(&mut self) {
         if self.chunks.len() < 2 || !self.is_idle() {
             return;

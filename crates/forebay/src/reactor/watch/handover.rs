@@ -6,12 +6,13 @@ use crate::base::sync::atomic::{AtomicU64, Ordering};
 #[cfg(all(forebay_loom, test))]
 mod loom_tests;
 
-/// A place for one value, and whose turn it is: nobody's, the one's who was asked, or the reader's.
+/// A place for one value, and its present owner: none, the thread that was requested to fill it, or the
+/// reader.
 ///
-/// Whoever was asked may come late, or never: nobody waits for it, a new request takes the place of one that was not
-/// answered, and while somebody writes or reads the value nothing else can begin. The whole protocol is one word, the
-/// number of the poll that was asked for and one of five states, and each step is one compare-and-swap from the state that
-/// it needs; so it holds however many threads take each part.
+/// A writer may come late, or never. No thread waits for it, and a new request replaces one that was not
+/// served. While a thread writes or reads the value nothing else can begin. The whole protocol is one word:
+/// the number of the requested poll and one of five states. Each step is one compare-and-swap from the state
+/// that it needs, so the protocol holds however many threads take each part.
 pub(crate) struct Handover<T> {
     word: AtomicU64,
     value: UnsafeCell<T>,
@@ -26,8 +27,9 @@ const READING: u64 = 4;
 const STATE_BITS: u32 = 3;
 const STATE: u64 = (1 << STATE_BITS) - 1;
 
-// SAFETY: the value is touched between a compare-and-swap to `WRITING` or `READING` and the store that leaves it, and only
-// one thread at a time gets there; acquire and release of the word order what one does before what the next sees.
+// SAFETY: the value is accessed between a compare-and-swap to `WRITING` or `READING` and the store that
+// leaves it, and only one thread at a time gets there; acquire and release of the word order the accesses of
+// one before those of the next.
 unsafe impl<T: Send> Sync for Handover<T> {}
 
 impl<T> Handover<T> {
@@ -35,29 +37,30 @@ impl<T> Handover<T> {
         Handover { word: AtomicU64::new(IDLE), value: UnsafeCell::new(value) }
     }
 
-    /// Asks for the value of `number` (at most 2^61), instead of whatever was asked before. False: somebody still writes, or what
-    /// was written has not been read.
+    /// Requests the value of `number` (at most 2^61), instead of any earlier request. Returns false while a
+    /// thread still writes, or while a written value has not been read.
     pub(crate) fn ask(&self, number: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         let free = matches!(word & STATE, IDLE | ASKED);
-        // Acquire and release: what the last reader did is before what the next writer does.
+        // Acquire and release: the last reader's accesses come before the next writer's.
         free && self.step(word, number << STATE_BITS | ASKED, Ordering::AcqRel)
     }
 
-    /// Fills the value if it was asked for under this number. Only plain loads and stores and what `fill` does: fit for a
-    /// signal handler.
+    /// Fills the value if it was requested under this number. It executes only plain loads and stores and
+    /// `fill`, so it is fit for a signal handler.
     pub(crate) fn write(&self, number: u64, fill: impl FnOnce(&mut T)) -> bool {
         let number = number << STATE_BITS;
         if !self.step(number | ASKED, number | WRITING, Ordering::Acquire) {
             return false;
         }
-        // SAFETY: the state is `WRITING`, and we made it so: nobody else touches the value until we leave it.
+        // SAFETY: the state is `WRITING`, and we made it so: no other thread accesses the value until we
+        // leave it.
         fill(unsafe { &mut *self.value.get() });
         self.word.store(number | WRITTEN, Ordering::Release);
         true
     }
 
-    /// Shows the value and its number if one was written, which then is over.
+    /// Passes the value and its number to `look` if one was written. The value is then used up.
     pub(crate) fn read<R>(&self, look: impl FnOnce(u64, &T) -> R) -> Option<R> {
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != WRITTEN || !self.step(word, word & !STATE | READING, Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! No back-traces: every call is nothing.
+//! The watch without back-traces: every call is empty.
 
 use std::sync::Arc;
 use std::time::Duration;

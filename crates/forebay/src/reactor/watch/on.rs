@@ -1,4 +1,4 @@
-//! The watch as it is where there are back-traces.
+//! The watch on systems with back-traces.
 
 mod modules;
 mod sample;
@@ -19,26 +19,27 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Ticks;
 use sample::Sample;
 
-/// An engine's watcher and what its shards tell it. The watcher ends with the last shard, or with this.
+/// An engine's watcher and the reports of its shards. The watcher ends with the last shard, or with this
+/// value.
 pub(crate) struct Watch(Arc<Shared>);
 
-/// What shards and watcher share.
+/// The state that shards and watcher share.
 struct Shared {
     shards: Box<[Beat]>,
-    /// A poll that is seen for longer is sampled.
+    /// A poll that is seen for longer than this is sampled.
     bound: Duration,
     alarm: Arc<Alarm>,
     ending: AtomicBool,
 }
 
-/// How the first poll after idleness wakes the watcher.
+/// The means by which the first poll after idleness wakes the watcher.
 #[derive(Default)]
 struct Alarm {
     asleep: AtomicBool,
     watcher: OnceLock<Thread>,
 }
 
-/// One shard's side: what its executor tells, and what it is told.
+/// One shard's side: the reports of its executor, and the results for it.
 #[derive(Clone)]
 pub(crate) struct Beat(Arc<Pulse>);
 
@@ -47,13 +48,13 @@ struct Pulse {
     now: CachePadded<AtomicU64>,
     /// The last poll that a sample was taken of; changed by the shard's thread only, in the handler.
     sampled: AtomicU64,
-    /// When the watcher first saw the poll that it asked for last.
+    /// The time at which the watcher first saw the poll that it requested a sample of last.
     since: AtomicU64,
-    /// From when the shard's thread sits; what a handler writes it writes here.
+    /// The place that a handler writes to; set from the time when the shard's thread sits.
     sample: OnceLock<Handover<Sample>>,
-    /// The thread to signal. Locked for the signal, so that it is not over before it is sent.
+    /// The thread to signal. Locked during the signal, so that the thread does not end before it is sent.
     sitter: Mutex<Option<Sitter>>,
-    /// What the watcher found, by the number of the poll.
+    /// The watcher's findings, by the number of the poll.
     findings: Mutex<Vec<(u64, Arc<str>)>>,
     alarm: Arc<Alarm>,
 }
@@ -61,14 +62,14 @@ struct Pulse {
 #[derive(Clone, Copy)]
 struct Sitter {
     thread: i32,
-    /// Does the thread have the signal blocked? The program wanted that, and it stays so.
+    /// Whether the thread has the signal blocked. The program wanted that, and it stays so.
     is_deaf: bool,
 }
 
 /// A shard's thread as long as it may be sampled; made and dropped on it.
 pub(crate) struct Seat {
     pulse: Option<Arc<Pulse>>,
-    /// Not to be sent: the handler finds the shard by the thread.
+    /// Makes the seat not `Send`: the handler finds the shard by the thread.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -97,7 +98,8 @@ impl Watch {
         Seat { pulse: Some(pulse.clone()), _here: Default::default() }
     }
 
-    /// Starts the watcher, if the signal can be had; the engine's health says if not. Every shard sits.
+    /// Starts the watcher, if the signal is free to use; otherwise the engine's health reports it. Called
+    /// when every shard sits.
     pub(crate) fn start(&self, engine: &Arc<EngineShared>) {
         if let Err(why) = signal::claim() {
             let remedy = "leave SIGURG to its default; Stats::stalls has the names all the same";
@@ -121,7 +123,7 @@ impl Watch {
         let body = move || watcher::Watcher::new(shared, weak).run();
         match std::thread::Builder::new().name("forebay-watch".into()).spawn(body) {
             Ok(thread) => {
-                // The only call; a watcher that slept before it is known looks once a second.
+                // The only call. A watcher that slept before this thread was stored checks once a second.
                 let _ = self.0.alarm.watcher.set(thread.thread().clone());
             }
             Err(error) => {
@@ -131,7 +133,7 @@ impl Watch {
         }
     }
 
-    /// Tells the watcher to end; nobody waits for it.
+    /// Notifies the watcher to end, without waiting for it.
     pub(crate) fn end(&self) {
         self.0.ending.store(true, Ordering::Release);
         if let Some(watcher) = self.0.alarm.watcher.get() {
@@ -159,7 +161,8 @@ impl Beat {
         }))
     }
 
-    /// Before the polls of a turn. Costs a load; after a second without polls in the whole engine, a system call.
+    /// Called before the polls of a turn. Costs a load; after a second without polls in the whole engine, a
+    /// system call.
     #[inline]
     pub(crate) fn turn_begins(&self) {
         if self.0.alarm.asleep.load(Ordering::Relaxed) {
@@ -183,8 +186,8 @@ impl Beat {
         self.0.now.store(now & !1, Ordering::Relaxed);
     }
 
-    /// After a poll's end, on the shard's thread: its number and when it was first seen, if a sample was taken of it. What
-    /// comes of the sample is among the [`findings`](Self::findings) soon.
+    /// Returns, after a poll's end on the shard's thread, its number and the time when it was first seen, if
+    /// a sample was taken of it. The sample's text is among the [`findings`](Self::findings) soon.
     #[inline]
     pub(crate) fn sampled(&self) -> Option<(u64, Ticks)> {
         let poll = self.0.now.load(Ordering::Relaxed) | 1;
@@ -192,7 +195,7 @@ impl Beat {
         sampled.then(|| (poll, self.0.since.load(Ordering::Relaxed)))
     }
 
-    /// Gives `take` what was found since the last call: the number of a poll and where its task stood.
+    /// Passes the findings since the last call to `take`: the number of a poll and its task's stack.
     pub(crate) fn findings(&self, mut take: impl FnMut(u64, Arc<str>)) {
         let findings = std::mem::take(&mut *self.0.lock_findings());
         findings.into_iter().for_each(|(poll, text)| take(poll, text));
@@ -200,18 +203,19 @@ impl Beat {
 }
 
 impl Pulse {
-    /// The poll that runs now, as far as one thread sees of another.
+    /// Returns the poll that runs now, as far as one thread sees of another.
     fn running(&self) -> Option<u64> {
         Some(self.now.load(Ordering::Relaxed)).filter(|now| now & 1 == 1)
     }
 
-    /// In the handler, on the shard's thread: takes the sample if it is asked for and its poll still runs.
+    /// Takes the sample if it is requested and its poll still runs. Called in the handler, on the shard's
+    /// thread.
     ///
     /// # Safety
     /// `registers` are those of this thread's, which does not run until this returns.
     unsafe fn take(&self, registers: sample::Registers) {
         let (Some(poll), Some(sample)) = (self.running(), self.sample.get()) else { return };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `registers` are this thread's.
         if sample.write(poll, |sample| unsafe { sample.fill(registers) }) {
             self.sampled.store(poll, Ordering::Relaxed);
         }

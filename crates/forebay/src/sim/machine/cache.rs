@@ -1,5 +1,5 @@
-//! Two caches above the medium, the disk's volatile one and the machine's memory, and the syncs that empty
-//! them.
+//! The two caches above the medium, the disk's volatile cache and the machine's memory, and the syncs that
+//! empty them.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::sim::profile::MetadataOrder;
 /// Bytes of buffered writes that a disk's files may have in memory before the oldest are written back.
 const DIRTY_MAX: u64 = 64 << 20;
 
-/// Writes that each of the two caches holds at most, however small: they are moved on at any time in reality
-/// too, and what is kept of each takes up to a page of the test's memory.
+/// The most writes that each of the two caches holds, however small they are. Real caches move writes on at
+/// any time too, and the record of each write takes up to a page of the test's memory.
 const WAITING_MAX: usize = 4096;
 
 impl Disk {
-    /// Too much in memory is written back, oldest first.
+    /// Adds a buffered write to memory. When memory then holds too much, the oldest writes are written back.
     pub(super) fn take_into_memory(&mut self, waiting: Waiting) {
         self.dirty.push_back(waiting);
         self.dirty_bytes += waiting.bytes;
@@ -30,7 +30,8 @@ impl Disk {
         }
     }
 
-    /// Direct I/O first writes back what the page cache holds of its range.
+    /// Writes back the part of the page cache that lies in the range of a direct operation, before that
+    /// operation.
     pub(super) fn write_back(&mut self, inode: u64, range: Range<u64>) {
         if !self.dirty.iter().any(|waiting| waiting.inode == inode) {
             return;
@@ -56,12 +57,12 @@ impl Disk {
         });
     }
 
-    /// Bytes of a file that a sync would have to write.
+    /// Returns the number of bytes of a file that a sync would have to write.
     pub(super) fn dirty_bytes(&self, inode: u64) -> u64 {
         self.dirty.iter().filter(|waiting| waiting.inode == inode).map(|waiting| waiting.bytes).sum()
     }
 
-    /// How long a flush takes for what is in the disk's cache now.
+    /// Returns the duration of a flush of the disk's present cache content.
     pub(super) fn drain_ns(&self) -> u64 {
         match self.profile.drain_bytes_per_second {
             0 => 0,
@@ -78,7 +79,7 @@ impl Disk {
         }
     }
 
-    /// A full cache writes the oldest to the medium.
+    /// Adds a write to the disk's cache. A full cache writes its oldest content to the medium.
     pub(super) fn take_into_cache(&mut self, waiting: Waiting) {
         self.cache.push_back(waiting);
         self.cache_bytes += waiting.bytes;
@@ -89,7 +90,8 @@ impl Disk {
         }
     }
 
-    /// Moves what came into the cache before `barrier`, of one file or of all, to the place that `to` says.
+    /// Moves the writes that entered the cache before `barrier`, of one file or of all, to the place that
+    /// `to` returns.
     fn flush(&mut self, file: Option<u64>, barrier: u64, mut to: impl FnMut() -> Place) {
         for waiting in std::mem::take(&mut self.cache) {
             if waiting.seq < barrier && file.is_none_or(|file| file == waiting.inode) {
@@ -101,7 +103,7 @@ impl Disk {
         }
     }
 
-    /// A file's own buffered writes before `barrier`, to the place that `to` says.
+    /// Moves a file's own buffered writes from before `barrier` to the place that `to` returns.
     fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Place) {
         if self.dirty.is_empty() {
             return;
@@ -123,8 +125,7 @@ impl Disk {
         }
     }
 
-    /// A sync of a file or directory that covers what happened before `barrier`. Answers 0 or an errno,
-    /// negative.
+    /// Syncs a file or directory, covering the changes from before `barrier`. Returns 0 or a negative errno.
     pub(super) fn sync(
         &mut self,
         inode: u64,
@@ -171,7 +172,7 @@ impl Disk {
         0
     }
 
-    /// Forgets everything volatile but what is in the files' logs.
+    /// Forgets all volatile state except the files' logs.
     pub(super) fn forget(&mut self) {
         self.cache.clear();
         self.dirty.clear();

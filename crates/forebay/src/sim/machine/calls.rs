@@ -1,5 +1,5 @@
-//! Calls about names and open files: when they act, the syncs that follow in steps of their own, and their
-//! errors, which are those of the operating system's calls (`driver/meta`).
+//! Calls about names and open files: the time at which they act, the syncs that follow as steps of their own,
+//! and their errors, which are those of the operating system's calls (`driver/meta`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::io::metadata::{DirEntry, FileKind};
 use crate::sim::fault::Fault;
 use crate::sim::history::{Fate, What};
 
-/// As the real calls say it.
+/// The wording of the real calls.
 const CHANGED: &str =
     "the name was changed, but its directory could not be synced, so the change may be lost";
 const SYNC: Faults = Faults::of(&[Fault::LyingFlush, Fault::FlushError, Fault::Slow]);
 pub(super) const MAKE: Faults = Faults::of(&[Fault::NoSpace]);
 
 impl Machine {
-    /// Takes a call.
+    /// Accepts a call and schedules its first step.
     pub(crate) fn ask(&mut self, id: IoId, request: MetaRequest, now_ns: u64, _fate: &mut Fate) {
         if self.flights.contains_key(&id) {
             self.violations.push(format!("call {} was made again while it was under way", id.0));
@@ -43,7 +43,7 @@ impl Machine {
         self.schedule(id, now_ns.saturating_add(call_ns), Flight::Meta(Box::new(flight)));
     }
 
-    /// The disk that a call goes to first.
+    /// Returns the disk that a call goes to first.
     fn disk_of(&self, request: &MetaRequest) -> usize {
         match request {
             MetaRequest::Open { path, .. }
@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// The next step of a call; its end, if that was the last.
+    /// Carries out the next step of a call. Returns the completion if that step was the last.
     pub(super) fn go_on(
         &mut self,
         id: IoId,
@@ -175,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// Does what the call is for, and says which directories are synced then.
+    /// Carries out a call. Returns its reply, or the directories to be synced before it completes.
     fn act(&mut self, id: IoId, request: &MetaRequest, now_ns: u64, fate: &mut Fate) -> Result<Acted> {
         let operation = request.operation();
         let at = |path: &At, result: Result<(), i32>| match result {
@@ -236,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// The directory of a path, as the real calls open it before they begin.
+    /// Returns the directory of a path, which the real calls open before they begin.
     fn parent(&self, operation: &'static str, at: &At) -> Result<(Spot, PathBuf)> {
         let path = at.path();
         let (Some(dir), Some(_)) = (path.parent(), path.file_name()) else {
@@ -255,7 +255,7 @@ impl Machine {
         }
     }
 
-    /// Whether a rule says that there is no space for a new file.
+    /// Fails with `ENOSPC` when a rule denies space for a new file.
     pub(super) fn room_to_make(&mut self, id: IoId, path: &At, fate: &mut Fate) -> Result<(), i32> {
         let Ok(slot) = self.slot(path) else { return Ok(()) };
         if slot.inode.is_some() {
@@ -290,16 +290,16 @@ fn dir_sync((spot, at): &(Spot, PathBuf), path: &Path, changed: bool) -> DirSync
 }
 
 fn errno_of(error: &Error) -> u64 {
-    // Errors that are not the system's get a number that no errno has.
+    // Errors that do not come from the system get a number that no errno has.
     error.raw_os_error().map_or(u64::from(u32::MAX), |errno| errno as u64)
 }
 
-/// Whether what is answered is an open file or directory.
+/// Returns whether the reply is an open file or directory.
 fn is_open(request: &MetaRequest) -> bool {
     matches!(request, MetaRequest::Open { .. } | MetaRequest::OpenDir { .. } | MetaRequest::TempFile { .. })
 }
 
-/// The kind of call, in histories; never changes.
+/// Returns the number of a call's kind in histories. The numbers never change.
 fn operation_number(request: &MetaRequest) -> u64 {
     match request {
         MetaRequest::Open { .. } => 1,

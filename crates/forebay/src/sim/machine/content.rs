@@ -1,9 +1,9 @@
-//! The bytes and the length of one file: as they are read now, as they are on the medium, and the log of
-//! changes between the two.
+//! The bytes and the length of one file: the live content that reads return, the durable content on the
+//! medium, and the log of changes between the two.
 //!
 //! Always: the durable content, with the log applied in order, is the live content. A change leaves the log
 //! at its front only, when it is settled, so that older content never lands on newer. A power cut walks
-//! through the log once, and applies what survives.
+//! through the log once and applies the changes that survive.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::pages::{PAGE, Pages, Piece};
 use super::ranges::Ranges;
 
-/// Where the bytes of a change are, or whether a change of length is settled.
+/// The place of a change's bytes; for a change of length, whether it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the machine's memory: the page cache, or a change of metadata that no journal holds yet.
@@ -20,20 +20,20 @@ pub(super) enum Place {
     Cache,
     /// On the medium.
     Medium,
-    /// Nowhere: a sync failed, and what it was for counts as written.
+    /// Nowhere: a sync failed, and the changes that it covered count as written.
     Gone,
 }
 
-/// What a power cut leaves of a write.
+/// The part of a write that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     All,
     Nothing,
-    /// Each sector on its own.
+    /// Each sector is kept or lost on its own.
     Torn,
 }
 
-/// What a rule said about this write's fate in a power cut.
+/// The effects that rules have on this write's fate in a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Doom {
     pub(super) torn: bool,
@@ -47,11 +47,11 @@ pub(super) enum Changed {
         pieces: Vec<Piece>,
         doom: Doom,
     },
-    /// Truncated or allocated: a call about metadata.
+    /// A truncation or allocation, which is a change of metadata.
     Resize {
         to: u64,
     },
-    /// A hole was made. A call about metadata.
+    /// A punched hole, which is a change of metadata.
     Hole {
         range: Range<u64>,
     },
@@ -65,7 +65,7 @@ pub(super) struct Change {
     pub(super) changed: Changed,
 }
 
-/// A write made the file longer. Such changes are apart from the log: bytes do not wait for lengths.
+/// A growth of the file caused by a write. Growth is kept apart from the log: bytes do not wait for lengths.
 #[derive(Clone, Copy, Debug)]
 struct Growth {
     seq: u64,
@@ -79,17 +79,17 @@ pub(super) struct Content {
     pub(super) len: u64,
     pub(super) durable: Pages,
     pub(super) durable_len: u64,
-    /// In the order of `seq`.
+    /// The changes, in the order of `seq`.
     pub(super) log: VecDeque<Change>,
     /// Growth that is not durable yet, in the order of `seq`.
     growth: VecDeque<Growth>,
-    /// The resizes in the log: growth behind one waits for it.
+    /// The resizes in the log. Growth behind a resize waits for it.
     resizes: VecDeque<u64>,
     /// Pages that take space.
     pub(super) blocks: Ranges,
-    /// Bytes of sectors that cannot be read.
+    /// Byte ranges of sectors that cannot be read.
     pub(super) bad: Ranges,
-    /// Whether live bytes went [`Place::Gone`]: a restart forgets them.
+    /// Whether live bytes went to [`Place::Gone`]. A restart forgets them.
     pub(super) stale: bool,
 }
 
@@ -98,7 +98,7 @@ impl Content {
         self.log.push_back(Change { seq, place, changed });
     }
 
-    /// Makes one write longer than the file a longer file.
+    /// Makes the file longer when a write ends beyond its length.
     pub(super) fn grow(&mut self, seq: u64, to: u64) {
         if to > self.len {
             self.len = to;
@@ -106,12 +106,12 @@ impl Content {
         }
     }
 
-    /// Whether what is read is what is on the medium.
+    /// Returns whether the live content and the medium's content are the same.
     pub(super) fn is_settled(&self) -> bool {
         self.log.is_empty() && self.growth.is_empty() && !self.stale
     }
 
-    /// Sets the live length; what is beyond it reads as zeros when the file grows again.
+    /// Sets the live length. Bytes beyond it read as zeros when the file grows again.
     pub(super) fn resize(&mut self, seq: u64, to: u64) {
         if to < self.len {
             self.live.zero(to..self.len.next_multiple_of(PAGE));
@@ -137,8 +137,8 @@ impl Content {
         self.compact();
     }
 
-    /// Moves data from one place to another, as far as `chosen` says so, and answers the sequence numbers and
-    /// bytes.
+    /// Moves the data that `chosen` accepts from one place to another. Returns the sequence number and the
+    /// bytes of each change moved.
     pub(super) fn move_data(
         &mut self,
         from: Place,
@@ -157,14 +157,14 @@ impl Content {
         moved
     }
 
-    /// Settles growth that writes before `barrier` caused.
+    /// Settles the growth caused by writes before `barrier`.
     pub(super) fn settle_growth(&mut self, barrier: u64) {
         for growth in self.growth.iter_mut().take_while(|growth| growth.seq < barrier) {
             growth.settled = true;
         }
     }
 
-    /// The last change of the length or of holes before `barrier` that is not settled.
+    /// Returns the last unsettled change of the length or of holes before `barrier`.
     pub(super) fn last_length(&self, barrier: u64) -> Option<u64> {
         let grown = self.growth.iter().rev().find(|growth| growth.seq < barrier && !growth.settled);
         let unsettled = |change: &&Change| {
@@ -212,7 +212,7 @@ impl Content {
         self.durable_len = to;
     }
 
-    /// Everything counts as written but what is gone, as before an orderly restart.
+    /// Treats every change as written except those that are gone, as before an orderly restart.
     pub(super) fn settle_all(&mut self) {
         for change in self.log.iter_mut().filter(|change| change.place != Place::Gone) {
             change.place = Place::Medium;
@@ -222,12 +222,12 @@ impl Content {
         self.restart();
     }
 
-    /// What a power cut leaves. `keep` decides about data by sequence number, place and range, `sector` about
-    /// a sector of a torn write, `survives` about resizes and holes, `grown` about a length from ... to that
-    /// a write caused: the length that is there afterwards.
+    /// Applies a power cut. `keep` decides about data by sequence number, place and range, and `sector` about
+    /// one sector of a torn write. `survives` decides about resizes and holes. `grown` returns the length
+    /// after the cut for a growth from one length to another that a write caused.
     pub(super) fn cut(&mut self, sector: u64, fates: &mut dyn CutFates) {
         let mut frozen = Ranges::default();
-        // Whether lengths still follow those that the log tells of.
+        // Whether lengths still follow the changes of length in the log.
         let mut follows = true;
         for change in std::mem::take(&mut self.log) {
             match change.changed {
@@ -278,8 +278,8 @@ impl Content {
         self.restart();
     }
 
-    /// What a power cut leaves of growth before `seq`: nothing behind one that is not there in full, and
-    /// nothing at all when `follows` is false, because a resize before it is not there.
+    /// Applies a power cut to the growth before `seq`. Nothing survives behind a growth that did not survive
+    /// in full. When `follows` is false nothing survives at all, because a resize before it was lost.
     fn cut_growth(&mut self, seq: u64, mut follows: bool, fates: &mut dyn CutFates) {
         while let Some(growth) = self.growth_before(seq) {
             if follows {
@@ -291,7 +291,7 @@ impl Content {
         }
     }
 
-    /// What is read is what is on the medium.
+    /// Makes the live content equal to the content of the medium.
     fn restart(&mut self) {
         self.log.clear();
         self.growth.clear();
@@ -306,7 +306,7 @@ impl Content {
     }
 }
 
-/// Who decides what a power cut leaves.
+/// The decisions about which changes survive a power cut.
 pub(super) trait CutFates {
     fn keep(&mut self, seq: u64, place: Place, range: Range<u64>, doom: Doom) -> Keep;
     fn sector(&mut self, seq: u64, start: u64) -> bool;
@@ -314,7 +314,7 @@ pub(super) trait CutFates {
     fn grown(&mut self, seq: u64, from: u64, to: u64) -> u64;
 }
 
-/// From the first to the last byte of a write.
+/// Returns the range from the first to the last byte of a write.
 pub(super) fn span(pieces: &[Piece]) -> Range<u64> {
     match (pieces.first(), pieces.last()) {
         (Some(first), Some(last)) => first.range().start..last.range().end,

@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::driver::meta::FdOwner;
 
 impl Machine {
-    /// Through the page cache, as copy_file_range(2) does where file systems share no blocks.
+    /// Copies through the page cache, as copy_file_range(2) does where file systems share no blocks.
     pub(super) fn copy_range(
         &mut self,
         (from, offset): (&FdOwner, u64),

@@ -1,5 +1,5 @@
-//! The power goes: what is left of everything volatile. And the orderly restart, which loses nothing that was
-//! not lost before.
+//! The power cut, which decides the fate of all volatile state, and the orderly restart, which loses nothing
+//! that was not lost before.
 
 use super::content::{CutFates, Decided, Doom, Keep, Place};
 use super::disk::{Disk, Waiting, Write};
@@ -12,7 +12,7 @@ use crate::sim::profile::{Lost, MetadataOrder};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Machine {
-    /// The power goes off. Nothing that was on its way is answered any more.
+    /// Switches the power off. Operations and calls in flight never complete.
     pub(crate) fn power_cut(&mut self, fate: &mut Fate) {
         if !self.on {
             return;
@@ -31,8 +31,8 @@ impl Machine {
         self.on = false;
     }
 
-    /// The machine comes up. When the power had not gone this is an orderly restart: everything is written
-    /// out first.
+    /// Switches the machine on. When the power had not failed this is an orderly restart: everything is
+    /// written out first.
     pub(crate) fn reboot(&mut self, fate: &mut Fate) {
         if self.on {
             self.settle_in();
@@ -54,7 +54,7 @@ impl Machine {
         self.on = true;
     }
 
-    /// Forgets what was on its way, and who had what open.
+    /// Forgets everything in flight, and all open files.
     fn kill(&mut self) {
         self.flights.clear();
         self.events.clear();
@@ -62,8 +62,8 @@ impl Machine {
         self.first_handle = self.next_handle;
     }
 
-    /// Writes that were on their way may have arrived: they join those that did, and the cut decides about
-    /// them.
+    /// Stores the writes in flight, which may have arrived. They join those that did arrive, and the cut
+    /// decides about them.
     fn store_in_flight(&mut self) -> Vec<(usize, Waiting)> {
         let mut stored = Vec::new();
         for flight in self.flights.values() {
@@ -91,7 +91,8 @@ impl Machine {
 }
 
 impl Disk {
-    /// Decides about everything volatile, and answers how many writes and changes of names that was.
+    /// Decides about all volatile state. Returns the number of writes and of changes of names that it
+    /// consisted of.
     fn cut(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> u64 {
         let volatile = self.cache.len() + self.dirty.len() + in_flight.len() + self.tree.journal.len();
         let new: BTreeSet<u64> = in_flight.iter().map(|waiting| waiting.seq).collect();
@@ -122,7 +123,7 @@ impl Disk {
         volatile as u64
     }
 
-    /// Which of the writes in the cache and in flight are there.
+    /// Decides which of the writes in the cache and in flight survive.
     fn decide_writes(&mut self, in_flight: &[Waiting], fate: &mut Fate) -> Decided {
         let mut decided = Decided::new();
         if self.profile.lost == Lost::Prefix {
@@ -142,8 +143,8 @@ impl Disk {
         decided
     }
 
-    /// Which changes of names are there: they are settled, the others forgotten. Answers the sequence numbers
-    /// of resizes and holes that are there, for journals.
+    /// Decides which changes of names survive: those are settled, the others forgotten. For journals it
+    /// returns the sequence numbers of the resizes and holes that survive.
     fn decide_names(&mut self, fate: &mut Fate) -> BTreeSet<u64> {
         let entries = self.tree.journal.len();
         if self.profile.metadata == MetadataOrder::Journal {
@@ -188,7 +189,7 @@ struct Cut<'a> {
     inode: u64,
     decided: &'a Decided,
     new: &'a BTreeSet<u64>,
-    /// Resizes that survive, where the journal decided; else they survive in order.
+    /// The resizes that survive, where the journal decided; otherwise they survive in order.
     lengths: Option<&'a BTreeSet<u64>>,
     /// Whether one did not survive.
     gone: bool,
@@ -207,7 +208,7 @@ impl CutFates for Cut<'_> {
             return Keep::Torn;
         }
         let several = range.end - range.start > self.sector;
-        // Memory is written back page by page, whatever the disk does; what was in flight may be anything.
+        // Memory is written back page by page, whatever the disk does. Writes in flight may end in any state.
         let (tears, own) = match (place, self.new.contains(&seq)) {
             (Place::Memory, _) | (_, true) => (several, true),
             _ => (several && self.torn, doom.loose || self.lost == Lost::Subset),

@@ -1,4 +1,4 @@
-//! One disk: files, the volatile cache, and what writes and syncs do to them.
+//! One disk: its files, its volatile cache, and the effects of writes and syncs on them.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::sim::profile::Profile;
 /// A file's greatest length: ext4's with blocks of 4096 bytes.
 pub(super) const FILE_MAX: u64 = (1 << 44) - PAGE;
 
-/// A write that is not on the medium: which change of which file, and how long.
+/// A write that is not on the medium: the number of its change, its file, and its length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) seq: u64,
@@ -71,8 +71,8 @@ impl Disk {
         u64::from(self.profile.sector)
     }
 
-    /// What a short operation moves a multiple of. The rest must be aligned as well, in the file and in
-    /// memory: kernels stop at a block of the file system.
+    /// Returns the unit of a short operation's length, in bytes. The rest must be aligned as well, in the
+    /// file and in memory: kernels stop at a block of the file system.
     pub(super) fn short_grain(&self, direct: bool) -> u64 {
         match direct {
             true => u64::from(self.profile.offset_alignment.max(self.profile.memory_alignment)),
@@ -80,7 +80,7 @@ impl Disk {
         }
     }
 
-    /// The number of the next change. What has a smaller one happened before.
+    /// Returns the number of the next change. Changes with smaller numbers happened before.
     pub(super) fn next_seq(&mut self) -> u64 {
         self.seq += 1;
         self.seq - 1
@@ -90,7 +90,7 @@ impl Disk {
         self.seq
     }
 
-    /// How much of a range there is space for: all, or up to a block's end.
+    /// Returns the number of bytes of a write that there is space for: all, or those up to a block's end.
     fn room(&self, write: Write) -> u64 {
         if self.fits(write.inode, write.offset, write.len) {
             return write.len;
@@ -107,7 +107,7 @@ impl Disk {
         full.map_or(write.len, |page| (page * PAGE).saturating_sub(write.offset))
     }
 
-    /// Whether there is space for a range of a file.
+    /// Returns whether there is space for a range of a file.
     pub(super) fn fits(&self, inode: u64, offset: u64, len: u64) -> bool {
         let pages = offset / PAGE..(offset + len).div_ceil(PAGE);
         self.tree.get(inode).is_some_and(|inode| {
@@ -127,7 +127,7 @@ impl Disk {
         }
     }
 
-    /// Writes, and answers the bytes written or why not (an errno, negative).
+    /// Writes, and returns the number of bytes written or a negative errno.
     pub(super) fn write(&mut self, mut write: Write, source: impl FnMut(usize, &mut [u8])) -> i32 {
         let wanted = write.len;
         write.len = self.room(write);
@@ -151,7 +151,7 @@ impl Disk {
         }
     }
 
-    /// Puts bytes into a file, wherever its length ends.
+    /// Puts bytes into a file, also beyond its length, which stays as it is.
     pub(super) fn store(&mut self, write: Write, source: impl FnMut(usize, &mut [u8])) {
         if write.direct {
             self.write_back(write.inode, write.offset..write.offset + write.len);
@@ -173,8 +173,8 @@ impl Disk {
         }
     }
 
-    /// As [`store`](Disk::store), for a write that the power cut catches in flight: it is in no cache that
-    /// overflows.
+    /// Does the same as [`store`](Disk::store) for a write that the power cut catches in flight. Such a write
+    /// is in no cache that could overflow.
     pub(super) fn store_volatile(&mut self, write: Write, source: impl FnMut(usize, &mut [u8])) {
         let (seq, sector) = (self.next_seq(), self.sector());
         let Some(inode) = self.tree.get_mut(write.inode) else { return };
@@ -183,7 +183,7 @@ impl Disk {
         inode.content.push(seq, place, Changed::Data { pieces, doom: write.doom });
     }
 
-    /// Turns over one stored bit of a range, and leaves it so on the medium.
+    /// Flips one stored bit of a range. The flip also reaches the medium.
     pub(super) fn rot(&mut self, number: u64, start: u64, end: u64, fate: &mut Fate) {
         let (seq, sector) = (self.next_seq(), self.sector());
         let Some(inode) = self.tree.get_mut(number) else { return };
@@ -197,8 +197,8 @@ impl Disk {
         content.live.flip(at, (bit % 8) as u32);
         let first = at / sector * sector;
         let pieces: Vec<Piece> = content.live.pieces(first..first + sector);
-        // It shares the fate of the sector's last change, whose bytes it has: what is read is what will be
-        // stored.
+        // The flip shares the fate of the sector's last change, whose bytes it contains: the bytes read now
+        // are the bytes that will be stored.
         let last = content.log.iter().rev().find(|change| match &change.changed {
             Changed::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
             _ => false,

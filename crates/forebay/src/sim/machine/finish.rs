@@ -1,4 +1,4 @@
-//! The end of a read, write or sync: its effect on data, and what struck it.
+//! The completion of a read, write or sync: its effect on data, and the faults that struck it.
 
 use super::disk::{Disk, Write};
 use super::flight::{End, IoFlight};
@@ -90,7 +90,7 @@ fn read(disk: &mut Disk, flight: &mut IoFlight, scratch: &mut Vec<u8>, fate: &mu
     len as i32
 }
 
-/// A length that a short operation moves: at least one sector or byte, and less than `len`.
+/// Returns the length that a short operation moves: at least one sector or byte, and less than `len`.
 fn shorter(disk: &Disk, flight: &IoFlight, len: u64, fate: &mut Fate) -> u64 {
     let grain = disk.short_grain(flight.direct);
     let steps = len.div_ceil(grain);
@@ -119,7 +119,8 @@ fn write(disk: &mut Disk, flight: &mut IoFlight, now_ns: u64, fate: &mut Fate) -
         _ => None,
     };
     if let Some(errno) = broken {
-        // Nothing, a part from the front, or all of what overwrites; the file grows by no failed write.
+        // A failed write stores nothing, a part from its front, or all of the part that overwrites. It never
+        // makes the file longer.
         let sector = disk.sector();
         let most = write.len.min(file_len.saturating_sub(offset)) / sector;
         write.len = match fate.source.below(3) {
@@ -155,7 +156,7 @@ fn write(disk: &mut Disk, flight: &mut IoFlight, now_ns: u64, fate: &mut Fate) -
     result
 }
 
-/// Another place within the files of the disk.
+/// Returns the same write at another place within the files of the disk.
 fn elsewhere(disk: &Disk, write: Write, fate: &mut Fate) -> Option<Write> {
     let sector = disk.sector();
     let fits = |(number, len): (u64, u64)| (len / sector * sector > 0).then_some((number, len / sector));
@@ -173,7 +174,7 @@ fn elsewhere(disk: &Disk, write: Write, fate: &mut Fate) -> Option<Write> {
     }
     let mut place = fate.source.below(sectors - moved + 1);
     if inode == write.inode && place * sector == write.offset {
-        // Where it was meant to go is not elsewhere.
+        // The intended place does not count as another place.
         place = if place + moved < sectors { place + 1 } else { place.checked_sub(1)? };
     }
     Some(Write { inode, offset: place * sector, len: moved * sector, ..write })

@@ -1,5 +1,5 @@
-//! What is on its way: reads, writes and syncs with what will become of them, and calls with the syncs in
-//! them.
+//! Everything in flight: reads, writes and syncs with their decided fates, and calls with the syncs that they
+//! contain.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ pub(super) enum Flight {
     Meta(Box<MetaFlight>),
 }
 
-/// How a read, write or sync will end.
+/// The way in which a read, write or sync will end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// As it should, apart from what struck it.
+    /// With its normal effect, apart from the faults that struck it.
     Effect,
     /// With an error, without having reached the disk.
     Refused(i32),
@@ -28,23 +28,23 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct IoFlight {
     pub(super) io: SimIo,
-    /// Where the file is; `None` when it never gets there.
+    /// The disk of the file; `None` when the operation never gets there.
     pub(super) disk: Option<usize>,
     pub(super) inode: u64,
     pub(super) direct: bool,
     /// Bytes that may be moved.
     pub(super) len: u32,
-    /// When the disk begins with it.
+    /// The time at which the disk begins the operation.
     pub(super) start_ns: u64,
     /// A sync covers changes with smaller numbers.
     pub(super) barrier: u64,
     pub(super) end: End,
     pub(super) struck: Struck,
-    /// Its place among events; `None`: never.
+    /// Its place among the events; `None` for an operation that never completes.
     pub(super) event: Option<(u64, u64)>,
 }
 
-/// One directory that a call syncs after what it did.
+/// A directory that a call syncs after its change.
 #[derive(Debug)]
 pub(super) struct DirSync {
     pub(super) disk: usize,
@@ -60,10 +60,10 @@ pub(super) struct DirSync {
 #[derive(Debug)]
 pub(super) struct MetaFlight {
     pub(super) request: MetaRequest,
-    /// Whether it did what it is for, and has only syncs before it.
+    /// Whether the call has made its change, so that only its syncs are left.
     pub(super) acted: bool,
     pub(super) syncs: VecDeque<DirSync>,
-    /// Of the sync that is under way.
+    /// The barrier of the sync that is under way.
     pub(super) barrier: u64,
     pub(super) struck: Struck,
 }

@@ -35,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// A directory, to name what is in it.
+    /// Opens a directory, through which the names in it are reached.
     fn open_dir(&mut self, at: &At) -> Result<OpenedFile> {
         let failed = |errno| Error::os("open_dir", errno).with_path(at.path());
         let spot = self.find_dir(at).map_err(failed)?;
@@ -139,7 +139,8 @@ impl Machine {
         self.handles.get(&number).map(|handle| (number, handle.clone())).ok_or(libc::EBADF)
     }
 
-    /// Whether an open file has no name any more; `None` for one that is not open, as after a power cut.
+    /// Returns whether an open file has lost its last name, or `None` for a file that is not open, as after a
+    /// power cut.
     pub(crate) fn has_no_name(&self, file: u32) -> Option<bool> {
         self.handles.get(&file).map(|handle| self.is_removed(spot(handle)))
     }
@@ -157,7 +158,7 @@ impl Machine {
             blocks_bytes: inode.content.blocks.total() * PAGE,
             mode: inode.mode | if inode.is_dir { DIR } else { FILE },
             inode: spot.inode,
-            // A directory's own "." and the ".." of those in it.
+            // A directory's own "." and the ".." of each directory in it.
             links: match (inode.is_dir, inode.links) {
                 (true, 1..) => 2 + dirs(inode),
                 (_, links) => u64::from(links),
@@ -168,7 +169,7 @@ impl Machine {
         }))
     }
 
-    /// Calls that name an open file.
+    /// Carries out a call that names an open file.
     pub(super) fn act_on_file(
         &mut self,
         id: IoId,
@@ -205,7 +206,7 @@ impl Machine {
                 Ok(MetaReply::Done)
             }
             MetaRequest::Advise { file, offset, len, .. } => match self.handle_of(file) {
-                // The page cache of a simulated machine has nothing to advise.
+                // Advice has no effect on the page cache of a simulated machine.
                 Ok(_) => Ok(MetaReply::Done),
                 Err(errno) => Err(failed(errno).with_range(*offset, *len)),
             },
@@ -235,8 +236,8 @@ impl Machine {
         self.disks.get_mut(spot.disk)?.tree.get_mut(spot.inode)
     }
 
-    /// flock(2): a change of the kind gives the old lock back first, and it stays lost when the new one is
-    /// refused.
+    /// Tries to lock as flock(2) does. A change of the kind releases the old lock first, and that lock stays
+    /// lost when the new one is refused.
     fn try_lock(&mut self, number: u32, handle: &Handle, lock: Lock) -> bool {
         let Some(inode) = self.inode_mut(spot(handle)) else { return false };
         if inode.locks.contains(&(number, lock)) {
@@ -253,7 +254,7 @@ impl Machine {
         free
     }
 
-    /// Sets a file's length; a change of metadata.
+    /// Sets a file's length, which is a change of metadata.
     fn resize(&mut self, spot: Spot, to: u64, now_ns: u64) {
         let Some(disk) = self.disks.get_mut(spot.disk) else { return };
         let seq = disk.next_seq();
@@ -268,7 +269,8 @@ impl Machine {
         disk.tree.trim();
     }
 
-    /// fallocate(2) with mode 0: space, and a greater length.
+    /// Does as fallocate(2) with mode 0: takes the space, and makes the file longer where the range ends
+    /// beyond it.
     fn allocate(
         &mut self,
         id: IoId,
@@ -295,7 +297,7 @@ impl Machine {
         Ok(())
     }
 
-    /// fallocate(2) with FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
+    /// Does as fallocate(2) with FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
     fn punch_hole(&mut self, file: &FdOwner, offset: u64, len: u64, now_ns: u64) -> Result<(), i32> {
         let (_, handle) = self.handle_of(file)?;
         check_range(offset, len, handle.write)?;
@@ -316,8 +318,8 @@ pub(super) fn spot(handle: &Handle) -> Spot {
     Spot { disk: handle.disk, inode: handle.inode }
 }
 
-/// fallocate(2): EBADF for what is not open for writing; EINVAL for offsets below 0 and empty ranges; EFBIG
-/// beyond the greatest length.
+/// Checks a range as fallocate(2) does. It fails with EBADF for a file that is not open for writing, EINVAL
+/// for offsets below 0 and empty ranges, and EFBIG beyond the greatest length.
 fn check_range(offset: u64, len: u64, write: bool) -> Result<(), i32> {
     if offset > i64::MAX as u64 || len > i64::MAX as u64 || len == 0 {
         return Err(libc::EINVAL);

@@ -1,7 +1,7 @@
-//! Files and directories of one disk, and the journal of what was changed about them.
+//! The files and directories of one disk, and the journal of their changes.
 //!
-//! Every change of a name or length is an [`Entry`] of the journal until it is settled. What is settled is in
-//! `durable_names` of the directories and in the durable half of a file's [`Content`].
+//! Every change of a name or length is an [`Entry`] of the journal until it is settled. Settled changes are
+//! in `durable_names` of the directories and in the durable half of a file's [`Content`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ pub(super) struct Inode {
     pub(super) content: Content,
     pub(super) names: BTreeMap<OsString, u64>,
     pub(super) durable_names: BTreeMap<OsString, u64>,
-    /// How many live names, durable names and journal entries lead here, and how many open handles.
+    /// The numbers of live names, durable names and journal entries that lead here, and of open handles.
     pub(super) links: u32,
     pub(super) durable_links: u32,
     pub(super) pending: u32,
@@ -36,7 +36,7 @@ impl Inode {
     }
 }
 
-/// One name that gets another meaning; `None`: none.
+/// The change of one name to another file or directory; `None` removes the name.
 #[derive(Clone, Debug)]
 pub(super) struct Edit {
     pub(super) dir: u64,
@@ -49,9 +49,9 @@ pub(super) struct Edit {
 pub(super) struct Entry {
     pub(super) seq: u64,
     pub(super) edits: Vec<Edit>,
-    /// The file or directory that it is about.
+    /// The file or directory that the change is about.
     pub(super) about: u64,
-    /// Whether `about` came into being by it.
+    /// Whether the change created `about`.
     pub(super) creates: bool,
 }
 
@@ -74,7 +74,8 @@ pub(super) struct Tree {
     pub(super) used: u64,
 }
 
-/// Entries after which the older half is written out, as a journal does when it fills.
+/// The most entries of the journal. Beyond them the older half is written out, as a journal does when it
+/// fills.
 const JOURNAL_MAX: usize = 1024;
 
 impl Tree {
@@ -100,7 +101,7 @@ impl Tree {
         number
     }
 
-    /// Changes names, now and some day durably.
+    /// Changes names at once in the live tree, and later in the durable one.
     pub(super) fn edit(&mut self, seq: u64, about: u64, creates: bool, edits: Vec<Edit>, now_ns: u64) {
         let mut gone = Vec::new();
         for edit in &edits {
@@ -125,7 +126,8 @@ impl Tree {
         gone.into_iter().for_each(|inode| self.collect(inode));
     }
 
-    /// Notes that the length or the holes of a file changed, in its log, under the same `seq`.
+    /// Adds a journal entry for a change of a file's length or holes. The change has the same `seq` in the
+    /// file's log.
     pub(super) fn note_length(&mut self, seq: u64, inode: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
             inode.pending += 1;
@@ -147,8 +149,8 @@ impl Tree {
         }
     }
 
-    /// Frees the space of a file that nobody can reach, and forgets it when not even a power cut brings it
-    /// back.
+    /// Frees the space of a file that has neither names nor handles. Forgets the file when not even a power
+    /// cut can bring it back.
     fn collect(&mut self, number: u64) {
         let Some(inode) = self.inodes.get_mut(&number) else { return };
         if inode.links > 0 || inode.handles > 0 {
@@ -160,8 +162,8 @@ impl Tree {
         }
     }
 
-    /// The last entry before `barrier` that touched a file or directory; of a file only what fdatasync(2)
-    /// needs when `data_only`: its creation and its length.
+    /// Returns the last entry before `barrier` that touched a file or directory. With `data_only` it
+    /// considers only the changes of a file that fdatasync(2) needs: its creation and its length.
     pub(super) fn last_touch(&self, inode: u64, barrier: u64, data_only: bool) -> Option<u64> {
         let touches = |entry: &&Entry| {
             entry.seq < barrier
@@ -173,7 +175,7 @@ impl Tree {
         self.journal.iter().rev().find(touches).map(|entry| entry.seq)
     }
 
-    /// Settles the journal up to and with `seq`.
+    /// Settles the journal up to and including `seq`.
     pub(super) fn commit(&mut self, seq: u64) {
         while self.journal.front().is_some_and(|entry| entry.seq <= seq) {
             let Some(entry) = self.journal.pop_front() else { return };
@@ -184,7 +186,7 @@ impl Tree {
         }
     }
 
-    /// Keeps the journal short, as the background of a file system does.
+    /// Keeps the journal short, as a file system does in the background.
     pub(super) fn trim(&mut self) {
         if self.journal.len() > JOURNAL_MAX
             && let Some(middle) = self.journal.get(JOURNAL_MAX / 2).map(|entry| entry.seq)
@@ -198,7 +200,7 @@ impl Tree {
         self.settle_some(|entry, edit| entry.seq < barrier && edit.dir == dir);
     }
 
-    /// Settles the edits that `chosen` picks.
+    /// Settles the edits that `chosen` accepts.
     pub(super) fn settle_some(&mut self, mut chosen: impl FnMut(&Entry, &Edit) -> bool) {
         let mut settled = Vec::new();
         let mut journal = std::mem::take(&mut self.journal);
@@ -257,14 +259,15 @@ impl Tree {
                 }
                 self.collect(old);
             }
-            // A file that is gone already may have waited for its name's end only.
+            // A file that is already gone may have been kept only until the change of its name was settled.
             if let Some(to) = edit.to {
                 self.collect(to);
             }
         }
     }
 
-    /// Begins anew from what is durable: what no name leads to is gone, handles and locks too.
+    /// Starts again from the durable state. Files that no name leads to are gone, and so are handles and
+    /// locks.
     pub(super) fn restart(&mut self) {
         self.journal.clear();
         let mut links: BTreeMap<u64, u32> = BTreeMap::from([(ROOT, 1)]);

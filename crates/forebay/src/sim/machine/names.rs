@@ -1,4 +1,4 @@
-//! From paths to files. There are no symbolic links and no permissions; relative paths begin at `/`.
+//! Path resolution. There are no symbolic links and no permissions, and relative paths begin at `/`.
 
 use std::ffi::OsString;
 use std::path::{Component, Path};
@@ -13,7 +13,7 @@ use crate::sim::profile::Profile;
 /// A path, as names from the root.
 pub(super) type Names = Vec<OsString>;
 
-/// A longer one gives ENAMETOOLONG.
+/// The greatest length of a name; a longer one gives ENAMETOOLONG.
 const NAME_MAX: usize = 255;
 
 pub(super) fn components(path: &Path) -> Names {
@@ -43,12 +43,12 @@ pub(super) struct Slot {
     pub(super) disk: usize,
     pub(super) dir: u64,
     pub(super) name: OsString,
-    /// What the name leads to.
+    /// The file or directory that the name leads to.
     pub(super) inode: Option<u64>,
 }
 
 impl Machine {
-    /// Sees to it that there is a disk at `/`, and directories where the others are mounted.
+    /// Mounts a disk at `/` if there is none, and makes the directories where the others are mounted.
     pub(super) fn settle_in(&mut self) {
         if self.settled == self.mounts.len() && self.settled > 0 {
             return;
@@ -67,7 +67,7 @@ impl Machine {
         self.settled = self.mounts.len();
     }
 
-    /// Makes a directory that was always there.
+    /// Makes a directory that counts as having always existed.
     fn mount_point(&mut self, names: &[OsString]) {
         let Some((name, above)) = names.split_last() else { return };
         let Ok(above) = self.find_names(above) else { return };
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// The file or directory at a path, or the errno of path_resolution(7).
+    /// Returns the file or directory at a path, or the errno of path_resolution(7).
     pub(super) fn find(&self, at: &At) -> Result<Spot, i32> {
         match at.dir() {
             Some(_) if at.name() == Path::new(".") => Ok(self.dir_of(at)?.0),
@@ -98,14 +98,14 @@ impl Machine {
         }
     }
 
-    /// The open directory that a name is in, and the path it had when it was opened.
+    /// Returns the open directory that a name is in, and the path it had when it was opened.
     fn dir_of(&self, at: &At) -> Result<(Spot, Names), i32> {
         let (_, handle) = self.handle_of(at.dir().ok_or(libc::EBADF)?)?;
         Ok((spot(&handle), components(&handle.path)))
     }
 
-    /// Where a name is as seen from the root; `None` when its directory was moved since it was opened. What disks are
-    /// mounted in or below cannot be moved.
+    /// Returns the names of a path from the root, or `None` when its directory was moved after it was opened.
+    /// The directories in which or below which disks are mounted cannot be moved.
     fn names_of(&self, at: &At) -> Option<Names> {
         if at.dir().is_none() {
             return Some(components(at.path()));
@@ -118,12 +118,12 @@ impl Machine {
         Some(names)
     }
 
-    /// Whether a directory that is still open has no name any more.
+    /// Returns whether a directory that is still open has lost its last name.
     pub(super) fn is_removed(&self, spot: Spot) -> bool {
         self.inode(spot).is_none_or(|inode| inode.links == 0)
     }
 
-    /// The disk that a path is on, and how many names of the path lead there.
+    /// Returns the disk that a path is on, and how many names of the path lead there.
     pub(super) fn mounted(&self, names: &[OsString]) -> Option<(usize, usize)> {
         let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| names.starts_with(mount));
         mounts.map(|(disk, mount)| (disk, mount.len())).max_by_key(|(_, len)| *len)
@@ -146,13 +146,14 @@ impl Machine {
         Ok(Spot { disk, inode })
     }
 
-    /// A directory.
+    /// Returns the directory at a path.
     pub(super) fn find_dir(&self, at: &At) -> Result<Spot, i32> {
         let spot = self.find(at)?;
         if self.inode(spot).is_some_and(|inode| inode.is_dir) { Ok(spot) } else { Err(libc::ENOTDIR) }
     }
 
-    /// The last name of a path, and the directory that it is or would be in. `EBUSY` for what is mounted.
+    /// Returns the last name of a path, and the directory that it is or would be in. Fails with `EBUSY` for a
+    /// mount point.
     pub(super) fn slot(&self, at: &At) -> Result<Slot, i32> {
         if at.path().as_os_str().is_empty() {
             return Err(libc::ENOENT);
@@ -185,7 +186,7 @@ impl Machine {
         self.disks.get(spot.disk)?.tree.get(spot.inode)
     }
 
-    /// Makes a file or directory in an empty slot. One without a name has a slot of its own kind.
+    /// Makes a file or directory in an empty slot. A file without a name has a slot of its own kind.
     pub(super) fn make(&mut self, slot: &Slot, inode: Inode, now_ns: u64) -> Result<u64, i32> {
         let disk = self.disks.get_mut(slot.disk).ok_or(libc::ENOENT)?;
         let number = disk.tree.add(inode);
@@ -243,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// Whether the directory `dir` is `above` or somewhere below it.
+    /// Returns whether the directory `dir` is `above` or somewhere below it.
     fn is_within(&self, disk: usize, dir: u64, above: u64) -> bool {
         let mut todo = vec![above];
         while let Some(next) = todo.pop() {
@@ -256,7 +257,7 @@ impl Machine {
         false
     }
 
-    /// rename(2), without any sync.
+    /// Renames as rename(2) does, without any sync.
     pub(super) fn rename(&mut self, from: &At, to: &At, now_ns: u64) -> Result<(), i32> {
         let (old, new) = (self.slot(from)?, self.slot(to)?);
         let inode = old.inode.ok_or(libc::ENOENT)?;
@@ -298,7 +299,7 @@ impl Machine {
         Ok(())
     }
 
-    /// link(2), without any sync.
+    /// Adds a name as link(2) does, without any sync.
     pub(super) fn hard_link(&mut self, from: &At, to: &At, now_ns: u64) -> Result<(), i32> {
         let spot = self.find(from)?;
         let slot = match self.slot(to) {
@@ -333,14 +334,15 @@ impl Machine {
         self.make(&slot, Inode::new(true, 0o755, now_ns), now_ns).map(drop)
     }
 
-    /// As std does: the missing ones from the top.
+    /// Makes the missing directories from the top, as std does.
     pub(super) fn create_dir_all(&mut self, path: &Path, now_ns: u64) -> Result<(), i32> {
         let names = components(path);
         for end in 1..=names.len() {
             let part = At::from(names[..end].iter().collect::<std::path::PathBuf>());
             match self.create_dir(&part, now_ns) {
                 Err(libc::EEXIST) if self.find_dir(&part).is_ok() => {}
-                // What stands in the way is told about by what lies below it, but for the last.
+                // A file in the way fails the names below it with ENOTDIR; only as the last name it gives
+                // EEXIST.
                 Err(libc::EEXIST) if end < names.len() => return Err(libc::ENOTDIR),
                 other => other?,
             }

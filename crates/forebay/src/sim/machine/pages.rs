@@ -1,4 +1,5 @@
-//! Bytes of files: sparse, in pages that the live file, its log and the durable file share until one changes.
+//! The bytes of files: sparse, in pages that the live file, its log and the durable file share until one
+//! changes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,12 +11,12 @@ pub(super) const PAGE: u64 = 4096;
 type Page = [u8; PAGE as usize];
 const ZEROS: Page = [0; PAGE as usize];
 
-/// Content; what was never written is zero.
+/// The content by page; bytes that were never written are zero.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pages(BTreeMap<u64, Rc<Page>>);
 
-/// What one write put into one page: the page as it then was, and where in it the written bytes are (whole
-/// sectors).
+/// The effect of one write on one page: the page as it was right after the write, and the range of the
+/// written bytes in it (whole sectors).
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     page: u64,
@@ -25,13 +26,13 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The bytes' place in the file.
+    /// Returns the bytes' place in the file.
     pub(super) fn range(&self) -> Range<u64> {
         let start = self.page * PAGE;
         start + self.inside.start as u64..start + self.inside.end as u64
     }
 
-    /// The part of it within `range`.
+    /// Returns the part of the piece that lies within `range`.
     pub(super) fn cut(&self, range: Range<u64>) -> Option<Piece> {
         let own = self.range();
         let (start, end) = (own.start.max(range.start), own.end.min(range.end));
@@ -59,8 +60,8 @@ impl Pages {
         }
     }
 
-    /// Writes `len` bytes that `source` gives (place in the write, where to put them), and answers them as
-    /// pieces that are widened to whole sectors.
+    /// Writes `len` bytes that `source` provides; its arguments are the place in the write and the memory to
+    /// fill. Returns the pieces written, widened to whole sectors.
     pub(super) fn write(
         &mut self,
         offset: u64,
@@ -104,7 +105,7 @@ impl Pages {
         page[piece.inside.clone()].copy_from_slice(&content[piece.inside.clone()]);
     }
 
-    /// The bytes of `range` as pieces, as if they were written now.
+    /// Returns the bytes of `range` as pieces, as if they were written now.
     pub(super) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -146,13 +147,13 @@ impl Pages {
         }
     }
 
-    /// Turns one bit over.
+    /// Flips one bit.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         let page = Rc::make_mut(self.0.entry(offset / PAGE).or_insert_with(|| Rc::new(ZEROS)));
         page[(offset % PAGE) as usize] ^= 1 << (bit % 8);
     }
 
-    /// The numbers of the pages that are not only zeros that were never stored.
+    /// Returns the numbers of the stored pages; all others are zeros that were never stored.
     pub(super) fn numbers(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
         self.0.keys().copied()
     }

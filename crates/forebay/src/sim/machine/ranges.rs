@@ -1,14 +1,14 @@
-//! Sets of ranges: which blocks a file has, which sectors are bad.
+//! Sets of ranges, such as the blocks of a file or the bad sectors of a disk.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that neither overlap nor touch, from start to end.
+/// Ranges that neither overlap nor touch, as a map from start to end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a range and answers how much of it is new.
+    /// Adds a range and returns how much of it is new.
     pub(super) fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -28,7 +28,7 @@ impl Ranges {
         range.end - range.start - known
     }
 
-    /// Takes a range out and answers how much of it there was.
+    /// Removes a range and returns how much of it was in the set.
     pub(super) fn remove(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -50,7 +50,7 @@ impl Ranges {
         removed
     }
 
-    /// How much of a range is in the set.
+    /// Returns how much of a range is in the set.
     pub(super) fn overlap(&self, range: Range<u64>) -> u64 {
         let mut found = 0;
         for (&start, &end) in self.0.range(..range.end).rev() {
@@ -66,7 +66,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// The sum of all ranges' lengths.
+    /// Returns the sum of all ranges' lengths.
     pub(super) fn total(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }

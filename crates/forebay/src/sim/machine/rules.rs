@@ -1,4 +1,4 @@
-//! Which rules strike an operation, and how often anything happened.
+//! The rules that decide which faults strike an operation, and the counts of all events.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::path::Path;
 use crate::sim::fault::{Dirty, Fault, Rule};
 use crate::sim::history::{Fate, What};
 
-/// How much a world's disks did since it began.
+/// Counts of the work of a world's disks since the world began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Reads that ended, with failed ones.
+    /// Reads that ended, failed ones included.
     pub reads: u64,
-    /// Writes that ended, with failed ones.
+    /// Writes that ended, failed ones included.
     pub writes: u64,
-    /// Syncs that ended, of files and directories, with failed ones.
+    /// Syncs of files and directories that ended, failed ones included.
     pub flushes: u64,
     /// Calls about names and open files that ended.
     pub calls: u64,
@@ -30,13 +30,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How often a fault struck.
+    /// Returns how often a fault struck.
     pub fn fired(&self, fault: Fault) -> u64 {
         self.fired[fault.code()]
     }
 }
 
-/// Rules in force, with what they counted.
+/// Rules in force, with their counters.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Armed>);
 
@@ -70,12 +70,12 @@ impl Faults {
     }
 }
 
-/// What struck one operation.
+/// The faults that struck one operation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Struck {
     faults: Faults,
     pub(super) dirty: Dirty,
-    /// Where a latent sector error is to lie.
+    /// The range in which a latent sector error is to lie.
     pub(super) zone: Option<Range<u64>>,
 }
 
@@ -85,13 +85,13 @@ impl Struck {
     }
 }
 
-/// The operation that rules are asked about.
+/// An operation that rules are applied to.
 pub(super) struct Target<'a> {
     pub(super) id: u64,
-    /// What can strike it at all.
+    /// The faults that can strike it at all.
     pub(super) possible: Faults,
     pub(super) path: &'a Path,
-    /// `None`: all of the file.
+    /// The bytes it covers; `None` for all of the file.
     pub(super) range: Option<Range<u64>>,
 }
 
@@ -110,7 +110,7 @@ impl Rules {
         self.0.clear();
     }
 
-    /// Asks every rule, and adds what strikes to `struck`.
+    /// Applies every rule, and adds the faults that strike to `struck`.
     pub(super) fn ask(
         &mut self,
         target: &Target<'_>,
@@ -149,7 +149,7 @@ impl Rules {
     }
 }
 
-/// Whether a file's path is `path` or below it; paths are taken from the root.
+/// Returns whether a file's path is `path` or below it. Both paths are taken from the root.
 fn below(file: &Path, path: &Path) -> bool {
     let relative =
         |path: &Path| path.strip_prefix("/").map(Path::to_path_buf).unwrap_or_else(|_| path.to_path_buf());

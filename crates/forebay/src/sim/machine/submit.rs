@@ -1,4 +1,5 @@
-//! Where operations come in: what is refused at once, what strikes, when it will end, and what a cancel does.
+//! The submission of operations: immediate refusals, the faults that strike, the time of completion, and the
+//! effect of a cancel.
 
 use super::flight::{End, Flight, IoFlight};
 use super::rules::{Faults, Struck, Target};
@@ -34,7 +35,7 @@ const SYNC: Faults =
 const CANCEL: Faults = Faults::of(&[Fault::CancelRace]);
 
 impl Machine {
-    /// Takes an operation. What is wrong with it comes back as its end.
+    /// Accepts an operation. An operation that is refused completes with the error.
     pub(crate) fn submit(&mut self, io: SimIo, now_ns: u64, fate: &mut Fate) {
         let id = io.id;
         if self.flights.contains_key(&id) {
@@ -81,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// Gives an operation that is in order its fate and its time.
+    /// Decides the fate and the time of an operation that passed the checks.
     fn launch(&mut self, mut flight: IoFlight, handle: &Handle, now_ns: u64, fate: &mut Fate) {
         let (id, kind) = (flight.io.id, flight.io.kind);
         let (offset, len) = (flight.io.offset, u64::from(flight.len));
@@ -130,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// The bytes to move, or the errno that Linux answers.
+    /// Returns the number of bytes to move, or the errno that Linux returns.
     fn check(&self, io: &SimIo, handle: &Handle) -> Result<u32, i32> {
         let write = io.kind == OpKind::Write;
         if !write && io.kind != OpKind::Read {
@@ -159,7 +160,7 @@ impl Machine {
         let grain = u64::from(disk.profile.offset_alignment);
         let memory = transfer.as_range().start as u64 % u64::from(disk.profile.memory_alignment);
         let aligned = io.offset.is_multiple_of(grain) && len.is_multiple_of(grain) && memory == 0;
-        // iomap_dio_rw: a read from the file's end on answers before anything asks for its alignment.
+        // iomap_dio_rw: a read from the file's end on returns before its alignment is checked.
         let past_end =
             !write && disk.tree.get(handle.inode).is_some_and(|inode| io.offset >= inode.content.len);
         if handle.direct && !aligned && !past_end {
@@ -168,7 +169,7 @@ impl Machine {
         Ok(len as u32)
     }
 
-    /// Memory that a read fills belongs to nobody else meanwhile.
+    /// Reports a violation when memory that a read fills is in use by another operation at the same time.
     fn check_memory(&mut self, io: &SimIo) {
         let Some(memory) = io.transfer.as_ref().map(|transfer| transfer.as_range()) else { return };
         for (other_id, other) in &self.flights {
@@ -187,7 +188,8 @@ impl Machine {
         }
     }
 
-    /// Asks for an end. What waits for the disk ends with `ECANCELED`, what runs perhaps.
+    /// Requests a cancel. An operation that still waits for the disk ends with `ECANCELED`; one that the disk
+    /// has begun may do so.
     pub(crate) fn cancel(&mut self, id: IoId, now_ns: u64, fate: &mut Fate) {
         let Some(Flight::Io(flight)) = self.flights.get(&id) else { return };
         let (Some(disk), Some(event), End::Effect) = (flight.disk, flight.event, flight.end) else { return };

@@ -1,4 +1,4 @@
-//! What the tests share: a machine with a clock, and operations that run to their end.
+//! Helpers that the tests share: a machine with a clock, and operations that run to their completion.
 
 mod calls;
 mod data;
@@ -27,7 +27,7 @@ pub(super) struct Rig {
     next_id: u64,
 }
 
-/// Page-aligned memory that a test and a machine look at.
+/// Returns page-aligned memory that a test and a machine share.
 pub(super) fn memory(bytes: &[u8]) -> &'static [Cell<u8>] {
     let mut room = vec![0; bytes.len() + 4096];
     let start = room.as_ptr().align_offset(4096);
@@ -63,7 +63,7 @@ impl Rig {
         IoId(self.next_id)
     }
 
-    /// The next thing that ends, at its time.
+    /// Returns the next completion, with the clock set to its time.
     pub(super) fn next(&mut self) -> Option<Done> {
         loop {
             if let Some(done) = self.machine.pop_due(self.now_ns, &mut self.fate) {
@@ -159,7 +159,7 @@ impl Rig {
         }
     }
 
-    /// The content of a file, `None` when there is none.
+    /// Returns the content of a file, or `None` when the file does not exist.
     pub(super) fn content(&mut self, path: &str) -> Option<Vec<u8>> {
         let how = OpenHow { create: false, ..BUFFERED };
         let file = self.opened(MetaRequest::Open { path: path.into(), how }).ok()?.number;
@@ -168,7 +168,7 @@ impl Rig {
         Some(bytes)
     }
 
-    /// The power goes, and comes back.
+    /// Cuts the power and switches it on again.
     pub(super) fn cut(&mut self) {
         self.machine.power_cut(&mut self.fate);
         assert!(!self.machine.is_on());
@@ -176,7 +176,7 @@ impl Rig {
     }
 }
 
-/// An open file as calls name it.
+/// Returns an open file in the form in which calls name it.
 pub(super) fn owner(number: u32) -> FdOwner {
     struct Owner(Descriptor);
     impl Described for Owner {

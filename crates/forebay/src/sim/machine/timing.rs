@@ -1,20 +1,20 @@
-//! How long operations take: places in the disk, its bus, and the token buckets of a cloud. Whole numbers
+//! The durations of operations: places in the disk, its bus, and the token buckets of a cloud. Whole numbers
 //! only.
 
 use super::super::profile::Profile;
 use crate::sim::history::Fate;
 
-/// When things of one disk are free again, in nanoseconds of the world's clock.
+/// The times at which the parts of one disk are free again, in nanoseconds of the world's clock.
 #[derive(Debug)]
 pub(super) struct Timing {
     /// One for each operation that the disk works on at the same time.
     places: Vec<u64>,
     bus_ns: u64,
-    /// When the bucket would be empty of debt: operations may run ahead of it by the burst.
+    /// The time at which the bucket would be empty of debt. Operations may run ahead of it by the burst.
     iops_ns: u64,
 }
 
-/// When an operation begins and ends.
+/// The times at which an operation begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start_ns: u64,
@@ -34,7 +34,7 @@ impl Timing {
         (self.bus_ns, self.iops_ns) = (0, 0);
     }
 
-    /// Takes a place for an operation of `requests` requests that moves `bytes`.
+    /// Takes a place for an operation of `requests` requests that moves `bytes`. Returns its span.
     pub(super) fn take(
         &mut self,
         profile: &Profile,
@@ -62,7 +62,7 @@ impl Timing {
         if profile.bytes_per_second > 0 && bytes > 0 {
             let moves_ns = u128::from(bytes) * u128::from(SECOND) / u128::from(profile.bytes_per_second);
             let moves_ns = u64::try_from(moves_ns).unwrap_or(u64::MAX);
-            // The bus moves one thing after the other, in the order in which they began.
+            // The bus moves one transfer after the other, in the order in which they began.
             self.bus_ns = self.bus_ns.max(start_ns).saturating_add(moves_ns);
             end_ns = end_ns.max(self.bus_ns);
         }
@@ -81,7 +81,7 @@ impl Timing {
     }
 }
 
-/// When what could begin at `start_ns` begins: each period ends with a stall.
+/// Returns when an operation that could begin at `start_ns` does begin: each period ends with a stall.
 fn after_stall(profile: &Profile, start_ns: u64) -> u64 {
     let every_ns = profile.stall_every_ns;
     if profile.stall_ns == 0 || every_ns <= profile.stall_ns {
@@ -133,7 +133,7 @@ mod tests {
             [0, 949, 1000, 1000, 1000, 2000]
         );
         assert_eq!(of(&Profile::ideal(), 950), 950);
-        // What is under way goes on.
+        // Operations under way go on.
         let slow = stalls.latency(Duration::from_millis(100), Duration::ZERO, Duration::ZERO);
         let (mut timing, mut fate) = (Timing::new(&slow), Fate::new(Source::new(1)));
         let span = timing.take(&slow, slow.read_ns, 0, 1, 900 * millisecond, &mut fate);

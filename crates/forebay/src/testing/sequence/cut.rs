@@ -1,4 +1,4 @@
-//! The end of a life: what the step that was under way may have done, and what is left.
+//! The end of a life: the possible effects of the step that was under way, and the state that is left.
 
 use super::names::Name;
 use super::node::Node;
@@ -6,7 +6,8 @@ use super::session::{Checked, Session};
 use super::step::{Access, Op, Step};
 
 impl Session {
-    /// The power was cut. The engine of this life and its files are dead; what was under way may have happened.
+    /// Records a power cut. The engine of this life and its files are dead; the step under way may have
+    /// happened.
     ///
     /// # Errors
     /// Memory that the program holds has changed.
@@ -17,7 +18,7 @@ impl Session {
         Ok(())
     }
 
-    /// The machine is switched off in an orderly way, after the engine of this life was closed.
+    /// Records an orderly shutdown of the machine, after the engine of this life was closed.
     ///
     /// # Errors
     /// Memory that the program holds has changed.
@@ -41,7 +42,7 @@ impl Session {
         Ok(())
     }
 
-    /// The step was under way: any part of it may have happened.
+    /// Records that any part of a step under way may have happened.
     fn may_have_done(&mut self, step: &Step) {
         match step {
             Step::Open { name, access, .. } => {
@@ -108,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Changes the file of a handle that could be written to.
+    /// Changes the file of a handle, if it could be written to.
     fn change(&mut self, handle: u8, change: impl FnOnce(&mut Node, u64)) {
         if let Some(open) = self.handle(handle).filter(|open| open.writable) {
             let (node, grain) = (open.node, u64::from(open.file.alignment().offset.max(1)));

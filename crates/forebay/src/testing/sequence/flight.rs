@@ -1,4 +1,4 @@
-//! Operations as futures that can be polled anywhere, and where they are polled.
+//! Operations as futures that can be polled anywhere, and the places where they are polled.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::handle::file::File;
 use crate::memory::block::{Block, BlockMut};
 use crate::ops::write::WriteData;
 
-/// How an operation ended.
+/// The result of an operation.
 pub(super) enum Outcome {
     Block(Result<Block>),
     Into(Result<usize>, BlockMut),
@@ -20,16 +20,17 @@ pub(super) enum Outcome {
     Done(Result<()>),
 }
 
-/// An operation on its way.
+/// An operation in progress.
 pub(super) type Flight = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// What was polled a few times: over, or still on its way.
+/// The state of an operation after a few polls: completed, or still in progress.
 pub(super) enum Polled {
     Over(Outcome),
     Pending(Flight),
 }
 
-/// The operation as a future that owns what it needs. `shared`, a block with a write's bytes, is written without a copy.
+/// Returns the operation as a future that owns everything it needs. `shared`, a block with a write's bytes,
+/// is written without a copy.
 pub(super) fn begin(engine: &Engine, file: File, op: &Op, shared: Option<Block>) -> Result<Flight> {
     Ok(match op.clone() {
         Op::Read { range, .. } => Box::pin(async move { Outcome::Block(file.read(range).await) }),
@@ -55,7 +56,7 @@ pub(super) fn begin(engine: &Engine, file: File, op: &Op, shared: Option<Block>)
     })
 }
 
-/// Awaits it there.
+/// Awaits the operation at `place`.
 pub(super) async fn finish(engine: &Engine, mut flight: Flight, place: Place) -> Result<Outcome> {
     match place {
         Place::Here => Ok(flight.await),
@@ -71,7 +72,8 @@ pub(super) async fn finish(engine: &Engine, mut flight: Flight, place: Place) ->
     }
 }
 
-/// Polls it so many times where `place` begins, and drops it where `place` ends if it is not over then.
+/// Polls the operation `polls` times where `place` begins, and drops it where `place` ends if it has not
+/// completed by then.
 pub(super) async fn give_up(
     engine: &Engine,
     mut flight: Flight,
@@ -117,7 +119,7 @@ async fn polled_on_shard(engine: &Engine, shard: u8, mut flight: Flight, polls: 
     polled.await
 }
 
-/// Polls it so many times, and lets others run in between.
+/// Polls the operation `polls` times, and lets other tasks run in between.
 async fn poll_some(flight: &mut Flight, polls: u8) -> Option<Outcome> {
     for at in 0..polls {
         if at > 0 {

@@ -1,4 +1,4 @@
-//! Sequences out of any source of numbers: a generator, a fuzzer's bytes, a simulator's choices.
+//! Sequences made from any source of numbers: a generator, a fuzzer's bytes, a simulator's choices.
 
 use std::ops::Range;
 
@@ -11,8 +11,9 @@ const OFFSETS: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
-/// So many steps, each made of numbers that `random` gives below its argument (which is at least 1). Number 0 is the
-/// simplest choice everywhere. The first steps open files, so that what follows has something to work on.
+/// Returns `count` steps, made of numbers that `random` returns below its argument (which is at least 1).
+/// Number 0 is the simplest choice everywhere. The first steps open files, so that the later ones have
+/// something to work on.
 pub fn generate(random: &mut dyn FnMut(u64) -> u64, count: usize) -> Vec<Step> {
     let mut generator = Generator { random };
     (0..count)
@@ -159,7 +160,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Any offset, mostly one that a device could take.
+    /// Returns any offset, mostly one that a device could take.
     fn offset(&mut self) -> u64 {
         match self.below(10) {
             0..6 => self.below(OFFSETS / BLOCK) * BLOCK,
@@ -168,7 +169,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Any length, mostly one that a device could take; sometimes nothing.
+    /// Returns any length, mostly one that a device could take; sometimes zero.
     fn length(&mut self) -> u64 {
         match self.below(10) {
             0..6 => (1 + self.below(3)) * BLOCK,

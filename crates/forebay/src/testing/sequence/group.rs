@@ -13,16 +13,16 @@ use crate::handle::file::File;
 use crate::io::op::Durability;
 use crate::memory::block::Block;
 
-/// An operation that can be carried out, with what it is on.
+/// An operation that can be carried out, with its target.
 struct Ready<'s> {
     op: &'s Op,
     file: File,
     node: usize,
     owner: u64,
     cached: bool,
-    /// What must come instead of success.
+    /// The error that must come instead of success.
     refused: Option<Refused>,
-    /// What it writes, unless it is refused.
+    /// The bytes that it writes, unless it is refused.
     patch: Option<Patch>,
     /// The same bytes as a block that the program keeps.
     shared: Option<Block>,
@@ -35,7 +35,8 @@ enum Refused {
 }
 
 impl Session {
-    /// Carries out the operations all at once; a single one at `place`.
+    /// Carries out the operations all at once; a single one at `place`. Returns false when there was nothing
+    /// to do.
     pub(super) async fn group(&mut self, engine: &Engine, ops: &[Op], place: Place) -> Checked<bool> {
         let ready = self.prepare(engine, ops).await?;
         if ready.is_empty() {
@@ -44,7 +45,7 @@ impl Session {
         let bases = self.bases(&ready);
         let token = self.new_owner();
         if ready.len() > 1 {
-            // What the reads among them may find at any moment.
+            // The reads among them may find these bytes at any moment.
             for one in &ready {
                 if let Some(patch) = &one.patch {
                     self.nodes[one.node].may_happen(token, patch.clone(), one.cached);
@@ -82,7 +83,7 @@ impl Session {
             _ => false,
         };
         if self.faults && syncs {
-            // A sync that fails unseen takes data with it that a later good sync does not bring back.
+            // An unseen failure of a sync loses data that a later good sync does not bring back.
             return self.group(engine, std::slice::from_ref(op), place).await;
         }
         let ready = self.prepare(engine, std::slice::from_ref(op)).await?;
@@ -106,8 +107,9 @@ impl Session {
         Ok(true)
     }
 
-    /// Those operations that have an open file and get along with each other and with what is under way: through the
-    /// page cache and past it at the same time gives no order that could be checked at this grain.
+    /// Returns the operations that have an open file and are compatible with each other and with the ones
+    /// under way. Access through the page cache and past it at the same time has no order that could be
+    /// checked at this grain.
     async fn prepare<'s>(&mut self, engine: &Engine, ops: &'s [Op]) -> Checked<Vec<Ready<'s>>> {
         for op in ops {
             if let Some(open) = self.handle(op.handle()) {
@@ -148,7 +150,7 @@ impl Session {
         Ok(ready)
     }
 
-    /// What each file was before, in the places that are written.
+    /// Returns the state of each file before the group, in the places that the group writes.
     fn bases(&self, ready: &[Ready<'_>]) -> Vec<(usize, Base)> {
         let mut nodes: Vec<usize> = ready.iter().map(|one| one.node).collect();
         nodes.sort_unstable();
@@ -209,7 +211,7 @@ impl Session {
         Ok(())
     }
 
-    /// A sync failed. Devices have one cache for all files.
+    /// Records that a sync failed. Devices have one cache for all files, so this concerns every file.
     pub(super) fn doubt(&mut self) {
         self.nodes.iter_mut().for_each(super::node::Node::doubt);
     }
@@ -263,7 +265,7 @@ impl Session {
         }
     }
 
-    /// Bytes of `range` came: all that the file has.
+    /// Checks a read of `range` that returned `bytes`, which must be all that the file has of it.
     pub(super) fn check_found(&mut self, node: usize, range: &Range<u64>, bytes: &[u8]) -> Checked {
         if bytes.len() as u64 > range.end - range.start {
             return Err(self.mismatch(format!("at most {range:?}"), format!("{} bytes", bytes.len())));
@@ -288,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Whether a write or sync went well, and which sync was part of it.
+    /// Checks the result of a write or sync. Returns whether it succeeded, and the sync that was part of it.
     fn check_done(&mut self, one: &Ready<'_>, result: Result<()>) -> Checked<(bool, Durability)> {
         let durability = match one.op {
             Op::Write { durability, .. } | Op::Sync { durability, .. } => *durability,
@@ -321,7 +323,7 @@ fn is_misaligned(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Misaligned { .. })
 }
 
-/// Why an operation must fail, whatever the file holds.
+/// Returns why an operation must fail, whatever the file holds.
 fn refusal(op: &Op, file: &File, writable: bool) -> Option<Refused> {
     let alignment = file.alignment();
     let off = |offset: u64, len: u32, grain: u32| {

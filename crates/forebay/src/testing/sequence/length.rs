@@ -1,6 +1,6 @@
-//! How long a file of the model may be.
+//! The possible lengths of a file of the model.
 
-/// Somewhere from `min` to `max`.
+/// A length between `min` and `max`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
     pub(super) min: u64,

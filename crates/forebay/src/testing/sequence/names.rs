@@ -1,4 +1,4 @@
-//! Opening, and what names there are.
+//! Opening files, and the names that exist.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::handle::open::Open;
 use crate::io::metadata::Metadata;
 use crate::io::mode::Mode;
 
-/// What a name may stand for: numbers of files, or nothing.
+/// The possible targets of a name: numbers of files, or nothing.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     live: Vec<Option<usize>>,
-    /// After a power cut.
+    /// The targets that are possible after a power cut.
     durable: Vec<Option<usize>>,
 }
 
@@ -28,7 +28,7 @@ impl Default for Name {
 }
 
 impl Name {
-    /// What it stands for, when there is no doubt.
+    /// Returns the target, when there is no doubt.
     fn known(&self) -> Option<Option<usize>> {
         match self.live[..] {
             [only] => Some(only),
@@ -36,7 +36,7 @@ impl Name {
         }
     }
 
-    /// The files that it may stand for.
+    /// Returns the files that may be the target.
     pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
         self.live.iter().copied().flatten()
     }
@@ -71,7 +71,8 @@ impl Session {
         self.dir.join(letter(name).to_string())
     }
 
-    /// What the name stands for, looked up when a fault or a power cut left it open. `None`: a fault hides it.
+    /// Returns the target of a name. A fault or a power cut may have left it open; then it is looked up.
+    /// `None` when a fault hides it.
     async fn settle(&mut self, engine: &Engine, name: u8) -> Checked<Option<Option<usize>>> {
         if let Some(known) = self.names[usize::from(name)].known() {
             return Ok(Some(known));
@@ -88,7 +89,7 @@ impl Session {
             _ => false,
         };
         let mut possible: Vec<Option<usize>> = live.iter().copied().filter(is).collect();
-        // A number that was seen tells more than one that was not.
+        // A number that was seen is stronger evidence than one that was not.
         possible.sort_by_key(|node| node.is_some_and(|node| self.nodes[node].inode.is_none()));
         let Some(&settled) = possible.first() else {
             let expected = format!("{} to be one of {live:?}", letter(name));
@@ -161,7 +162,7 @@ impl Session {
         self.metadata(handle).await
     }
 
-    /// Looks at an open file.
+    /// Checks the metadata of an open file.
     pub(super) async fn metadata(&mut self, handle: u8) -> Checked<bool> {
         let Some(open) = self.handle(handle) else { return Ok(false) };
         let node = open.node;
@@ -265,7 +266,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Whether a call on names went well. After a fault its sync may be what failed.
+    /// Returns whether a call on names succeeded. After a fault its sync may be the part that failed.
     fn judge_name(&mut self, result: Result<()>, errno: Option<i32>) -> Checked<bool> {
         match (result, errno) {
             (Ok(()), None) => Ok(true),
@@ -279,7 +280,7 @@ impl Session {
         }
     }
 
-    /// Reads all of the file that has this name.
+    /// Reads and checks all of the file that has this name.
     pub(super) async fn look_at(&mut self, engine: &Engine, name: u8) -> Checked {
         let Some(there) = self.settle(engine, name).await? else { return Ok(()) };
         if self.fresh {
@@ -288,7 +289,7 @@ impl Session {
         let Some(node) = there else { return Ok(()) };
         let mode = if name.is_multiple_of(2) { Mode::Direct } else { Mode::Buffered };
         let range = 0..self.nodes[node].len().max + 4096;
-        // A fault that strikes once does not hide what is there.
+        // A fault that strikes once does not hide the content.
         for _ in 0..3 {
             let looked = look(engine, self.path(name), mode, range.end).await;
             match looked {
@@ -316,7 +317,7 @@ async fn look(engine: &Engine, path: PathBuf, mode: Mode, end: u64) -> Result<(M
     Ok((found, bytes))
 }
 
-/// The file, and whether it goes through the page cache: some file systems know no other way.
+/// Opens a file. Returns it, and whether it goes through the page cache: some file systems have no other way.
 async fn open_as(engine: &Engine, path: PathBuf, access: Access, mode: Mode) -> Result<(File, bool), Error> {
     let open = match access {
         Access::Read => Open::read(),

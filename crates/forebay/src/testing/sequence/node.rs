@@ -1,4 +1,5 @@
-//! One file of the model: what it may hold now, and what it may hold after a power cut.
+//! One file of the model: the content that it may hold now, and the content that it may hold after a power
+//! cut.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +16,8 @@ pub(super) struct Node {
     sectors: Vec<State>,
     len: Length,
     durable_len: Length,
-    /// A sync failed while the length was not durable: a later good sync says nothing about it.
+    /// Set when a sync failed while the length was not durable: a later good sync proves nothing about that
+    /// length.
     len_suspect: bool,
     /// Writes that may happen at any moment: those of futures that were dropped, and of a group that runs.
     pending: Vec<Pending>,
@@ -26,9 +28,10 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 struct State {
     live: Sector,
-    /// Everything that may be there after a power cut.
+    /// Everything that a power cut may leave.
     durable: Sector,
-    /// A sync failed while this sector was not durable (fsync(2): the pages may have been marked clean).
+    /// Set when a sync failed while this sector was not durable (fsync(2): the pages may have been marked
+    /// clean).
     suspect: bool,
 }
 
@@ -39,18 +42,18 @@ struct Pending {
     cached: bool,
 }
 
-/// A write of a group, and how it ended.
+/// A write of a group, and its result.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) patch: Patch,
     pub(super) ok: bool,
-    /// Its own sync was part of it.
+    /// Whether the write included its own sync.
     pub(super) durable: bool,
-    /// Through the page cache.
+    /// Whether it went through the page cache.
     pub(super) cached: bool,
 }
 
-/// What the sectors that a group writes to were before it.
+/// The state, before a group, of the sectors that the group writes to.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
     sectors: BTreeMap<u64, Sector>,
@@ -75,7 +78,7 @@ impl Node {
         self.len
     }
 
-    /// Is a write of another owner than this under way, that goes the other way (through the page cache, or past it)?
+    /// Returns the owners of the writes under way that go the other way (through the page cache, or past it).
     pub(super) fn racing_owners(&self, cached: bool) -> Vec<u64> {
         self.pending.iter().filter(|pending| pending.cached != cached).map(|pending| pending.owner).collect()
     }
@@ -100,7 +103,7 @@ impl Node {
         self.pending.iter().any(|pending| pending.patch.touches(index))
     }
 
-    /// Everything that `sector` may become while these may happen in any order.
+    /// Returns everything that `sector` may become while these patches may happen in any order.
     fn closed<'p>(
         mut sector: Sector,
         index: u64,
@@ -134,7 +137,7 @@ impl Node {
         self.durable_len = self.durable_len.or(self.len);
     }
 
-    /// From now on this write may happen at any moment, until [`over`](Self::over).
+    /// Records that this write may happen at any moment from now on, until [`over`](Self::over).
     pub(super) fn may_happen(&mut self, owner: u64, patch: Patch, cached: bool) {
         if patch.is_empty() {
             return;
@@ -148,12 +151,12 @@ impl Node {
         self.note_len(self.len);
     }
 
-    /// Nothing of this owner's is under way any more.
+    /// Records that no write of this owner is under way any more.
     pub(super) fn over(&mut self, owner: u64) {
         self.pending.retain(|pending| pending.owner != owner);
     }
 
-    /// It happened.
+    /// Records that the write happened.
     pub(super) fn put(&mut self, patch: &Patch) {
         for index in patch.sectors() {
             let after = self.live(index).after(patch, index);
@@ -164,7 +167,7 @@ impl Node {
         }
     }
 
-    /// Any part of it may have happened.
+    /// Records that any part of the write may have happened.
     pub(super) fn may_put(&mut self, patch: &Patch, cached: bool) {
         for index in patch.sectors() {
             let sector = Node::closed(self.live(index).clone(), index, std::iter::once((patch, cached)));
@@ -172,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Anything may be there.
+    /// Records that the range may hold anything.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         for index in Patch::zeros(range).sectors() {
             let mut sector = Sector::ZERO;
@@ -189,7 +192,7 @@ impl Node {
         self.note_len(self.len.perhaps(end));
     }
 
-    /// The file was this long for a moment, and a power cut may find it so.
+    /// Records that the file had this length for a moment, so that a power cut may find it.
     pub(super) fn may_lie_after_a_cut(&mut self, len: u64) {
         self.durable_len = self.durable_len.perhaps(len);
     }
@@ -209,10 +212,11 @@ impl Node {
         Base { sectors: indices.map(|index| (index, self.live(index).clone())).collect(), len: self.len }
     }
 
-    /// A group of writes, which began when the file was `base`, is over. `synced`: so is a sync that was among them.
+    /// Records the end of a group of writes, which began when the file was `base`. `synced`: a sync that was
+    /// among them has ended as well.
     pub(super) fn finish(&mut self, base: &Base, writes: &[Written], synced: bool) {
         if synced {
-            // Those that the group wrote to are looked at one by one below.
+            // The sectors that the group wrote to are treated one by one below.
             for (index, state) in self.sectors.iter_mut().enumerate() {
                 if !base.sectors.contains_key(&(index as u64)) {
                     state.sync();
@@ -252,9 +256,9 @@ impl Node {
         let sure = failed.is_empty() && ok.iter().all(|write| write.durable);
         let covered = ok.iter().any(|write| write.patch.covers(index));
         let state = self.state(index);
-        // A write of the group that replaces what a failed sync left in doubt ends the doubt for later syncs.
-        // The group's own may have begun before it and covers it only where it is part of that write: else
-        // what is durable may be as old as it was.
+        // A write of the group that replaces sectors left in doubt by a failed sync ends the doubt for later
+        // syncs. The group's own sync may have begun before that write, and covers it only where it is part
+        // of it: otherwise the durable content may be as old as it was.
         if synced && (!state.suspect || (covered && sure)) {
             state.durable = if sure { after.clone() } else { on_the_way.clone() };
         } else {
@@ -264,13 +268,13 @@ impl Node {
         self.set_live(index, after);
     }
 
-    /// A sync ended well that began when everything was as it is now.
+    /// Records that a sync succeeded that began when everything was as it is now.
     pub(super) fn sync(&mut self) {
         self.sectors.iter_mut().for_each(State::sync);
         self.durable_len = if self.len_suspect { self.durable_len.or(self.len) } else { self.len };
     }
 
-    /// A sync failed: what was not durable may be lost, though a later sync ends well.
+    /// Records that a sync failed: data that was not durable may be lost, even if a later sync succeeds.
     pub(super) fn doubt(&mut self) {
         for state in &mut self.sectors {
             if !(state.durable.is_settled() && state.live.is_settled()) {
@@ -285,7 +289,7 @@ impl Node {
         }
     }
 
-    /// The power went and came back.
+    /// Records that the power went and came back.
     pub(super) fn power_cut(&mut self) {
         self.pending.clear();
         for state in &mut self.sectors {
@@ -296,7 +300,8 @@ impl Node {
         self.len_suspect = false;
     }
 
-    /// The machine was switched off in an orderly way: everything reached the disk but what a failed sync lost.
+    /// Records an orderly shutdown of the machine: everything reached the disk except the data that a failed
+    /// sync lost.
     pub(super) fn restart(&mut self) {
         self.pending.clear();
         for state in &mut self.sectors {
@@ -311,7 +316,7 @@ impl Node {
         self.rest();
     }
 
-    /// What is there now is what the disk has: nothing was written since the power came back.
+    /// Records that the live content is the disk's content: nothing was written since the power came back.
     pub(super) fn rest(&mut self) {
         for state in &mut self.sectors {
             state.durable = state.live.clone();
@@ -332,7 +337,7 @@ impl State {
     }
 }
 
-/// The sector after all of these writes, in whichever order.
+/// Returns the sector after all of these writes, in whichever order.
 fn in_all_orders(before: &Sector, index: u64, writes: &[&Written]) -> Sector {
     let mut after: Option<Sector> = None;
     for (at, write) in writes.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! What a run of a sequence tells.
+//! The results of running a sequence.
 
 use std::fmt;
 
-/// What a sequence did, when everything was as it should be.
+/// Counts over a sequence whose results were all right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -10,9 +10,9 @@ pub struct Report {
     pub steps: u64,
     /// Steps that had nothing to work on.
     pub skipped: u64,
-    /// Bytes that came from files and were what they should be.
+    /// Bytes that came from files and were right.
     pub bytes_checked: u64,
-    /// Futures that were dropped before their operation was over.
+    /// Futures that were dropped before their operation completed.
     pub dropped: u64,
     /// Failures that only a fault explains.
     pub faults: u64,
@@ -38,19 +38,19 @@ impl fmt::Display for Report {
     }
 }
 
-/// Something came that must not come.
+/// A result that must not occur.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// The number of the step, from 0; `None` after the last, while everything was looked at once more.
+    /// The number of the step, from 0; `None` after the last, during the final check of everything.
     pub step: Option<usize>,
     /// The step or the check, as text.
     pub what: String,
-    /// What would have been right.
+    /// The right result.
     pub expected: String,
-    /// What came instead.
+    /// The result that came instead.
     pub came: String,
-    /// Where in the file the first wrong byte is.
+    /// The offset of the first wrong byte in the file.
     pub offset: Option<u64>,
 }
 

@@ -1,14 +1,14 @@
-//! One sector of the model: the versions of its bytes that would be right to find.
+//! One sector of the model: the versions of its bytes that a read may find.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The grain at which a write that was dropped, failed or cut off may have happened in parts, in bytes.
 pub(super) const SECTOR: usize = 512;
-/// With more versions than this anything is right.
+/// The most versions that are kept. Beyond them anything is accepted.
 const VERSIONS_MAX: usize = 24;
 
-/// The bytes of a sector; `None` for zeros, which most of an empty file is.
+/// The bytes of a sector; `None` for zeros, which most sectors of an empty file are.
 type Version = Option<Arc<[u8]>>;
 
 static ZEROS: [u8; SECTOR] = [0; SECTOR];
@@ -30,9 +30,9 @@ fn same(one: &Version, other: &Version) -> bool {
 pub(super) struct Sector {
     first: Version,
     others: Vec<Version>,
-    /// Nothing is known.
+    /// Whether the sector may hold anything.
     any: bool,
-    /// Each byte may be of another version: a write through the page cache stopped somewhere.
+    /// Whether each byte may be of another version, because a write through the page cache stopped somewhere.
     mixed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Sector {
         self.is_settled() && self.first.is_none()
     }
 
-    /// The bytes, when there is no doubt.
+    /// Returns the bytes, when there is no doubt.
     pub(super) fn settled(&self) -> Option<&[u8]> {
         self.is_settled().then(|| bytes_of(&self.first))
     }
@@ -74,7 +74,7 @@ impl Sector {
         }
     }
 
-    /// What this sector is after `patch`, of which it is number `index`.
+    /// Returns this sector, whose number is `index`, after `patch`.
     pub(super) fn after(&self, patch: &Patch, index: u64) -> Sector {
         let part = patch.within(index);
         if part.len() == SECTOR {
@@ -96,7 +96,7 @@ impl Sector {
         after
     }
 
-    /// Whatever either may be.
+    /// Adds the versions that `other` may have.
     pub(super) fn or(&mut self, other: &Sector) {
         if other.any {
             self.forget();
@@ -107,7 +107,8 @@ impl Sector {
         }
     }
 
-    /// Could a read have found these bytes at `within`? `racing`: while a write to it may have been under way.
+    /// Returns whether a read could have found these bytes at `within`. `racing`: while a write to it may
+    /// have been under way.
     pub(super) fn allows(&self, within: &Range<usize>, bytes: &[u8], racing: bool) -> bool {
         let part = |version: &Version| bytes_of(version)[within.clone()] == *bytes;
         if self.any || self.versions().any(part) {
@@ -117,7 +118,7 @@ impl Sector {
             && within.clone().zip(bytes).all(|(at, byte)| self.versions().any(|v| bytes_of(v)[at] == *byte))
     }
 
-    /// These bytes were found, and nothing is under way.
+    /// Records that these bytes were found while no write was under way.
     pub(super) fn settle(&mut self, within: &Range<usize>, bytes: &[u8]) {
         if within.len() == SECTOR {
             if !self.is_settled() {
@@ -133,13 +134,13 @@ impl Sector {
         }
     }
 
-    /// Where the bytes first differ from what was most expected.
+    /// Returns the first place where the bytes differ from the most expected version.
     pub(super) fn first_difference(&self, within: &Range<usize>, bytes: &[u8]) -> usize {
         let expected = &bytes_of(&self.first)[within.clone()];
         within.start + expected.iter().zip(bytes).position(|(one, other)| one != other).unwrap_or(0)
     }
 
-    /// The first bytes from `at` on of each version, for a message.
+    /// Returns the first bytes from `at` on of each version, for a message.
     pub(super) fn describe(&self, at: usize) -> String {
         let shown = self.versions().map(|version| {
             let bytes = &bytes_of(version)[at..(at + 8).min(SECTOR)];
@@ -149,7 +150,7 @@ impl Sector {
     }
 }
 
-/// Bytes to put somewhere.
+/// Bytes and the place to put them.
 #[derive(Clone, Debug)]
 pub(super) struct Patch {
     pub(super) offset: u64,
@@ -175,7 +176,7 @@ impl Patch {
         self.len == 0
     }
 
-    /// Numbers of the sectors it touches.
+    /// Returns the numbers of the sectors that it touches.
     pub(super) fn sectors(&self) -> Range<u64> {
         match self.len {
             0 => 0..0,
@@ -191,7 +192,7 @@ impl Patch {
         self.within(index).len() == SECTOR
     }
 
-    /// Which bytes of a sector it replaces.
+    /// Returns the bytes of a sector that it replaces.
     fn within(&self, index: u64) -> Range<usize> {
         let start = index * SECTOR as u64;
         let from = self.offset.clamp(start, start + SECTOR as u64) - start;
@@ -207,7 +208,7 @@ impl Patch {
         }
     }
 
-    /// A whole sector of it.
+    /// Returns a whole sector of it.
     fn version(&self, index: u64) -> Version {
         let from = (index * SECTOR as u64 - self.offset) as usize;
         self.bytes.as_ref().map(|bytes| bytes[from..from + SECTOR].into())

@@ -1,4 +1,4 @@
-//! A program that follows steps, and knows at each what must come.
+//! A program that follows steps, with the right result of each.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,14 @@ use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::memory::block::{Block, BlockMut};
 
-/// Blocks whose bytes are looked at again after every step.
+/// The most blocks whose bytes are checked again after every step.
 const KEPT_MAX: usize = 8;
 
-/// Files in one directory, what they must hold, and the handles that a sequence has open. It lives through power cuts:
-/// tell it with [`power_cut`](Session::power_cut), then [`verify`](Session::verify) on the engine of the next life.
+/// Files in one directory, their expected content, and the handles that a sequence has open. A session lives
+/// through power cuts: report one with [`power_cut`](Session::power_cut), then [`verify`](Session::verify) on
+/// the engine of the next life.
 ///
-/// [`run`](super::run) is all of this for a sequence without cuts and faults.
+/// [`run`](super::run) does all of this for a sequence without cuts and faults.
 #[derive(Debug)]
 pub struct Session {
     pub(super) dir: PathBuf,
@@ -35,7 +36,7 @@ pub struct Session {
     pub(super) what: String,
     /// The step that runs now; a power cut may stop it.
     pub(super) under_way: Option<Step>,
-    /// Nothing was done since the machine was switched on.
+    /// Whether nothing was done since the machine was switched on.
     pub(super) fresh: bool,
 }
 
@@ -44,13 +45,13 @@ pub struct Session {
 pub(super) struct Handle {
     pub(super) file: File,
     pub(super) node: usize,
-    /// Whose the writes are that were dropped on it.
+    /// The owner of the writes that were dropped on it.
     pub(super) owner: u64,
     pub(super) cached: bool,
     pub(super) writable: bool,
 }
 
-/// Memory of the program's, with what it must hold.
+/// Memory of the program's, with its expected content.
 #[derive(Debug)]
 pub(super) struct Kept {
     memory: Memory,
@@ -64,11 +65,11 @@ enum Memory {
     Own(BlockMut),
 }
 
-/// Whether something was as it must be.
+/// The result of a check.
 pub(super) type Checked<T = ()> = std::result::Result<T, Mismatch>;
 
 impl Session {
-    /// With the names `a`, `b`, ... in `dir`, which exists and is empty.
+    /// Returns a session with the names `a`, `b`, ... in `dir`, which exists and is empty.
     pub fn new(dir: impl AsRef<Path>) -> Session {
         Session {
             dir: dir.as_ref().to_path_buf(),
@@ -86,12 +87,13 @@ impl Session {
         }
     }
 
-    /// Whether operations may fail as the operating system lets them fail (`ErrorKind::is_system`). Default: no.
+    /// Sets whether operations may fail with errors of the operating system (`ErrorKind::is_system`).
+    /// Default: no.
     pub fn faults(&mut self, may_come: bool) {
         self.faults = may_come;
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn report(&self) -> Report {
         self.report
     }
@@ -99,7 +101,7 @@ impl Session {
     /// Follows the steps; their numbers begin at `first`.
     ///
     /// # Errors
-    /// The first thing that came and must not come.
+    /// The first result that must not occur.
     pub async fn run(&mut self, engine: &Engine, steps: &[Step], first: usize) -> Checked {
         for (at, step) in steps.iter().enumerate() {
             self.step = Some(first + at);
@@ -116,10 +118,11 @@ impl Session {
         Ok(())
     }
 
-    /// Closes all handles, and looks at all files and names. What a failing device does not show is left out.
+    /// Closes all handles, and checks all files and names. Files that a failing device does not show are left
+    /// out.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
+    /// The first file or name that is wrong.
     pub async fn verify(&mut self, engine: &Engine) -> Checked {
         self.step = None;
         self.what = "looking at everything".to_owned();
@@ -132,7 +135,7 @@ impl Session {
         self.check_kept()
     }
 
-    /// False when the step had nothing to work on.
+    /// Carries out a step. Returns false when it had nothing to work on.
     async fn follow(&mut self, engine: &Engine, step: &Step) -> Checked<bool> {
         match step {
             Step::Open { handle, name, access, mode } => {
@@ -178,7 +181,7 @@ impl Session {
         self.next_owner
     }
 
-    /// Closes a handle and waits until nothing of it is under way.
+    /// Closes a handle and waits until none of its operations is under way.
     pub(super) async fn close(&mut self, handle: u8) -> Checked<bool> {
         let Some(open) = self.handles.get_mut(usize::from(handle)).and_then(Option::take) else {
             return Ok(false);
@@ -197,7 +200,7 @@ impl Session {
         Ok(())
     }
 
-    /// Closes the handles that own these writes, so that they are over.
+    /// Closes the handles that own these writes, so that the writes have ended.
     pub(super) async fn close_owners(&mut self, owners: &[u64]) -> Checked {
         for handle in 0..HANDLES {
             if self.handle(handle).is_some_and(|open| owners.contains(&open.owner)) {
@@ -207,14 +210,15 @@ impl Session {
         Ok(())
     }
 
-    /// Is this the failure that a faulty device explains? Counted then.
+    /// Returns whether a faulty device explains this failure, and counts it if so.
     pub(super) fn is_fault(&mut self, error: &Error) -> bool {
         let fault = self.faults && error.kind().is_system();
         self.report.faults += u64::from(fault);
         fault
     }
 
-    /// What a call on a handle that may not write, or with a length of 0, answers: an error of the system's.
+    /// Judges the result of a call. A call on a handle that may not write, or with a length of 0, is
+    /// `refused`: it must fail with an error of the system.
     pub(super) fn judge<T>(
         &mut self,
         result: Result<T>,
@@ -242,7 +246,7 @@ impl Session {
         Mismatch { offset: Some(wrong.offset), ..self.mismatch(wrong.expected, wrong.came) }
     }
 
-    /// Compares what was read from `offset` on.
+    /// Compares the bytes read from `offset` on with the model.
     pub(super) fn check_bytes(&mut self, node: usize, offset: u64, bytes: &[u8]) -> Checked {
         self.report.bytes_checked += bytes.len() as u64;
         self.nodes[node].check(offset, bytes).map_err(|wrong| self.wrong(wrong))
@@ -273,7 +277,7 @@ impl Session {
         }
     }
 
-    /// Nobody may have written to memory that the program holds.
+    /// Checks that memory which the program holds has not been written to.
     pub(super) fn check_kept(&self) -> Checked {
         for kept in &self.kept {
             let now: &[u8] = match &kept.memory {
@@ -289,7 +293,7 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes that a write puts down.
+    /// Returns the bytes that a write puts into the file.
     pub(super) fn patch_of(op: &Op) -> Option<Patch> {
         match op {
             Op::Write { offset, len, pattern, .. } => {

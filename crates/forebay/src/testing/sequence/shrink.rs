@@ -1,7 +1,7 @@
 //! Making a failing sequence shorter.
 
-/// A shorter sequence that still fails: delta debugging, by parts of half the length down to single steps. `fails` is
-/// asked at most `tries` times; what it is asked keeps the order of the steps.
+/// Returns a shorter sequence that still fails: delta debugging, by parts of half the length down to single
+/// steps. `fails` is called at most `tries` times; its argument keeps the order of the steps.
 pub fn shrink<T: Clone>(steps: &[T], tries: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut best = steps.to_vec();
     let mut left = tries;

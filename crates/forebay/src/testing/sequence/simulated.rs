@@ -1,4 +1,4 @@
-//! Sequences in a simulated world: faults, power cuts, and what is there afterwards.
+//! Sequences in a simulated world: faults, power cuts, and the state afterwards.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Numbers {
         Numbers(seed)
     }
 
-    /// A number below `n` (SplitMix64).
+    /// Returns a number below `n` (SplitMix64).
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -29,17 +29,17 @@ impl Numbers {
     }
 }
 
-/// The sequence of so many steps that belongs to a seed.
+/// Returns the sequence of `count` steps that belongs to a seed.
 pub fn seeded(seed: u64, count: usize) -> Vec<Step> {
     let mut numbers = Numbers::new(seed);
     generate(&mut |n| numbers.below(n), count)
 }
 
-/// Why a sequence failed in a world.
+/// The reason why a sequence failed in a world.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Broken {
-    /// Something came that must not come.
+    /// A result came that must not occur.
     Mismatch(Mismatch),
     /// The run did not come to its end.
     Failure(Failure),
@@ -68,11 +68,12 @@ impl From<Failure> for Broken {
     }
 }
 
-/// Follows the steps in a world of this seed, in one to three lives; each ends with a power cut, at some operation or
-/// after its last step, or with a restart. Then everything is looked at. Odd seeds have faults, even ones have none.
+/// Follows the steps in a world of this seed, in one to three lives. Each life ends with a power cut, at some
+/// operation or after its last step, or with a restart. Then everything is checked. Odd seeds have faults,
+/// even ones have none.
 ///
 /// # Errors
-/// [`Broken`]: the first thing that must not be.
+/// [`Broken`]: the first result that must not occur.
 pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, Broken> {
     let mut numbers = Numbers::new(!seed);
     let rules = if seed % 2 == 1 { rules(&mut numbers) } else { Vec::new() };
@@ -117,7 +118,7 @@ pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, Broken> {
     Ok(session.report())
 }
 
-/// What opens files in a later life, so that its steps have something to work on.
+/// Returns the steps that open files in a later life, so that its steps have something to work on.
 fn opens(numbers: &mut Numbers, life: usize) -> Vec<Step> {
     let mut open = |handle| {
         let mode = [Mode::Direct, Mode::Buffered][numbers.below(2) as usize];
@@ -136,7 +137,7 @@ fn profile(numbers: &mut Numbers) -> Profile {
     let lost = [Lost::Subset, Lost::Prefix, Lost::Nothing][numbers.below(3) as usize];
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][numbers.below(2) as usize];
     let profile = profile.lost(lost).metadata_order(order).torn(numbers.below(2) == 0);
-    // A cache of its own kind: some writes are durable before they are asked to be.
+    // A small cache: some writes are durable before a sync requests it.
     if numbers.below(4) == 0 { profile.write_cache(64 << 10) } else { profile }
 }
 

@@ -10,7 +10,7 @@ use crate::io::op::Durability;
 use crate::ops::append::Append;
 
 impl Session {
-    /// Waits until nothing is under way that would change what a stream or a copy finds.
+    /// Waits until no write is under way that would change the bytes a stream or a copy finds.
     async fn quiet(&mut self, handle: u8) -> Checked {
         if let Some(open) = self.handle(handle) {
             let owners = self.nodes[open.node].owners();
@@ -139,7 +139,7 @@ impl Session {
         match self.judge(result, refused, "success")? {
             None if refused => {}
             done => {
-                // On its way a part of it may have been done, and a power cut may find that.
+                // While it runs a part of it may have been done, and a power cut may find that.
                 self.nodes[node].may_put(&Patch::zeros(range.clone()), true);
                 if done.is_some() {
                     self.nodes[node].put(&Patch::zeros(range));

@@ -1,4 +1,4 @@
-//! The steps of a sequence: what a program may do with a few files.
+//! The steps of a sequence: the things that a program may do with a few files.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub const HANDLES: u8 = 4;
 /// Names that a sequence gives to files: `a`, `b`, ...
 pub const NAMES: u8 = 4;
 
-/// One thing that a program does. Handles and names are numbers below [`HANDLES`] and [`NAMES`]; a step on a handle
+/// One action of a program. Handles and names are numbers below [`HANDLES`] and [`NAMES`]; a step on a handle
 /// that is not open is skipped. [`Display`](std::fmt::Display) writes a step as one line that
 /// [`FromStr`](std::str::FromStr) reads back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub const NAMES: u8 = 4;
 pub enum Step {
     /// Opens a name; a handle that is open is closed before.
     Open { handle: u8, name: u8, access: Access, mode: Mode },
-    /// Closes a handle and waits for the end of what was dropped on it.
+    /// Closes a handle and waits for the end of the operations that were dropped on it.
     Close { handle: u8 },
     /// One operation, awaited.
     Do { op: Op, place: Place },
@@ -39,19 +39,19 @@ pub enum Step {
     PunchHole { handle: u8, range: Range<u64> },
     /// Copies a range of one file into another, or within one.
     CopyRange { from: u8, range: Range<u64>, to: u8, offset: u64 },
-    /// Gives a file another name, replacing what had it.
+    /// Renames a file, replacing the file that had the new name.
     Rename { from: u8, to: u8 },
     /// Gives a file a second name.
     HardLink { from: u8, to: u8 },
-    /// Takes a name away.
+    /// Removes a name.
     Remove { name: u8 },
     /// Makes all names durable.
     SyncDir,
-    /// Looks at an open file.
+    /// Reads the metadata of an open file.
     Metadata { handle: u8 },
     /// Lists the directory.
     List,
-    /// Fills a block of I/O memory and keeps it: nobody else may write there.
+    /// Fills a block of I/O memory and keeps it: no other user of memory may write there.
     Keep { len: u32, pattern: u16 },
 }
 
@@ -60,37 +60,37 @@ pub enum Step {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "fields are what their names say; lengths, offsets and ranges are in bytes")]
 pub enum Op {
-    /// Exactly the range, or the end of the file as an error.
+    /// Reads exactly the range, or fails at the end of the file.
     Read { handle: u8, range: Range<u64> },
-    /// What the file has of the range.
+    /// Reads the part of the range that the file has.
     ReadUpTo { handle: u8, range: Range<u64> },
-    /// Into memory of the program's own.
+    /// Reads into memory of the program's own.
     ReadInto { handle: u8, offset: u64, len: u32 },
-    /// Many ranges at once.
+    /// Reads many ranges at once.
     ReadMany { handle: u8, ranges: Vec<Range<u64>> },
-    /// Bytes that `pattern` and their place determine.
+    /// Writes bytes that `pattern` and their place determine.
     Write { handle: u8, offset: u64, len: u32, pattern: u16, durability: Durability },
-    /// Makes what was written durable.
+    /// Makes the file's writes durable.
     Sync { handle: u8, durability: Durability },
 }
 
-/// How a file is opened.
+/// The way in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
-    /// What exists, to read only.
+    /// Opens an existing file to read only.
     Read,
-    /// What exists, to read and write.
+    /// Opens an existing file to read and write.
     Write,
-    /// Made when there is none.
+    /// Creates the file when it does not exist.
     Create,
-    /// Must not exist.
+    /// Creates the file, which must not exist.
     CreateNew,
-    /// Made when there is none, emptied when there is one.
+    /// Creates the file when it does not exist, empties it when it does.
     Truncate,
 }
 
-/// Where an operation's future is polled. "Here" is wherever the sequence runs.
+/// The place where an operation's future is polled. "Here" is wherever the sequence runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -98,14 +98,14 @@ pub enum Place {
     Here,
     /// In a task on a shard.
     Shard(u8),
-    /// So many times here, then on that shard.
+    /// A number of polls here, then on that shard.
     ToShard(u8, u8),
-    /// So many times on that shard, then here.
+    /// A number of polls on that shard, then here.
     FromShard(u8, u8),
 }
 
 impl Op {
-    /// The handle it is on.
+    /// Returns the handle that the operation is on.
     pub fn handle(&self) -> u8 {
         match self {
             Op::Read { handle, .. }
@@ -122,7 +122,8 @@ impl Op {
     }
 }
 
-/// The byte that a write with `pattern` puts at `offset`, for `len` bytes. No two places or patterns are alike for long.
+/// Returns the `len` bytes that a write with `pattern` puts at `offset`. No two places or patterns are alike
+/// for long.
 pub(super) fn pattern_bytes(pattern: u16, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     let skip = (offset % 8) as usize;

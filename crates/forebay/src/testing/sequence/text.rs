@@ -89,7 +89,7 @@ fn separated<T: fmt::Display>(
     Ok(())
 }
 
-/// The name of a file of a sequence.
+/// Returns the name of a file of a sequence.
 pub(super) fn letter(name: u8) -> char {
     char::from(b'a' + name % NAMES)
 }
@@ -122,7 +122,7 @@ fn access_word(access: Access) -> &'static str {
     word_of(&ACCESSES, access)
 }
 
-/// A line that is no step.
+/// The error for a line that is no step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseStepError(String);
 
@@ -150,7 +150,7 @@ fn parse(line: &str) -> Option<Step> {
     whole(&mut Words::new(line), Words::step)
 }
 
-/// What `read` finds, when nothing is left behind it.
+/// Returns the value that `read` finds, when nothing is left behind it.
 fn whole<'l, T>(words: &mut Words<'l>, read: impl FnOnce(&mut Words<'l>) -> Option<T>) -> Option<T> {
     let found = read(words)?;
     words.next().is_none().then_some(found)

@@ -123,7 +123,7 @@ async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
                 _ => poll_times(&mut Box::pin(append.write(&data)), times).await,
             };
             answer.unwrap_or(Ok(()))?;
-            // Of a call that was given up, the position tells how much it had taken.
+            // For a call that was given up, the position shows how much it had taken.
             let taken = append.position() as usize - expected.len();
             expected.extend_from_slice(&data[..taken]);
         }
@@ -142,7 +142,7 @@ async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outc
             append.write(&bytes_of(0..100_000)).await?;
             drop(append);
         }
-        // When the close has answered, what was in flight is over.
+        // After the close no operation is in flight.
         file.close().await?;
         let (came, data) = (content(env, &path).await?, bytes_of(0..100_000));
         let is_data = |(index, byte): (usize, &u8)| *byte == 0 || data.get(index) == Some(byte);
@@ -184,7 +184,7 @@ async fn several_side_by_side(env: &Env) -> Outcome {
     for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
         let path = env.path(&number.to_string());
         let file = env.open(&path, open).await?;
-        // Whole units, and the full length set before, as the documentation asks for.
+        // Whole units, with the full length set before, as the documentation requires.
         let part = PART.next_multiple_of(u64::from(file.alignment().offset));
         file.truncate(4 * part).await?;
         let writers = (0..4).map(|writer| {

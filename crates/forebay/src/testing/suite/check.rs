@@ -1,11 +1,11 @@
-//! How a case says what was expected and what came.
+//! The ways in which a case reports the expected and the actual result.
 
 use std::fmt::{Debug, Display};
 use std::panic::Location;
 
 use crate::base::error::{Error, ErrorKind, Result};
 
-/// Why a case ends early.
+/// The reason why a case ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
     Failed(String),
@@ -14,7 +14,7 @@ pub(super) enum Stop {
 
 pub(super) type Outcome<T = ()> = std::result::Result<T, Stop>;
 
-/// An error where a case expected none; where it came is part of the text.
+/// An error where a case expected none. The text names the place where it came.
 impl From<Error> for Stop {
     #[track_caller]
     fn from(error: Error) -> Stop {
@@ -23,7 +23,7 @@ impl From<Error> for Stop {
 }
 
 impl Stop {
-    /// The same with a word in front: which operation, which round.
+    /// Returns the same with a prefix, such as the operation or the round.
     pub(super) fn of(self, what: impl Display) -> Stop {
         match self {
             Stop::Failed(reason) => Stop::Failed(format!("{what}: {reason}")),
@@ -32,7 +32,7 @@ impl Stop {
     }
 }
 
-/// The file's name without its directories, which are those of whoever built this, and the line.
+/// Returns the file's name without its directories, which depend on the build machine, and the line.
 #[track_caller]
 fn place() -> String {
     let caller = Location::caller();
@@ -62,7 +62,7 @@ where
     }
 }
 
-/// As [`same`] for many bytes, of which the first that differs is told.
+/// Does the same as [`same`] for many bytes, and reports the first that differs.
 #[track_caller]
 pub(super) fn same_bytes(what: impl Display, came: &[u8], expected: &[u8]) -> Outcome {
     if came == expected {
@@ -80,7 +80,7 @@ pub(super) fn same_bytes(what: impl Display, came: &[u8], expected: &[u8]) -> Ou
     ))
 }
 
-/// The error that was expected.
+/// Returns the error that was expected.
 #[track_caller]
 pub(super) fn fails<T>(what: impl Display, result: Result<T>) -> Outcome<Error> {
     match result {
@@ -98,7 +98,7 @@ pub(super) fn fails_with<T>(what: impl Display, result: Result<T>, kind: ErrorKi
     }
 }
 
-/// An error of the operating system with that number.
+/// Returns the expected error of the operating system with that number.
 #[track_caller]
 pub(super) fn fails_os<T>(what: impl Display, result: Result<T>, errno: i32) -> Outcome<Error> {
     match result {
@@ -108,7 +108,7 @@ pub(super) fn fails_os<T>(what: impl Display, result: Result<T>, errno: i32) -> 
     }
 }
 
-/// Ends the case as skipped where the file system cannot do what `result` asked for.
+/// Ends the case as skipped where the file system does not support the call that `result` came from.
 #[track_caller]
 pub(super) fn or_skip<T>(what: impl Display, result: Result<T>) -> Outcome<T> {
     match result {

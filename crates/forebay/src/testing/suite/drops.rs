@@ -1,4 +1,4 @@
-//! Futures that are dropped at every await, and that go from thread to thread while their operation runs.
+//! Futures that are dropped at every await, and that move from thread to thread while their operation runs.
 
 use std::task::Poll;
 
@@ -23,12 +23,12 @@ super::group! { "drops":
 /// More polls than any of the operations needs.
 pub(super) const POLLS: u64 = 9;
 
-/// The operation's own outcome, when it came to its end.
+/// Returns the operation's own outcome, if it came to its end.
 fn ended((name, outcome): (&'static str, Option<Outcome>)) -> Outcome {
     outcome.unwrap_or(Ok(())).map_err(|stop| stop.of(name))
 }
 
-/// After operations were given up: all came back, and the file is as it was.
+/// Checks, after operations were given up, that all memory came back and the file is unchanged.
 pub(super) async fn settled(env: &Env, engine: &Engine) -> Outcome {
     at_rest(env, engine).await?;
     for number in 0..modes(env, Open::read()).len() {
@@ -127,7 +127,7 @@ async fn all_at_once_with_an_inbox_of_one(env: &Env) -> Outcome {
     settled(env, &engine).await
 }
 
-/// Polls each once; those that are not over yet.
+/// Polls each once, and returns those that have not completed yet.
 pub(super) fn begin(operations: Vec<Operation>) -> Outcome<Vec<Operation>> {
     let mut begun = Vec::new();
     for (name, mut future) in operations {
@@ -147,20 +147,20 @@ pub(super) async fn finish(begun: Vec<Operation>) -> Outcome {
     Ok(())
 }
 
-/// What becomes of futures that were begun on one thread and came to another.
+/// The fates of futures that were begun on one thread and came to another.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Finished,
     Dropped,
     PolledAndDropped,
-    /// Polled once there, then given back to where it began.
+    /// Polled once there, then returned to the thread where it began.
     SentBack,
 }
 
 const FATES: [Fate; 4] = [Fate::Finished, Fate::Dropped, Fate::PolledAndDropped, Fate::SentBack];
 
 impl Fate {
-    /// What is still to be finished where the futures began.
+    /// Returns the futures that are still to be finished where they began.
     async fn strikes(self, begun: Vec<Operation>) -> Outcome<Vec<Operation>> {
         match self {
             Fate::Finished => finish(begun).await.map(|()| Vec::new()),

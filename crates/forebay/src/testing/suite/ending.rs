@@ -1,4 +1,4 @@
-//! How an engine ends: in order, told to everyone, and never by waiting for itself.
+//! The end of an engine: it is orderly, reported to every waiter, and never waits for itself.
 
 use std::cell::RefCell;
 use std::future::{IntoFuture, pending};
@@ -40,7 +40,7 @@ async fn scene(env: &Env, change: impl FnOnce(Config) -> Config) -> Outcome<(Eng
     Ok((engine, file))
 }
 
-/// Bytes of the file, or that the engine was closed.
+/// Checks that a read returned the bytes of the file, or reported that the engine was closed.
 fn check_read(n: u64, read: Poll<Result<crate::Block, Error>>) -> Outcome {
     match read {
         Poll::Ready(Ok(block)) => same_bytes("a read", &block, &bytes_of(n * 8192..(n + 1) * 8192)),
@@ -94,7 +94,7 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
             }
             let report = engine.close().await?;
             same("leaked and lost", (report.leaked_operations, report.lost_shards), (0, 0))?;
-            // What the pool of threads has comes to its end; all else is over.
+            // Calls in the pool of threads come to their end; all others have ended.
             for (name, call) in begun {
                 let Err(error) = call.await else { continue };
                 let known = matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Misaligned { .. });
@@ -107,7 +107,7 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Each range is answered, by its bytes or by the end, whichever came first.
+/// Each range completes, with its bytes or with the engine's end, whichever came first.
 async fn closing_answers_a_batch(env: &Env) -> Outcome {
     let (engine, file) = scene(env, |config| config.shards(1)).await?;
     let range = |n: u64| n % 250 * 4096..n % 250 * 4096 + 4096;
@@ -128,7 +128,7 @@ async fn closing_answers_a_batch(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Every call of an open directory, of an engine that ended or that this process does not own.
+/// Makes every call of an open directory, on an engine that ended or that this process does not own.
 async fn all_dir_calls(dir: &Dir) -> [(&'static str, Result<(), Error>); 11] {
     [
         ("open", dir.open("a", Open::read()).await.map(drop)),
@@ -194,7 +194,7 @@ async fn after_the_end_every_call_says_so(env: &Env) -> Outcome {
         engine.clone().close().await?;
         all_closed(env, &engine, &file, dir.as_ref(), env.engine()).await?;
         same_bytes("the file", &super::tools::content(env, &path).await?, &bytes_of(0..10_000))?;
-        // To close what is closed with its engine does no harm.
+        // Closing a file that was closed with its engine does no harm.
         file.close().await?;
     }
     Ok(())
@@ -281,7 +281,7 @@ async fn a_close_that_nobody_awaits_ends_the_engine(env: &Env) -> Outcome {
     fails_with("the engine", engine.stats().await, ErrorKind::EngineClosed).map(drop)
 }
 
-/// Tells, when it is dropped, whether that is on the shard where it was made.
+/// Counts, when it is dropped, whether that happens on the shard where it was made.
 struct Owned {
     made: Rc<RefCell<Option<usize>>>,
     right: Arc<AtomicU64>,
@@ -350,7 +350,7 @@ async fn an_open_outlives_all_handles(env: &Env) -> Outcome {
         let engine = env.restart(|config| config.shards(1))?;
         let opening = env.open_on(&engine, &path, Open::read());
         drop(engine);
-        // The call may hold the engine until it has answered; the file is then of an engine that ends.
+        // The call may hold the engine until it has completed; the file then belongs to an engine that ends.
         let file = match opening.await {
             Ok(file) => file,
             Err(error) => {

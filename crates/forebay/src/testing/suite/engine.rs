@@ -1,4 +1,4 @@
-//! What the engine answers for itself: settings, classes, health, and where calls work.
+//! The engine's own properties: settings, classes, health, and the places where calls work.
 
 use std::future::pending;
 use std::time::Duration;

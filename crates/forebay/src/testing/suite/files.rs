@@ -1,4 +1,4 @@
-//! How files come and go: what closing means for all handles, locks, and files that were opened elsewhere.
+//! The lifetime of files: the effect of closing on all handles, locks, and files that were opened elsewhere.
 
 use std::future::IntoFuture;
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,10 +23,10 @@ super::group! { "files":
     locks_bind_the_rest_of_the_system [Process, FileSystem],
 }
 
-/// What it is called, and what it answers.
+/// The name of a call, and its result.
 pub(super) type Call = (&'static str, Moving<Result<(), Error>>);
 
-/// Each operation of a file, with what it is called; none of them can work on a closed file or engine.
+/// Returns each operation of a file, with its name. None of them can work on a closed file or engine.
 pub(super) fn calls(engine: &Engine, file: &File) -> Outcome<Vec<Call>> {
     let memory = engine.block(4096)?;
     let mut calls: Vec<Call> = Vec::new();
@@ -81,7 +81,7 @@ async fn after_close_every_operation_says_so(env: &Env) -> Outcome {
             let error = fails_with(format_args!("{name}, {open:?}"), call.await, ErrorKind::FileClosed)?;
             same(format_args!("the path of {name}"), error.path(), Some(other.path()))?;
         }
-        // On a shard as well, where nothing travels.
+        // On a shard as well, where no message is sent.
         let there = calls(env.engine(), &other)?;
         let task = env.engine().spawn_on_shard(0, Class::DEFAULT, move || async move {
             let mut answers = Vec::new();
@@ -129,7 +129,7 @@ async fn closing_waits_for_what_is_in_flight(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// The bytes, or that the file was closed before.
+/// Checks that a read returned the bytes, or reported that the file was closed before.
 fn check_read(answer: Result<Block, Error>, range: std::ops::Range<u64>) -> Outcome {
     match answer {
         Ok(block) => same_bytes(format_args!("{range:?}"), &block, &bytes_of(range.clone())),
@@ -227,7 +227,7 @@ async fn modes_are_what_was_asked_for(env: &Env) -> Outcome {
     same("one device", files.iter().all(|file| file.device().name() == device), true)
 }
 
-/// Descriptors of this process that name `path`.
+/// Returns the number of descriptors of this process that name `path`.
 fn descriptors_of(path: &Path) -> std::io::Result<usize> {
     let path = path.canonicalize()?;
     let links =
@@ -262,7 +262,7 @@ async fn the_descriptor_goes_with_the_last_handle(env: &Env) -> Outcome {
                 file.close().await?;
                 same("with another handle", count(&path)?, 1)?;
                 drop(other);
-                // The shards have looked when they answer a later question.
+                // The shards have noticed it by the time they reply to a later request.
                 engine.stats().await?;
                 same("with none", count(&path)?, 0)?;
             }

@@ -1,5 +1,6 @@
-//! Futures that are kept unpolled at every await, as in a `select!` or a `buffer_unordered` whose body waits for something
-//! else: all others go on and succeed, and the kept ones come to their end when they are polled again, wherever that is.
+//! Futures that are kept unpolled at every await, as in a `select!` or a `buffer_unordered` whose body waits
+//! for something else. All others continue and succeed, and the kept ones come to their end when they are
+//! polled again, on whichever thread that is.
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -27,10 +28,11 @@ super::group! { "freezes":
     closes,
 }
 
-/// After this long, or so much time of a world, something hangs.
+/// After this long, in real time or in a world's time, something hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The future's output, or a failure when it does not come: the watchdog of all that might wait for a frozen future.
+/// Returns the future's output, or a failure when it does not come: the watchdog of everything that might
+/// wait for a frozen future.
 async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     // On an engine that nothing is frozen on, so that its shard's timers go.
     let (mut alarm, task): (Moving<()>, _) = match env.is_simulated() {
@@ -60,7 +62,8 @@ async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T
     output
 }
 
-/// Polls each so often, after a wake-up each time but the first, and keeps those that are not over.
+/// Polls each `polls()` times, after a wake-up each time but the first, and keeps those that have not
+/// completed.
 async fn freeze(operations: Vec<Operation>, mut polls: impl FnMut() -> u64) -> Outcome<Vec<Operation>> {
     let mut frozen = Vec::new();
     for (name, mut future) in operations {
@@ -72,7 +75,7 @@ async fn freeze(operations: Vec<Operation>, mut polls: impl FnMut() -> u64) -> O
     Ok(frozen)
 }
 
-/// One operation of each kind, all beside each other, to their end.
+/// Runs one operation of each kind, all beside each other, to their end.
 async fn go_on(env: &Env, engine: &Engine, scene: &Scene) -> Outcome {
     finish_all(operations(env, engine, scene)).await
 }
@@ -83,7 +86,7 @@ async fn finish_all(operations: Vec<Operation>) -> Outcome {
     each(futures).await.into_iter().collect()
 }
 
-/// What becomes of frozen futures in the end: they are polled again, on this thread, another one or a shard, or dropped.
+/// Ends the frozen futures: they are polled again, on this thread, another one or a shard, or dropped.
 async fn thaw(env: &Env, engine: &Engine, frozen: Vec<Operation>, round: u64) -> Outcome {
     match round % 4 {
         0 => env.elsewhere(finish(frozen)).await?,
@@ -133,7 +136,7 @@ async fn one_of_each_kind_on_a_shard(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// The operations of several scenes' worth, by kind.
+/// Returns four times the operations of a scene, by kind.
 fn kinds(env: &Env, engine: &Engine, scene: &Scene) -> BTreeMap<&'static str, Vec<Operation>> {
     let mut kinds: BTreeMap<_, Vec<Operation>> = BTreeMap::new();
     for _ in 0..4 {
@@ -144,7 +147,8 @@ fn kinds(env: &Env, engine: &Engine, scene: &Scene) -> BTreeMap<&'static str, Ve
     kinds
 }
 
-/// Numbers of polls after which all of a kind are frozen at once, beside "polled once, all before the shard can take any".
+/// Numbers of polls after which all of a kind are frozen at once, beside "polled once, all before the shard
+/// can take any".
 const AFTER: [u64; 3] = [1, 2, 4];
 
 async fn many_of_each_kind_at_the_smallest_depths(env: &Env) -> Outcome {
@@ -193,7 +197,7 @@ async fn many_of_each_kind_on_a_shard_at_the_smallest_depths(env: &Env) -> Outco
     Ok(())
 }
 
-/// All kinds, each with a number; in a world four that its seed decides.
+/// Returns all kinds, each with a number; in a world four that its seed decides.
 fn chosen_kinds(env: &Env, engine: &Engine, scene: &Scene) -> Vec<(u64, &'static str)> {
     let names: Vec<_> = kinds(env, engine, scene).into_keys().collect();
     match env.is_simulated() {
@@ -202,7 +206,8 @@ fn chosen_kinds(env: &Env, engine: &Engine, scene: &Scene) -> Vec<(u64, &'static
     }
 }
 
-/// Many that found the inbox full, before one that is polled: the place that comes free is not theirs to keep.
+/// Many senders found the inbox full, before one that is polled: the place that becomes free is not reserved
+/// for them.
 async fn senders_that_wait_for_room(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(2))?;
     let path = put(env, "a", 1 << 20).await?;
@@ -225,11 +230,11 @@ async fn senders_that_wait_for_room(env: &Env) -> Outcome {
     at_rest(env, &engine).await
 }
 
-/// Futures that somebody froze, for anybody to take.
+/// Futures frozen by one task, which any task may take.
 type Frozen = Arc<Mutex<Vec<Operation>>>;
 
-/// Carries out operations in some order. Some are frozen at some await and left to others, and of what others left some are
-/// polled to their end here and some dropped; all else has to succeed.
+/// Carries out operations in some order. Some are frozen at some await and left to other tasks. Of those that
+/// other tasks left, some are polled to their end here and some dropped. All the rest has to succeed.
 async fn among_others(mut list: Vec<Operation>, frozen: Frozen, mut dice: Dice) -> Outcome {
     let lock = || frozen.lock().unwrap_or_else(PoisonError::into_inner);
     while !list.is_empty() {
@@ -280,7 +285,7 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
             Box::pin(async { on_shards.await.into_iter().try_for_each(|outcome| outcome?) }),
         ];
         each(boxed).await.into_iter().collect::<Outcome>()?;
-        // Those that nobody took, one after the other: each may end only while the others stay frozen.
+        // Those that no task took, one after the other: each may end only while the others stay frozen.
         let left = std::mem::take(&mut *frozen.lock().unwrap_or_else(PoisonError::into_inner));
         env.elsewhere(finish(left)).await?
     };
@@ -288,7 +293,8 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
     settled(env, &engine).await
 }
 
-/// What is promised to frozen reads is memory, and others hear so at once instead of waiting; without them all is as before.
+/// Frozen reads may keep the memory they were promised. Other reads then fail at once instead of waiting, and
+/// once the frozen ones are gone everything works as before.
 async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
     const LEN: u64 = 256 << 10;
     let engine = env.restart(|config| {
@@ -306,7 +312,7 @@ async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
                 read = Box::pin(std::future::ready(result));
             }
             frozen.push(read);
-            // While there is memory a read succeeds beside them, and then it is told.
+            // While there is memory a read succeeds beside them; after that it fails with the reason.
             match file.read(0..4096).await {
                 Ok(block) => same_bytes("beside them", &block, &bytes_of(0..4096))?,
                 Err(error) if matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) => refused += 1,
@@ -333,7 +339,7 @@ async fn reads_that_hold_all_memory(env: &Env) -> Outcome {
     at_rest(env, &engine).await
 }
 
-/// The shards have heard of what was dropped.
+/// Waits until the shards have noticed the dropped futures.
 async fn at_rest_but_memory(env: &Env, engine: &Engine) -> Outcome {
     for _ in 0..10 {
         engine.stats().await?;
@@ -342,7 +348,8 @@ async fn at_rest_but_memory(env: &Env, engine: &Engine) -> Outcome {
     Ok(())
 }
 
-/// Batches and streams with more results than their queues take: their requests end, and hold no slot that others need.
+/// Batches and streams with more results than their queues take: their requests end, and hold no slot that
+/// others need.
 async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
     let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(2))?;
     let scene = scene(env, &engine).await?;
@@ -385,7 +392,7 @@ async fn streams_and_batches_whose_results_nobody_takes(env: &Env) -> Outcome {
     settled(env, &engine).await
 }
 
-/// Closing a file or an engine begins with the call, whether or not anybody polls for the end.
+/// Closing a file or an engine begins with the call, whether or not its future is polled.
 async fn closes(env: &Env) -> Outcome {
     let scene = scene(env, env.engine()).await?;
     let path = put(env, "a", 100_000).await?;

@@ -8,7 +8,7 @@ use super::operations::LEN;
 use super::tools::{Dice, bytes_of};
 use crate::{Block, Error, Step, Walk};
 
-/// Goes from place to place as its dice say, and compares all it is given with what the file must hold.
+/// A walk from place to place as its dice decide, which compares each block with the file's known bytes.
 pub(super) struct Hike {
     pub(super) dice: Dice,
     pub(super) hops: u32,
@@ -30,7 +30,7 @@ impl Hike {
 }
 
 impl Walk for Hike {
-    /// Blocks that were not what the file holds.
+    /// The number of blocks that did not have the file's bytes.
     type Output = u64;
     type Error = Error;
 
@@ -56,7 +56,7 @@ impl Walk for Hike {
     }
 }
 
-/// Counts what was made and not yet dropped.
+/// Counts the entries that were made and not yet dropped.
 #[derive(Clone, Default)]
 pub(super) struct Ledger(Arc<AtomicU64>);
 

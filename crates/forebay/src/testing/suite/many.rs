@@ -135,7 +135,7 @@ async fn batches_beside_each_other(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// What a scan gives, in one piece.
+/// Returns the output of a scan in one piece.
 async fn drained(mut scan: Scan) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(block) = scan.next().await.transpose()? {

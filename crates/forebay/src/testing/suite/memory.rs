@@ -1,4 +1,4 @@
-//! I/O memory: blocks, who holds them, and what happens when the program holds them all.
+//! I/O memory: blocks, their holders, and the case that the program holds all of them.
 
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -94,12 +94,12 @@ async fn held_memory_is_counted_and_comes_back(env: &Env) -> Outcome {
     at_rest(env, env.engine()).await
 }
 
-/// 1 MiB and a little ordinary memory.
+/// Limits an engine to 1 MiB and a little ordinary memory.
 fn small(config: Config) -> Config {
     config.shards(1).arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(256 << 10)
 }
 
-/// Reads 64 KiB after 64 KiB and keeps all, until it is refused.
+/// Reads 64 KiB after 64 KiB and keeps all blocks, until a read is refused.
 async fn hold_all(file: &File) -> (Vec<Block>, Error) {
     let mut held = Vec::new();
     loop {
@@ -111,7 +111,7 @@ async fn hold_all(file: &File) -> (Vec<Block>, Error) {
     }
 }
 
-/// As it should be after [`hold_all`] on an engine with [`small`] memory.
+/// Checks the result of [`hold_all`] on an engine with [`small`] memory.
 fn check_held(held: &[Block], error: &Error) -> Outcome {
     holds(
         format_args!("1.25 MiB has room for {} blocks of 64 KiB", held.len()),
@@ -183,7 +183,8 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
     same("a scan again", bytes, 1 << 20)
 }
 
-/// Story: a scan whose read-ahead needs more memory than there is failed, although the program held nothing.
+/// Regression: a scan whose read-ahead needed more memory than there was failed, although the program held
+/// nothing.
 async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let file = env.open_on(&engine, put(env, "a", 5 << 19).await?, Open::read()).await?;
@@ -248,7 +249,7 @@ async fn reads_wait_for_memory_that_comes_back_by_itself(env: &Env) -> Outcome {
     let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
     let path = put(env, "a", 1 << 20).await?;
     let file = env.open_on(&engine, &path, Open::write()).await?;
-    // What writes in flight hold comes back, so reads behind them wait instead of failing.
+    // Memory that writes in flight hold comes back, so reads behind them wait instead of failing.
     let data = bytes_of(0..65_536);
     let mut writes = Vec::new();
     while let Ok(block) = engine.block_from(&data) {
@@ -280,7 +281,7 @@ async fn reads_wait_for_memory_that_comes_back_by_itself(env: &Env) -> Outcome {
                     let at = n as u64 * 4_000;
                     match block {
                         Ok(block) => same_bytes("a read", &block, &bytes_of(at..at + 60_000))?,
-                        // All writes were over already, and the blocks of reads before it hold the rest.
+                        // All writes had ended already, and the blocks of reads before it hold the rest.
                         Err(error) => fails_exhausted::<()>("a read", Err(error)).map(drop)?,
                     }
                 }
@@ -295,7 +296,7 @@ async fn blocks_dropped_elsewhere_while_the_inbox_is_full(env: &Env) -> Outcome 
     let file = env.open_on(&engine, put(env, "a", 1 << 20).await?, Open::read()).await?;
     for _ in some(env, 8) {
         let (held, _) = hold_all(&file).await;
-        // They wait for room in the inbox, and later for memory or are refused.
+        // They wait for room in the inbox, and later for memory, or are refused.
         let mut reads: Vec<_> = (0..50).map(|n| file.read(n * 100..n * 100 + 9_000).into_future()).collect();
         let first: Vec<_> = reads.iter_mut().map(poll_now).collect();
         env.elsewhere(async move { drop(held) }).await?;

@@ -90,7 +90,7 @@ async fn a_rename_moves_and_replaces(env: &Env) -> Outcome {
     engine.rename(&to, &there).await?;
     same_bytes("moved", &content(env, &there).await?, b"new")?;
     fails_os("what is gone", engine.rename(&to, &from).await, libc::ENOENT)?;
-    // A directory too, with what is in it.
+    // A directory too, with its content.
     engine.rename(env.path("below"), env.path("above")).await?;
     same_bytes("moved along", &content(env, env.path("above").join("there")).await?, b"new")
 }
@@ -208,8 +208,8 @@ async fn a_call_whose_answer_is_dropped_harms_nobody(env: &Env) -> Outcome {
     fails_with("a closed file", closed.len().await, ErrorKind::FileClosed).map(drop)
 }
 
-/// A store that named its files by path changed whatever stood at that path later: `mv data data.old; mv good data`
-/// under it destroyed the good copy.
+/// Story: a store that named its files by path changed whatever was at that path later. `mv data data.old; mv
+/// good data` under it destroyed the good copy.
 async fn an_open_directory_stays_the_same_wherever_it_is_moved(env: &Env) -> Outcome {
     let engine = env.engine();
     let (data, moved) = (env.path("data"), env.path("moved"));
@@ -283,7 +283,7 @@ async fn a_removed_directory_holds_nothing(env: &Env) -> Outcome {
     same("nothing is removed yet", (dir.is_removed()?, file.is_removed()?), (false, false))?;
     engine.remove_file(env.path("data").join("file")).await?;
     engine.remove_dir(env.path("data")).await?;
-    // Another of the same name is another.
+    // Another directory of the same name is a different one.
     engine.create_dir(env.path("data")).await?;
     same("its names", dir.own_metadata().await?.links(), 0)?;
     same("the directory is removed", (dir.is_removed()?, file.is_removed()?), (true, true))?;

@@ -1,4 +1,4 @@
-//! One operation of each kind, for cases about what becomes of their futures.
+//! One operation of each kind, for cases about the fate of their futures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::{Advice, Class, Durability, Engine, Error, File, Lock, Open, reactor:
 /// Bytes of each file.
 pub(super) const LEN: u64 = (100 << 10) + 13;
 
-/// What it is called, and the operation with its answer checked.
+/// The name of an operation, and its future with the result checked.
 pub(super) type Operation = (&'static str, Moving<Outcome>);
 
-/// What the operations of a case work on; each of them leaves the file as it is.
+/// The files that the operations of a case work on; each operation leaves its file unchanged.
 pub(super) struct Scene {
     pub(super) files: Vec<File>,
     /// Scratch space of the same modes.
@@ -24,8 +24,8 @@ pub(super) struct Scene {
 
 pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
     let (mut files, mut others) = (Vec::new(), Vec::new());
-    // A file for each mode: the kernel answers a direct write beside one of the same place through the page cache with
-    // EIO from the next sync.
+    // A file for each mode: when a direct write runs beside one of the same place through the page cache, the
+    // kernel fails the next sync with EIO.
     for (number, open) in modes(env, Open::create()).into_iter().enumerate() {
         let path = put(env, &number.to_string(), LEN).await?;
         files.push(env.open_on(engine, &path, open).await?);
@@ -35,7 +35,7 @@ pub(super) async fn scene(env: &Env, engine: &Engine) -> Outcome<Scene> {
     Ok(Scene { files, others })
 }
 
-/// One operation of each kind, with its answer checked, on each file.
+/// Returns one operation of each kind on each file, with its result checked.
 pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Operation> {
     let mut list: Vec<Operation> = Vec::new();
     macro_rules! operation {
@@ -56,7 +56,7 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
             same("bytes", result?, 8192)?;
             same_bytes("read_into", &block, &bytes_of(8192..16_384))?;
         });
-        // Writes what is there already.
+        // Writes the bytes that are there already.
         operation!("write", file => { file.write(0, bytes_of(0..8192)).await?; });
         operation!("durable write", file => {
             file.write(8192, bytes_of(8192..12_288)).durable(Durability::Data).await?;

@@ -1,4 +1,4 @@
-//! A file's space, length and attributes, and ranges that change under those who read them.
+//! A file's space, length and attributes, and ranges that change while they are read.
 
 use std::future::IntoFuture;
 
@@ -30,7 +30,7 @@ async fn space_is_given_and_reads_as_zeros(env: &Env) -> Outcome {
         same("the length", metadata.len(), SPACE)?;
         holds("the space is there", metadata.blocks_bytes() >= SPACE)?;
         same_bytes("new space", &file.read(0..SPACE).await?, &vec![0; SPACE as usize])?;
-        // What is there stays, and only the end moves.
+        // The content stays, and only the end moves.
         file.write(4096, bytes_of(4096..8192)).await?;
         file.allocate(0..8192).await?;
         same("the length", file.len().await?, SPACE)?;
@@ -145,7 +145,7 @@ async fn ranges_are_copied_between_all_modes(env: &Env) -> Outcome {
                 &content(env, &name).await?,
                 &expected,
             )?;
-            // What the source does not have is not copied; nothing of nothing is nothing.
+            // Bytes that the source does not have are not copied; an empty range copies nothing.
             same("over the end", from.copy_range(LEN - 100..2 * LEN, &to, 0).await?, 100)?;
             same("past the end", from.copy_range(2 * LEN..3 * LEN, &to, 0).await?, 0)?;
             same("nothing", from.copy_range(5..5, &to, 0).await?, 0)?;
@@ -182,7 +182,8 @@ async fn attributes_are_those_of_the_file(env: &Env) -> Outcome {
     holds("the directory is one", dir.is_dir() && !dir.is_file())
 }
 
-/// Each byte is the file's or zero: while a file is cut, its last unit may be read on either side of the cut.
+/// Returns whether each byte is the file's or zero: while a file is cut, its last unit may be read on either
+/// side of the cut.
 fn is_of_file(block: &Block, start: u64) -> bool {
     let file = bytes_of(start..start + block.len() as u64);
     block.iter().zip(&file).all(|(came, file)| came == file || *came == 0)

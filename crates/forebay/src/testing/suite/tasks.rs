@@ -1,4 +1,4 @@
-//! Tasks on shards: what they answer, how they end, and what they inherit.
+//! Tasks on shards: their results, their ends, and the properties that they inherit.
 
 #![allow(clippy::panic, reason = "what panics is what some cases are about")]
 
@@ -205,7 +205,8 @@ async fn abort_ends_its_own_task_and_no_other(env: &Env) -> Outcome {
         };
         fails_with(format_args!("from {from}"), answer, ErrorKind::TaskCancelled)?;
     }
-    // Story: a handle knew its task by its place, so aborting one that was over ended whichever had the place then.
+    // Regression: a handle identified its task by its place, so aborting one that had ended aborted the next
+    // task in it.
     let mut over = engine.spawn_on_shard(0, Class::DEFAULT, || async { 1 });
     same("what it returned", (&mut over).await?, 1)?;
     let (stop, stopped) = channel::<()>("case");
@@ -257,8 +258,8 @@ async fn handles_dropped_and_awaited_on_the_wrong_thread(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Deadlines count from when a sleep begins, so the order is only known if all began together: a machine that stopped in
-/// between (a virtual one without its processor for 5 ms, say) is asked again.
+/// Deadlines count from the beginning of a sleep, so the order is only known if all began together. When the
+/// machine stopped in between (a virtual one without its processor for 5 ms, say), the case tries again.
 async fn sleepers_wake_in_the_order_of_their_deadlines(env: &Env) -> Outcome {
     for _ in 0..100 {
         let engine = env.engine().clone();
@@ -307,7 +308,7 @@ async fn a_timeout_gives_the_result_or_drops_the_future(env: &Env) -> Outcome {
         };
         let elapsed = shard::timeout(Duration::from_millis(1), never).await.map_err(|error| error.kind());
         let left = Rc::strong_count(&dropped);
-        // A sleep for ever is one, and can be dropped.
+        // A sleep for ever is a valid sleep, and can be dropped.
         let sleep = shard::timeout(Duration::from_millis(1), shard::sleep(Duration::MAX)).await;
         // Reads cut off in flight leave everything right.
         for n in 0..90u64 {
@@ -340,6 +341,7 @@ async fn yielding_lets_others_go_first(env: &Env) -> Outcome {
         }
     });
     task.await?;
-    // Story: a task that was alone was polled again in the same turn, and what it had asked for did not go out.
+    // Regression: a task that was alone was polled again in the same turn, and the requests that it had made
+    // were not sent.
     holds("each time is a turn", engine.stats().await?.shards[0].turns >= turns + 100)
 }

@@ -1,4 +1,5 @@
-//! What needs real threads: waiting on them, crossing between them at any moment, and stopping a shard for a while.
+//! Cases that need real threads: waiting on them, crossing between them at any moment, and stopping a shard
+//! for a while.
 
 #![allow(clippy::panic, reason = "what panics is what some cases are about")]
 
@@ -23,7 +24,7 @@ super::group! { "threads":
     a_panicking_waker_costs_its_shard_and_everyone_is_told [Threads],
 }
 
-/// Each thing that a plain thread can wait for, done once.
+/// Does each call that a plain thread can wait for once.
 fn wait_for_all(engine: &Engine, file: &File, env: &Env) -> Outcome {
     same_bytes("read", &file.read(5..500).wait()?, &bytes_of(5..500))?;
     same("read_up_to", file.read_up_to(99_990..100_010).wait()?.len(), 10)?;
@@ -196,7 +197,7 @@ fn some_range(dice: &mut Dice) -> std::ops::Range<u64> {
     start..start + dice.roll(69_999) + 1
 }
 
-/// One step of a thread in disorder; what it read, if it did.
+/// Does one step of a thread in disorder, and returns the range and block if it read one.
 fn step(
     dice: &mut Dice,
     engine: &Engine,

@@ -1,4 +1,5 @@
-//! What cases have in common: known bytes, files in every mode, polling by hand, and looking whether all came back.
+//! Tools that cases share: known bytes, files in every mode, polling by hand, and a check that everything
+//! came back.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -16,7 +17,7 @@ use crate::{Engine, File, Open};
 /// A future that may go to other threads.
 pub(super) type Moving<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The bytes of a range of every file of known bytes: no two pages of a file are equal.
+/// Returns the bytes of a range of every file of known bytes: no two pages of a file are equal.
 pub(super) fn bytes_of(range: Range<u64>) -> Vec<u8> {
     // By whole words: debug builds are slow, and some files are large.
     let mut bytes = Vec::with_capacity(range.end.saturating_sub(range.start) as usize);
@@ -43,7 +44,8 @@ impl Dice {
     }
 }
 
-/// All numbers below `count`; in a simulated world, of which there are many, two that its seed decides.
+/// Returns all numbers below `count`; in a simulated world, of which there are many, two that its seed
+/// decides.
 pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     match env.is_simulated() {
         true => (0..count.min(2)).map(|_| crate::sim::random(count)).collect(),
@@ -51,7 +53,7 @@ pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     }
 }
 
-/// The three ways a file can be opened; a namespace is always direct.
+/// Returns the three ways a file can be opened; a namespace is always direct.
 pub(super) fn modes(env: &Env, open: Open) -> Vec<Open> {
     match env.is_namespace() {
         true => vec![open.direct()],
@@ -59,7 +61,7 @@ pub(super) fn modes(env: &Env, open: Open) -> Vec<Open> {
     }
 }
 
-/// A file of that many known bytes.
+/// Makes a file of `len` known bytes.
 pub(super) async fn put(env: &Env, name: &str, len: u64) -> Outcome<PathBuf> {
     put_bytes(env, name, &bytes_of(0..len)).await
 }
@@ -68,12 +70,12 @@ pub(super) async fn put_bytes(env: &Env, name: &str, bytes: &[u8]) -> Outcome<Pa
     Ok(env.storage().put(env.engine(), name, bytes).await?)
 }
 
-/// A new file to be written with what `open` says, and never more than `room` bytes of it.
+/// Makes a new file to be written with the options of `open`, and never more than `room` bytes of it.
 pub(super) async fn fresh(env: &Env, path: impl AsRef<Path>, open: Open, room: u64) -> Outcome<File> {
     fresh_on(env, env.engine(), path, open, room).await
 }
 
-/// [`fresh`] with an engine of [`Env::restart`].
+/// Does the same as [`fresh`] with an engine of [`Env::restart`].
 pub(super) async fn fresh_on(
     env: &Env,
     engine: &Engine,
@@ -84,7 +86,8 @@ pub(super) async fn fresh_on(
     Ok(env.storage().fresh(engine, path.as_ref(), open, room).await?)
 }
 
-/// What was written to a [`fresh`] file: all that it holds, or its first bytes where its length is given.
+/// Checks the bytes of a [`fresh`] file: all of them, or in a namespace, where a part has a fixed length, the
+/// first.
 #[track_caller]
 pub(super) fn same_written(env: &Env, what: impl Display, came: &[u8], expected: &[u8]) -> Outcome {
     let came = match env.is_namespace() {
@@ -94,7 +97,7 @@ pub(super) fn same_written(env: &Env, what: impl Display, came: &[u8], expected:
     same_bytes(what, came, expected)
 }
 
-/// All bytes of the file at `path`, by the simplest way there is.
+/// Returns all bytes of the file at `path`, by the simplest way there is.
 pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8>> {
     let file = env.open(path, Open::read().buffered()).await?;
     let (mut bytes, len) = (Vec::new(), file.len().await?);
@@ -106,7 +109,7 @@ pub(super) async fn content(env: &Env, path: impl AsRef<Path>) -> Outcome<Vec<u8
     Ok(bytes)
 }
 
-/// The file at `path` in all its modes.
+/// Opens the file at `path` in all its modes.
 pub(super) async fn open_all(env: &Env, path: impl AsRef<Path>, open: Open) -> Outcome<Vec<File>> {
     let mut files = Vec::new();
     for open in modes(env, open) {
@@ -115,12 +118,13 @@ pub(super) async fn open_all(env: &Env, path: impl AsRef<Path>, open: Open) -> O
     Ok(files)
 }
 
-/// One poll whose wake-up nobody hears.
+/// Polls once, with a waker that does nothing.
 pub(super) fn poll_now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls so many times, each time but the first after the task was woken; the output if it came by then.
+/// Polls `times` times, each time but the first after the task was woken. Returns the output if it came by
+/// then.
 pub(super) async fn poll_times<F: Future + Unpin>(future: &mut F, times: u32) -> Option<F::Output> {
     let mut polls = 0;
     poll_fn(|context| {
@@ -133,7 +137,7 @@ pub(super) async fn poll_times<F: Future + Unpin>(future: &mut F, times: u32) ->
     .await
 }
 
-/// All futures at once; their outputs in order.
+/// Awaits all futures at once, and returns their outputs in order.
 pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
@@ -155,7 +159,8 @@ pub(super) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
     outputs.into_iter().flatten().collect()
 }
 
-/// As [`all`], but a future is polled only when it was woken itself: one whose wake-up is lost stays where it is.
+/// Does the same as [`all`], but polls a future only when it was woken itself: one whose wake-up is lost
+/// never continues.
 pub(super) async fn each<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     struct Woken {
         is_woken: AtomicBool,
@@ -197,11 +202,11 @@ pub(super) async fn each<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec
     outputs.into_iter().flatten().collect()
 }
 
-/// Rounds of looking after which what has not come back never will: a round takes microseconds at the least, so this
-/// is longer than any operation of a case.
+/// The rounds of checking after which anything still missing never comes back. A round takes microseconds at
+/// the least, so this is longer than any operation of a case.
 const ROUNDS_MAX: u32 = 200_000;
 
-/// All memory, slots and tasks came back; each round makes the shards look.
+/// Checks that all memory, slots and tasks came back. Each round makes the shards run a turn.
 pub(super) async fn at_rest(env: &Env, engine: &Engine) -> Outcome {
     let mut last = None;
     for _ in 0..ROUNDS_MAX {

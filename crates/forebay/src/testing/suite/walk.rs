@@ -1,4 +1,4 @@
-//! Dependent reads: what steps are given, what they may answer, and how walks end.
+//! Dependent reads: the arguments and results of steps, and the ways in which walks end.
 
 #![allow(clippy::panic, reason = "a step that panics is what one case is about")]
 
@@ -46,7 +46,7 @@ async fn hops_follow_from_one_another(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// Ends where its dice lead it, after some hops.
+/// A walk that moves on one byte with each hop and returns its number after some hops.
 struct Place(u64, u32);
 
 impl Walk for Place {
@@ -182,7 +182,7 @@ async fn a_panic_is_the_walks_error(env: &Env) -> Outcome {
     Ok(())
 }
 
-/// A hike without an end.
+/// Returns a hike without an end.
 fn endless(seed: u64, ledger: &Ledger) -> Hike {
     Hike { _entry: ledger.entry(), width: 1 + seed % 16, ..Hike::new(seed, u32::MAX) }
 }
@@ -191,7 +191,7 @@ async fn states_are_dropped_once_however_walks_end(env: &Env) -> Outcome {
     let file = env.open(put(env, "a", LEN).await?, Open::read()).await?;
     let ledger = Ledger::default();
     for times in some(env, 6) {
-        // Given up after so many polls, alone and in a batch, from outside and on a shard.
+        // Given up after this many polls, alone and in a batch, from outside and on a shard.
         let mut one = file.walk(Hike::ROOT, endless(times, &ledger)).hops_max(u32::MAX).into_future();
         let batch = (0..9).map(|seed| (Hike::ROOT, endless(seed, &ledger)));
         let mut many = file.walk_many(batch).depth(4).hops_max(u32::MAX).into_future();
@@ -252,7 +252,7 @@ async fn closing_ends_every_walk(env: &Env) -> Outcome {
             }
             Poll::Pending => return super::check::fail("a batch has no answer when close has"),
         }
-        // Its message may never have come; and a task that is polled once more hears what became of its walk.
+        // Its message may never have come. A task that is polled once more learns how its walk ended.
         let kind = match task.await {
             Ok(walked) => walked.err().map(|error| error.kind()),
             Err(error) => Some(error.kind()),

@@ -38,7 +38,7 @@ async fn every_kind_of_data_is_written_as_it_is(env: &Env) -> Outcome {
         let mut array = [0u8; 4096];
         array.copy_from_slice(&piece(6));
         file.write(24_576, &array).await?;
-        // Nothing at all is written as well, and with a sync.
+        // An empty write works as well, also with a sync.
         file.write(0, &[]).await?;
         file.write(4096, Vec::new()).durable(Durability::Data).await?;
         file.write(4096, env.engine().block(0)?).durable(Durability::All).await?;
@@ -137,7 +137,7 @@ async fn places_that_no_file_has_are_refused(env: &Env) -> Outcome {
             same("the range of the error", error.range(), Some((offset, 4096)))?;
         }
     }
-    // What the file system allows there is its own affair; the engine must only say what came of it.
+    // The file system decides whether it allows this write; the engine must only report the outcome.
     let far = env.open(env.path("far"), Open::create_new()).await?;
     let offset = (1u64 << 63) - 8192;
     match far.write(offset, &[1u8; 4096]).await {
@@ -211,7 +211,7 @@ async fn what_is_counted_is_what_was_done(env: &Env) -> Outcome {
     let flow = flows[0];
     same("reads, writes, syncs", (flow.reads, flow.writes, flow.syncs), (6, 2, 1))?;
     same("failures", flow.failures, 1)?;
-    // What the file does not have counts as not asked for: this is the figure that amplification is told by.
+    // Bytes that the file does not have count as not requested: amplification is computed from this figure.
     same("bytes asked", flow.read_bytes_asked, 500)?;
     same("bytes written", flow.write_bytes, 8192)?;
     holds("ranges were widened", flow.read_bytes >= 500)?;

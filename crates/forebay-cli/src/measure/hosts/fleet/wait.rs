@@ -1,4 +1,4 @@
-//! Waiting for all agents at once, while they hear that the controller is there.
+//! Waiting for all agents at once, while notifying them that the controller is alive.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use super::super::clock::{Offset, RoundTrip};
 use super::super::message::{FromAgent, ToAgent};
 use super::{ANSWER_WITHIN, Fleet, Host};
 
-/// Questions about a clock before each start.
+/// Requests for each host's clock before each start.
 const QUESTIONS: u64 = 8;
 
 impl Fleet {
-    /// Asks all clocks at once; the offsets of a minute ago would be off by a crystal's difference.
+    /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
     pub(super) fn ask_clocks(&mut self) -> anyhow::Result<()> {
         let mut trips = vec![Vec::new(); self.hosts.len()];
         for number in 0..QUESTIONS {
@@ -43,7 +43,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until `take` has made something of a message of every host.
+    /// Waits until `take` has returned a value for a message of every host, and returns the values.
     pub(super) fn gather<T>(
         &mut self,
         limit: Duration,
@@ -55,7 +55,7 @@ impl Fleet {
         Ok(outcomes.into_iter().flatten().collect())
     }
 
-    /// The same for some of the hosts.
+    /// Does the same for some of the hosts.
     pub(super) fn gather_from<T>(
         &mut self,
         wanted: &[bool],

@@ -1,4 +1,4 @@
-//! Wrong secrets, replays, changed bytes, other versions: what a stranger could try.
+//! Attacks that a stranger could try: wrong secrets, replays, changed bytes, other versions.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ fn key(letter: char) -> Key {
     Key::from_text(&text).expect("32 bytes")
 }
 
-/// Both sides over a connection, the agent's in a thread of its own.
+/// Runs both sides over a connection, the agent's in a thread of its own.
 fn shake(controller: Key, agent: Key) -> (anyhow::Result<Link>, anyhow::Result<Link>) {
     let (here, there) = pair();
     let other = std::thread::spawn(move || as_agent(there, &agent, Times::default()));
@@ -53,7 +53,7 @@ fn a_false_agent_that_knows_no_secret_cannot_answer() {
         next(&there, Times::default()).expect("a hello");
         frame::write(&there, &hello(Role::Agent).expect("random bytes")).expect("open");
         let proof = next(&there, Times::default()).expect("a proof");
-        // The best it can do: the controller's own proof back again.
+        // The best that an impostor can do: return the controller's own proof.
         frame::write(&there, &proof).expect("open");
         there
     });
@@ -62,7 +62,7 @@ fn a_false_agent_that_knows_no_secret_cannot_answer() {
     impostor.join().expect("no panic");
 }
 
-/// A connection that keeps what goes through it, towards the agent.
+/// Records the bytes that pass through a connection towards the agent.
 fn record(secret: &Key) -> Vec<u8> {
     let (controller, mut relay_in) = pair();
     let (mut relay_out, agent) = pair();
@@ -109,7 +109,8 @@ fn a_recorded_handshake_is_worth_nothing_the_second_time() {
 
 #[test]
 fn a_changed_byte_a_repeated_and_a_dropped_message_are_noticed() {
-    // A tag of the right key over the wrong number or other bytes: what reaches the receiver after an attack.
+    // A tag of the right key over the wrong number or other bytes, as the receiver would get
+    // it in an attack.
     let (ours, theirs) = shake(key('A'), key('A'));
     let (mut ours, mut theirs) = (ours.expect("same secret"), theirs.expect("same secret"));
     ours.sender.send(&1_u32).expect("open");
@@ -130,7 +131,7 @@ fn a_changed_byte_a_repeated_and_a_dropped_message_are_noticed() {
         let error = words(theirs.receiver.receive::<u32>());
         assert!(error.contains("somebody else") || error.contains("without a tag"), "{error}");
     }
-    // The check can pass, too: it was the tags that failed above.
+    // The check can also pass: the failures above came from the tags.
     ours.sender.write_raw_for_test(&right);
     assert_eq!(theirs.receiver.receive::<u32>().expect("right place, right key"), 2);
 }
@@ -182,15 +183,15 @@ fn strangers_that_speak_something_else_are_told_apart_and_time_is_limited() {
     assert!(error.contains("1 of 200 bytes"), "{error}");
 }
 
-/// The story: each of an agent's reads had 5 s for its first byte and 5 more for the rest, so that one connection that sent a
-/// byte now and then held a slot for 20 s.
+/// Regression: each of an agent's reads had 5 s for its first byte and 5 more for the rest, so that one
+/// connection that sent a byte now and then held a slot for 20 s.
 #[test]
 fn a_handshake_that_drips_ends_at_its_deadline() {
     let (mut here, there) = pair();
     let short = Times { handshake: Duration::from_millis(300), ..Times::default() };
     let begun = std::time::Instant::now();
     let agent = std::thread::spawn(move || words(as_agent(there, &key('A'), short)));
-    // Half of the time for the first byte; the message's end never comes.
+    // Half of the time passes before the first byte; the message's end never comes.
     std::thread::sleep(Duration::from_millis(200));
     here.write_all(&[0, 0, 0, 200]).expect("open");
     let error = agent.join().expect("no panic");

@@ -1,4 +1,4 @@
-//! As `std::sync::atomic`; what differs is said above.
+//! The same interface as `std::sync::atomic`; the module above lists the differences.
 
 pub(crate) use std::sync::atomic::Ordering;
 
@@ -12,14 +12,15 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// After a change: the fence that loom's SeqCst lacks.
+/// Issues the fence that loom's SeqCst lacks after a change.
 pub(super) fn fence_of(order: Ordering) {
     if order == Ordering::SeqCst && !is_broken(Broken::SeqCst) {
         real::fence(Ordering::SeqCst);
     }
 }
 
-/// The part of an ordering that a load has, a store has, or both, as far as it is not taken away.
+/// Returns the part of an ordering that loads have. The next two functions do it for stores and for
+/// read-modify-writes, without the parts that a twin takes away.
 fn loads(order: Ordering) -> Ordering {
     match order {
         Ordering::SeqCst | Ordering::AcqRel => Ordering::Acquire,
@@ -89,7 +90,7 @@ macro_rules! atomics {
                 result
             }
 
-            /// Never fails for no reason: that would only be another turn of the caller's loop.
+            /// Never fails spuriously: that would only be another iteration of the caller's loop.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 current: $value,

@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::{Looks, atomic::fence_of};
 
-/// A number of a queue, with loom's orderings as they are.
+/// An index of a queue, with loom's orderings unchanged.
 struct Index(AtomicUsize, Looks);
 
 impl Index {
@@ -25,11 +25,13 @@ impl Index {
     }
 }
 
-/// A bounded ring: place `n` may be written in lap `n / capacity` when its stamp says `2n`, and read at `2n + 1`.
+/// A bounded ring: place `n` may be written in lap `n / capacity` when its stamp is `2n`, and read at `2n +
+/// 1`.
 pub(crate) struct ArrayQueue<T> {
     head: Index,
     tail: Index,
-    // The values themselves are behind ordinary locks that nobody ever waits for: loom switches at its own types only.
+    // The values themselves are behind ordinary locks that are never contended: loom switches at its own
+    // types only.
     places: Box<[(Index, Mutex<Option<T>>)]>,
 }
 
@@ -54,7 +56,7 @@ impl<T> ArrayQueue<T> {
                     Err(now) => tail = now,
                 }
             } else {
-                // A place of the lap before: full, unless somebody is just taking it.
+                // A place of the lap before: full, unless another thread is just taking it.
                 fence(Ordering::SeqCst);
                 if self.head.load(Ordering::Relaxed) + self.places.len() == tail {
                     return Err(value);
@@ -80,7 +82,7 @@ impl<T> ArrayQueue<T> {
                     Err(now) => head = now,
                 }
             } else {
-                // Empty, unless somebody is just filling the place.
+                // Empty, unless another thread is just filling the place.
                 fence(Ordering::SeqCst);
                 if self.tail.load(Ordering::Relaxed) == head {
                     return None;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::base::error::ErrorKind;
 
-/// A walk of any size, with what it must drop exactly once.
+/// A walk of any size, with a counter that must be dropped exactly once.
 struct Sized<const BYTES: usize> {
     padding: [u8; BYTES],
     _drops: Counted,
@@ -62,7 +62,7 @@ fn lives_and_ends_once<const BYTES: usize>(boxed: bool) {
     assert!(matches!(job.step(&block, 0..1), Next::Over), "what is over stays over");
     let Some(Ok(output)) = job.into_ending::<Sized<BYTES>>() else { panic!("it is done") };
     assert_eq!(&output[..], &vec![9; BYTES][..]);
-    // Its own failure, a failure of the core's, a panic, a drop midway, and an ending that nobody takes.
+    // Its own failure, a failure of the core's, a panic, a drop midway, and an ending that is never taken.
     for way in 0..5 {
         let (mut job, drops) = sized::<BYTES>();
         match way {
@@ -128,7 +128,7 @@ fn a_job_of_another_type_has_no_ending_here() {
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 }
 
-/// The story: destructors of states are the program's code and run in the midst of the shard's.
+/// Story: destructors of states are the program's code and run in the midst of the shard's.
 #[test]
 fn a_destructor_that_panics_stays_where_it_is() {
     struct Bad;

@@ -1,4 +1,4 @@
-//! The handover in every interleaving: a value is read whole, under the number that it was asked for, or not at all.
+//! The handover in every interleaving: a value is read whole, under the number of its request, or not at all.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! The signal that asks a shard's thread for a sample, and its handler.
+//! The signal that requests a sample from a shard's thread, and its handler.
 //!
-//! SIGURG is ignored by default and means something only to programs that ask for it (urgent data of a socket with an
-//! owner), so it is taken where nobody else has it. The handler stays when the last engine is gone: it does nothing unless
-//! a shard's thread was asked, and taking it away could take away what the program has put there meanwhile.
+//! SIGURG is ignored by default and has a meaning only to programs that request it (urgent data of a socket
+//! with an owner). So it is taken where no other code has it. The handler stays when the last engine is gone.
+//! It does nothing unless a sample of a shard's thread was requested, and removing it could remove a handler
+//! that the program has installed meanwhile.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -14,11 +15,12 @@ use super::sample::Registers;
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 thread_local! {
-    /// The shard whose thread this is. Without a destructor and initialised by the linker: a handler may look at it.
+    /// The shard whose thread this is. Without a destructor and initialised by the linker: a handler may read
+    /// it.
     static SEAT: Cell<*const Pulse> = const { Cell::new(ptr::null()) };
 }
 
-/// Says which shard's thread this is; null: none any more. What it points to stays until it says otherwise.
+/// Sets the shard whose thread this is; null: none any more. The pulse stays valid until the next call.
 pub(super) fn set_seat(pulse: *const Pulse) {
     SEAT.set(pulse);
 }
@@ -27,7 +29,7 @@ pub(super) fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Is the signal blocked on the calling thread?
+/// Returns whether the signal is blocked on the calling thread.
 pub(super) fn is_blocked() -> bool {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: with no new mask the call only fills the set, which is read if it did.
@@ -37,14 +39,14 @@ pub(super) fn is_blocked() -> bool {
     }
 }
 
-/// Asks the thread by its signal. The caller knows that the thread is not over.
+/// Sends the signal to the thread. The caller knows that the thread has not ended.
 pub(super) fn ask(thread: i32) {
-    // SAFETY: tgkill(2) takes plain numbers. The process is this one, the thread one of its shards, and the handler is
-    // ours as of a moment ago; had the program taken it since, its own handler would run.
+    // SAFETY: tgkill(2) takes plain numbers. The process is this one, the thread one of its shards, and the
+    // handler was ours a moment ago; had the program taken it since, its own handler would run.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
 }
 
-/// Takes the signal unless somebody else has it; the sentence says who.
+/// Takes the signal unless other code has it; the error's sentence names the present handler.
 pub(super) fn claim() -> Result<(), String> {
     let known = disposition()?;
     if known == own() {
@@ -55,25 +57,25 @@ pub(super) fn claim() -> Result<(), String> {
     }
     let mut action = empty();
     action.sa_sigaction = own();
-    // A call of the program's that was interrupted goes on; a full stack does not matter.
+    // An interrupted call of the program's is restarted; a full stack does not matter.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     let mut before = empty();
-    // SAFETY: both are whole; the handler has the signature that SA_SIGINFO asks for and calls nothing that a handler must
-    // not call.
+    // SAFETY: both are whole; the handler has the signature that SA_SIGINFO requires and calls nothing that a
+    // handler must not call.
     if unsafe { libc::sigaction(SIGNAL, &action, &mut before) } != 0 {
         return Err(format!("sigaction: {}", std::io::Error::last_os_error()));
     }
     let before_handler = before.sa_sigaction;
     if before_handler != libc::SIG_DFL && before_handler != own() {
-        // Somebody came in between.
-        // SAFETY: what was just read is put back.
+        // Another thread or library took the signal in between.
+        // SAFETY: the action just read is put back.
         unsafe { libc::sigaction(SIGNAL, &before, ptr::null_mut()) };
         return Err(taken(before_handler));
     }
     Ok(())
 }
 
-/// Is the signal still ours?
+/// Returns whether the signal is still ours.
 pub(super) fn is_ours() -> bool {
     disposition() == Ok(own())
 }
@@ -89,7 +91,8 @@ fn taken(by: libc::sighandler_t) -> String {
 }
 
 fn empty() -> libc::sigaction {
-    // SAFETY: plain numbers, a set and an optional function: all zero is a value of it, an empty set with this kernel.
+    // SAFETY: plain numbers, a set and an optional function: all zero is a value of it, an empty set with
+    // this kernel.
     unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() }
 }
 
@@ -102,17 +105,17 @@ fn disposition() -> Result<libc::sighandler_t, String> {
     }
 }
 
-/// The handler. Async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes into memory that
-/// waits for it; it allocates nothing, takes no lock, makes no system call (so errno stays) and cannot panic. It may come
-/// when nothing was asked, late, or from another process: then it does nothing.
+/// The handler. It is async-signal-safe: it reads a thread-local word, some atomics and the stack, and writes
+/// into memory that waits for it. It allocates nothing, takes no lock, makes no system call (so errno stays)
+/// and cannot panic. It may come without a request, late, or from another process: then it does nothing.
 extern "C" fn on_signal(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Ok(seat) = SEAT.try_with(Cell::get) else { return };
     if seat.is_null() || context.is_null() {
         return;
     }
-    // SAFETY: with SA_SIGINFO the context is a ucontext_t that lives until the handler returns. The seat's pointer is
-    // this thread's own; the thread keeps what it points to until it has set it to null, and does neither while its
-    // handler runs. It is the thread whose registers these are.
+    // SAFETY: with SA_SIGINFO the context is a ucontext_t that lives until the handler returns. The seat's
+    // pointer is this thread's own. The thread keeps its target until it has set the pointer to null, and
+    // does neither while its handler runs. The registers are this thread's.
     unsafe { (*seat).take(registers(&*context.cast())) };
 }
 

@@ -1,28 +1,29 @@
-//! From addresses to what a person reads.
+//! From addresses to readable text.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::unwind::{Place, Unwinder};
 
-/// Bytes of a line at most: names of generic code can be of any length.
+/// The most bytes of a line: names of generic code can be of any length.
 const LINE_BYTES_MAX: usize = 400;
 
-/// What begins the names of the frames that polled the task: nothing from there on is the program's.
+/// Prefixes of the names of the frames that polled the task: nothing from there on is the program's.
 const BELOW: [&str; 4] =
     ["<forebay::shard::executor::", "forebay::shard::executor::", "<async_task::", "async_task::"];
-/// What stands between the executor and the task's code and says nothing.
+/// Prefixes of the frames between the executor and the task's code, which carry no information.
 const BETWEEN: [&str; 9] =
     ["core::", "<core::", "std::", "<std::", "alloc::", "<alloc::", "__rust_try", "__rustc", "<&mut "];
 
-/// One line a frame, `function (file:line)`, the innermost first, without the frames of the executor that polled the
-/// task; `None` when nothing is left.
+/// Returns one line a frame, `function (file:line)`, the innermost first, without the frames of the executor
+/// that polled the task; `None` when nothing is left.
 pub(super) fn text(places: &[Place], unwinder: &Unwinder) -> Option<Arc<str>> {
     let mut lines = Vec::new();
     for place in places {
         describe(place.0, unwinder, &mut lines);
     }
-    // Where only line tables were kept, inlined functions have no path in their names: their file tells.
+    // Where only line tables were kept, inlined functions have no path in their names; their file identifies
+    // them.
     let executor = file!().strip_suffix("watch/on/text.rs").map(|root| format!("{root}shard/executor"));
     let is_below = |line: &String| {
         begins(line, &BELOW) || executor.as_ref().is_some_and(|folder| line.contains(folder.as_str()))

@@ -8,10 +8,11 @@ use framehop::{
 use super::modules::{self, Frames, Generation};
 use super::sample::{Registers, Sample};
 
-/// Frames of a back-trace at most, inlined ones not counted.
+/// The most frames of a back-trace, inlined ones not counted.
 const FRAMES_MAX: usize = 128;
 
-/// Unwinds copies of stacks. Keeps copies of the unwind information of what is loaded: a few hundredths of its code.
+/// Unwinds copies of stacks. Keeps copies of the unwind information of the loaded code: a few hundredths of
+/// its size.
 pub(super) struct Unwinder {
     generation: Generation,
     modules: Vec<modules::Module>,
@@ -33,7 +34,7 @@ impl Unwinder {
         }
     }
 
-    /// Looks again what is loaded, if that changed: before each sample that is unwound.
+    /// Lists the loaded modules again if they changed; called before each sample that is unwound.
     pub(super) fn refresh(&mut self) {
         if !self.modules.is_empty() && modules::generation() == self.generation {
             return;
@@ -59,7 +60,8 @@ impl Unwinder {
         }
     }
 
-    /// Where each frame stood, the innermost first. Ends early where nothing is known of the code.
+    /// Returns the address of each frame, the innermost first. Ends early at code without any known unwind
+    /// information.
     pub(super) fn places(&mut self, sample: &Sample) -> Vec<Place> {
         let registers = sample.registers();
         let mut word = |address| sample.word(address).ok_or(());
@@ -70,7 +72,7 @@ impl Unwinder {
             && let Ok(Some(frame)) = frames.next()
         {
             let address = frame.address_for_lookup();
-            // A made-up frame: the stack was not what it was taken for.
+            // A made-up frame: the stack did not have the expected form.
             if !places.is_empty() && !self.modules.iter().any(|module| module.range.contains(&address)) {
                 break;
             }
@@ -79,7 +81,7 @@ impl Unwinder {
         places
     }
 
-    /// The file that the code at an address is of.
+    /// Returns the file of the code at an address.
     pub(super) fn module(&self, address: u64) -> Option<&str> {
         let module = self.modules.iter().find(|module| module.range.contains(&address))?;
         Some(if module.name.is_empty() { "the program" } else { &module.name })
@@ -91,7 +93,8 @@ fn native(registers: Registers, _highest: u64) -> UnwindRegsNative {
     UnwindRegsNative::new(registers.pc, registers.sp, registers.fp)
 }
 
-/// Return addresses may be signed: what is above the highest address of code is not the address.
+/// Returns the registers in the unwinder's form. Return addresses may be signed: bits above the highest
+/// address of code are not part of the address.
 #[cfg(target_arch = "aarch64")]
 fn native(registers: Registers, highest: u64) -> UnwindRegsNative {
     let mask = framehop::aarch64::PtrAuthMask::from_max_known_address(highest.max(1));

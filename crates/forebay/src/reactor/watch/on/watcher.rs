@@ -1,4 +1,4 @@
-//! The thread that looks.
+//! The thread that checks the shards.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -9,12 +9,13 @@ use super::{Beat, Pulse, Shared, WHAT, signal, text};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 
-/// Between two looks, while polls run; half of the bound within these.
+/// The interval between two checks, while polls run, is half of the bound within these limits.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// After so long without a new poll on any shard the watcher waits for one to wake it.
+/// After this long without a new poll on any shard the watcher waits for one to wake it.
 const AWAKE: Duration = Duration::from_secs(1);
-/// And looks all the same so often, because a poll that begins at this very moment may not see that it should.
+/// It still checks this often, because a poll that begins at this very moment may not see that it should wake
+/// the watcher.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct Watcher {
@@ -24,11 +25,11 @@ pub(super) struct Watcher {
     unwinder: Unwinder,
 }
 
-/// What was seen of a shard at the last look.
+/// The state of a shard at the last check.
 struct Seen {
     beat: u64,
     since: Instant,
-    /// A sample of this very poll was asked for.
+    /// Whether a sample of this very poll was requested.
     asked: bool,
 }
 
@@ -50,12 +51,13 @@ impl Watcher {
             }
             let sleeps = now.duration_since(active) >= AWAKE;
             self.shared.alarm.asleep.store(sleeps, Ordering::SeqCst);
-            // An end that was told since the look above has left a token: this does not wait then.
+            // An end notified since the check above has left a token: this does not wait then.
             std::thread::park_timeout(if sleeps { ASLEEP } else { every });
         }
     }
 
-    /// One look at every shard: is there anything that calls for the next look soon? `None`: the signal is not ours any more.
+    /// Checks every shard once. Returns whether anything requires the next check soon, or `None` when the
+    /// signal is not ours any more.
     fn look(&mut self, now: Instant) -> Option<bool> {
         let mut news = false;
         for shard in 0..self.seen.len() {
@@ -84,7 +86,7 @@ impl Watcher {
         Some(news)
     }
 
-    /// Makes a text of the sample that a shard has left, if it has.
+    /// Makes a text of the sample that a shard has left, if it has left one. Returns whether there was one.
     fn take_sample(&mut self, shard: usize, pulse: &Pulse) -> bool {
         let Some(sample) = pulse.sample.get() else { return false };
         let unwinder = &mut self.unwinder;
@@ -116,8 +118,9 @@ impl Watcher {
     }
 }
 
-/// Asks for a sample of a poll. False: the signal is somebody else's by now. A thread that cannot answer (it sleeps in the
-/// kernel, or blocks the signal) is not waited for; the request stands until it does or another poll is asked for.
+/// Requests a sample of a poll. Returns false when the signal belongs to other code by now. A thread that
+/// cannot respond (it sleeps in the kernel, or blocks the signal) is not waited for; the request stands until
+/// it does or until another poll's sample is requested.
 fn ask(pulse: &Pulse, poll: u64) -> bool {
     if !signal::is_ours() {
         return false;

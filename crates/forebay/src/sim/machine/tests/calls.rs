@@ -1,4 +1,4 @@
-//! Calls about names and open files, held against what Linux answers.
+//! Calls about names and open files, compared with the results on Linux.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -184,7 +184,7 @@ fn locks_are_those_of_flock() {
     rig.done(lock(two, Lock::Shared));
     rig.done(lock(two, Lock::Shared));
     assert_eq!(rig.ask(lock(two, Lock::Exclusive)).unwrap_err().kind(), ErrorKind::Locked);
-    // The attempt took the shared lock back first.
+    // The failed attempt had already released the shared lock.
     rig.done(lock(one, Lock::Exclusive));
     assert_eq!(rig.ask(lock(two, Lock::Shared)).unwrap_err().kind(), ErrorKind::Locked);
     rig.done(MetaRequest::Unlock { file: owner(one) });

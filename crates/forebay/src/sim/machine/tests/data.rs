@@ -1,4 +1,4 @@
-//! Reads, writes and their errnos; time, space and who may share memory.
+//! Reads, writes and their errnos; time, space, and the sharing of memory.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn what_is_written_is_read() {
     let read = rig.read(file, 0, 32 * KIB).unwrap();
     assert_eq!(read.len(), 24_576);
     assert_eq!((&read[..4096], &read[4096..]), (&[0; 4096][..], &bytes[..]));
-    // The end shows as fewer bytes, and behind it there are none.
+    // At the end of the file a read returns fewer bytes, and behind it none.
     assert_eq!(rig.read(file, 1 << 30, 4096).unwrap(), []);
     let other = rig.open("/a", BUFFERED);
     assert_eq!(rig.write(other, 24_576, b"odd"), 3);
@@ -45,7 +45,7 @@ fn refusals_are_those_of_linux() {
     assert_eq!(rig.result(id), -libc::EINVAL);
     let id = rig.start(OpKind::Read, buffered, 0, Some(odd));
     assert_eq!(rig.result(id), 4096);
-    // Offsets are signed, and files end somewhere.
+    // Offsets are signed, and a file has a greatest length.
     for offset in [1u64 << 63, u64::MAX - 4095, i64::MAX as u64 - 4094] {
         let offset = offset & !4095;
         assert_eq!(rig.read(file, offset | (1 << 63), 4096), Err(libc::EINVAL));
@@ -66,7 +66,7 @@ fn space_ends_where_the_profile_says() {
     let mut rig = Rig::new(1, Profile::ideal().capacity(64 << 10));
     let file = rig.open("/a", CREATE);
     assert_eq!(rig.write(file, 0, &[1; 48 << 10]), 48 << 10);
-    // As much as fits, then the error; what is there can be written again.
+    // The part that fits, then the error; blocks that exist can be written again.
     assert_eq!(rig.write(file, 32 << 10, &[2; 48 << 10]), 32 << 10);
     assert_eq!(rig.write(file, 64 << 10, &[2; 4096]), -libc::ENOSPC);
     assert_eq!(rig.write(file, 0, &[3; 64 << 10]), 64 << 10);

@@ -1,5 +1,5 @@
-//! Random programs: the same seed gives the same run, whatever is synced survives every cut, and files always
-//! have what a plain vector of bytes would have.
+//! Random programs. The same seed gives the same run, synced data survives every cut, and each file always
+//! has the content of a plain vector of bytes with the same writes.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ fn profiles(random: &mut Source) -> Profile {
     profile.lost(lost).metadata_order(order).write_cache(cache).torn(random.below(2) == 0)
 }
 
-/// Runs a random program, and answers its digest. Holds every read against `model` (live bytes) and every cut
-/// against `synced` (bytes at the last full sync; only files that were not touched since are compared).
+/// Runs a random program and returns its digest. Compares every read with `model` (live bytes) and every cut
+/// with `synced` (bytes at the last full sync; only files that were not touched since are compared).
 fn run(seed: u64, faults: bool) -> u64 {
     let mut random = Source::new(seed ^ 0x5eed);
     let mut profile = profiles(&mut random);
@@ -80,7 +80,8 @@ fn run(seed: u64, faults: bool) -> u64 {
                 for (file, want) in synced.iter().filter(|_| !faults) {
                     assert!(rig.content(&name(*file)).as_ref() == Some(want), "file {file}");
                 }
-                // What was not synced is whatever it is: the model goes on from there.
+                // Unsynced bytes may have any value after the cut: the model continues from the bytes that
+                // are there.
                 for file in 0..3 {
                     model.insert(
                         file,

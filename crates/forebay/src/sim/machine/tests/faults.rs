@@ -1,4 +1,4 @@
-//! Each fault, each way to aim a rule.
+//! Each fault, and each way to aim a rule.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::sim::profile::Lost;
 const SECTOR: usize = 512;
 const SECTORS: usize = 4;
 
-/// A machine with a rule, and a durable direct file of four sectors of `o`, written before the rule came into
-/// force.
+/// Returns a machine with a rule, and a durable direct file of four sectors of `o` that was written before
+/// the rule came into force.
 fn rig(seed: u64, profile: Profile, rule: Rule) -> (Rig, u32) {
     let mut rig = Rig::new(seed, profile);
     let file = rig.open("/f", CREATE);
@@ -103,7 +103,7 @@ fn cuts_are_shaped_by_torn_lost_and_reordered_writes() {
     let ordered = Profile::ideal().lost(Lost::Prefix).torn(false);
     let loose = seen(&ordered, &Rule::new(Fault::Reorder).nth(2), two);
     assert_eq!(loose, set(["oooo", "aaoo", "oobb", "aabb"]));
-    // What was flushed is out of reach.
+    // Flushed bytes are out of the fault's reach.
     let flushed = seen(&kept, &Rule::new(Fault::LostWrite), |rig, file| {
         rig.write(file, 0, &[b'a'; SECTOR]);
         rig.sync(OpKind::SyncData, file);
@@ -140,7 +140,7 @@ fn a_failed_flush_loses_or_keeps_what_it_was_for() {
             rig.write(file, 0, &[b'a'; SECTOR]);
             assert_eq!(rig.sync(OpKind::SyncData, file), -libc::EIO);
             assert_eq!(rig.sync(OpKind::SyncData, file), 0);
-            // Reads show what was written, whether or not it is anywhere.
+            // Reads return the bytes written, whether or not they are stored anywhere.
             assert_eq!(read(rig, file), "aooo");
             after_cut(rig)
         }
@@ -282,7 +282,7 @@ fn short_operations_move_at_least_a_sector_or_byte() {
         let put = rig.write(buffered, 0, &[b'm'; 100]);
         assert!((1..100).contains(&put), "{put}");
     }
-    // The rest starts at a page of memory where that is what memory is aligned to.
+    // The rest starts at a memory page where memory has to be page-aligned.
     let (mut rig, file) = rig(1, Profile::ideal().alignment(4096, 512), Rule::new(Fault::ShortWrite));
     assert_eq!(rig.write(file, 0, &[b'n'; 4096]), 4096);
     assert_eq!(rig.write(file, 0, &[b'n'; 8192]), 4096);

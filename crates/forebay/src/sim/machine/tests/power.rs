@@ -1,4 +1,5 @@
-//! The table of `machine.rs`, row by row: over many seeds every outcome that it allows is seen, and no other.
+//! The table of the `sim` module, row by row. Over many seeds every outcome that it allows is seen, and no
+//! other.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::sim::profile::{Lost, MetadataOrder};
 
 const SECTOR: usize = 512;
 
-/// What one story leaves behind, over many seeds.
+/// Returns the outcomes of one story over many seeds.
 fn outcomes(profile: &Profile, story: impl Fn(&mut Rig) -> String) -> BTreeSet<String> {
     let run = |seed| {
         let mut rig = Rig::new(seed, profile.clone());
@@ -22,7 +23,7 @@ fn set<const N: usize>(outcomes: [&str; N]) -> BTreeSet<String> {
     outcomes.into_iter().map(String::from).collect()
 }
 
-/// All words of `len` letters.
+/// Returns all words of `len` letters.
 fn words(letters: &str, len: usize) -> BTreeSet<String> {
     let longer = |words: BTreeSet<String>| {
         words.iter().flat_map(|word| letters.chars().map(move |letter| format!("{word}{letter}"))).collect()
@@ -30,8 +31,8 @@ fn words(letters: &str, len: usize) -> BTreeSet<String> {
     (0..len).fold(BTreeSet::from([String::new()]), |words, _| longer(words))
 }
 
-/// A letter for each sector of a file: its first byte, `.` for zeros, `?` for a sector of several kinds of
-/// bytes.
+/// Returns one letter for each sector of a file: its first byte, `.` for zeros, `?` for a sector of several
+/// kinds of bytes.
 fn sectors(rig: &mut Rig, path: &str) -> String {
     let Some(bytes) = rig.content(path) else { return String::from("none") };
     let letter = |sector: &[u8]| match sector[0] {
@@ -46,7 +47,7 @@ fn fill(letter: char, sectors: usize) -> Vec<u8> {
     vec![letter as u8; sectors * SECTOR]
 }
 
-/// A direct file of four durable sectors of `o`.
+/// Makes a direct file of four durable sectors of `o`.
 fn base(rig: &mut Rig) -> u32 {
     let file = rig.open("/f", CREATE);
     rig.write(file, 0, &fill('o', 4));
@@ -55,7 +56,7 @@ fn base(rig: &mut Rig) -> u32 {
     file
 }
 
-/// Writes of one sector each, `a` to `d`, over the base.
+/// Writes one sector each of `a` to `d` over the base.
 fn four_writes(rig: &mut Rig) -> String {
     let file = base(rig);
     for (at, letter) in "abcd".chars().enumerate() {
@@ -342,7 +343,7 @@ fn posix_keeps_each_directorys_own_changes() {
     assert_eq!(outcomes(&posix, synced), set(["old b", "a,old b"]));
 }
 
-/// A cut in the middle of a rename, when so many steps of it are done.
+/// Returns a story that cuts the power in the middle of a rename, after `steps` of its steps.
 fn renamed(from: &'static str, to: &'static str, steps: usize) -> impl Fn(&mut Rig) -> String {
     move |rig| {
         dirs(rig);

@@ -1,4 +1,4 @@
-//! What was found in a file against what may be there.
+//! Comparison of the bytes found in a file with the content that the model allows.
 
 use std::ops::Range;
 
@@ -15,7 +15,8 @@ pub(in crate::testing::sequence) struct Wrong {
 }
 
 impl Node {
-    /// A read of `range` gave `bytes`, or said that the file ends after that many.
+    /// Checks the end of a read of `range` that returned `got` bytes, or reported that the file ends after
+    /// that many.
     pub(in crate::testing::sequence) fn check_end(
         &mut self,
         range: &Range<u64>,
@@ -44,7 +45,7 @@ impl Node {
         Ok(())
     }
 
-    /// The file was seen to have this length.
+    /// Checks the length of the file as it was seen.
     pub(in crate::testing::sequence) fn check_len(&mut self, len: u64) -> Result<(), Wrong> {
         if len < self.len.min || len > self.len.max {
             let expected = format!("a length of {}", self.len);
@@ -64,7 +65,7 @@ impl Node {
         }
     }
 
-    /// These bytes were read from `offset` on.
+    /// Checks the bytes that were read from `offset` on.
     pub(in crate::testing::sequence) fn check(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Wrong> {
         for index in Patch::zeros(offset..offset + bytes.len() as u64).sectors() {
             let start = index * SECTOR as u64;
@@ -87,7 +88,7 @@ impl Node {
         Ok(())
     }
 
-    /// The bytes of a range, when there is no doubt about any.
+    /// Returns the bytes of a range, when there is no doubt about any.
     pub(in crate::testing::sequence) fn settled(&self, range: Range<u64>) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize + SECTOR);
         let sectors = Patch::zeros(range.clone()).sectors();
