@@ -262,6 +262,51 @@ impl Walk for Chain {
     }
 }
 
+/// One read, whose step takes longer than a step may; a type for each `N`.
+struct Slow<const N: usize>;
+
+impl<const N: usize> Walk for Slow<N> {
+    type Output = ();
+    type Error = Error;
+
+    fn step(&mut self, _: &Block, _: Range<u64>) -> Step<(), Error> {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_micros(100) {
+            std::hint::spin_loop();
+        }
+        Step::Done(())
+    }
+}
+
+/// Regression: a step that was preempted for 20 us counted as slow, and the first slow step of a walk's type allocated
+/// its count.
+#[test]
+fn slow_steps_are_counted_without_an_allocation() {
+    let (engine, _dir, file) = scene();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        // Where the processor has no steady counter one step in 32 is timed.
+        async fn slow<const N: usize>(file: &File) {
+            for _ in 0..64 {
+                file.walk(0..4096, Slow::<N>).await.unwrap();
+            }
+        }
+        slow::<0>(&file).await;
+        allocations_of(async {
+            slow::<1>(&file).await;
+            slow::<2>(&file).await;
+            slow::<3>(&file).await;
+            slow::<4>(&file).await;
+            slow::<5>(&file).await;
+        })
+        .await
+        .1
+    });
+    let allocations = task.wait().unwrap();
+    let counted = engine.stats().wait().unwrap().walks.slow_steps;
+    assert_eq!(counted.len(), 6, "{counted:?}");
+    assert!(allocations <= allowance(&engine), "{allocations} allocations for slow steps");
+}
+
 #[test]
 fn walks_allocate_nothing_on_a_shard() {
     let (engine, _dir, file) = scene();

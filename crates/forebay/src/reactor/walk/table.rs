@@ -12,6 +12,9 @@ use crate::io::op::{OpKey, OpOutcome};
 use crate::io::stats::WalkStats;
 use crate::reactor::shard::optable::{NIL, NO_FILE};
 
+/// Walk types with slow steps that are counted without an allocation; one more costs one.
+const SLOW_TYPES: usize = 16;
+
 /// Names a slot and one particular use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalkKey {
@@ -148,7 +151,9 @@ impl Walks {
             waiting: VecDeque::new(),
             waiters: Vec::new(),
             unstaged: Vec::new(),
-            counts: WalkStats::default(),
+            // Room for the types of slow steps: a step is slow whenever its thread is preempted, and counting it must not
+            // allocate on the path.
+            counts: WalkStats { slow_steps: Vec::with_capacity(SLOW_TYPES), ..WalkStats::default() },
         }
     }
 
