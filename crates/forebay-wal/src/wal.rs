@@ -80,7 +80,7 @@ impl Wal {
     /// Appends a record; answers its number when it is durable. An empty record is a record.
     ///
     /// Records whose appends were polled one after the other get numbers in that order. When too much waits
-    /// already ([`Options::pending_bytes_max`]) it waits for its turn: first come, first served among appends that
+    /// already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)) it waits for its turn: first come, first served among appends that
     /// are polled when they are woken. Others pass one that is not (kept in a `select!`, say) while
     /// there is room; the first time they may wait 50 ms for it. Once its record is queued it is written, polled or not.
     ///
@@ -247,7 +247,7 @@ impl Wal {
     /// it is not due yet. Costs one atomic load when there is space.
     ///
     /// The log works until the segment that it writes is full, which is up to three quarters of
-    /// [`Options::segment_bytes`] later; an append that needs the next one then fails and poisons the log. So a program
+    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later; an append that needs the next one then fails and poisons the log. So a program
     /// can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and go on when this is `None`. The log
     /// tries again when a truncation frees a segment, and once a second. After an open that found no space for a segment
     /// it is set at once, and the segment in use may be shorter than others.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::error::Result;
+use crate::base::here;
 use crate::base::pending::Sender;
 use crate::driver::meta::{MetaReply, MetaRequest};
 use crate::reactor::engine_shared::EngineShared;
@@ -34,6 +35,10 @@ thread_local! {
 
 /// Returns the world that runs on this thread.
 pub(crate) fn current() -> Option<Arc<dyn World>> {
+    // Outside of worlds nothing is touched that a thread may have lost already when its last destructors run.
+    if here::world() == 0 {
+        return None;
+    }
     CURRENT.with_borrow(Option::clone)
 }
 
