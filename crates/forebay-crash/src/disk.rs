@@ -1,43 +1,47 @@
-//! A disk with a volatile cache, in memory: what was flushed survives a power cut, of the rest any part does.
+//! An in-memory disk with a volatile write cache. Flushed data survives a power cut; any part of the rest may
+//! be lost.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use crate::random::{Random, mix};
 
-/// The unit of what is read and written.
+/// The unit of reads and writes.
 const SECTOR: usize = 512;
 const PAGE: usize = 64 << 10;
 
 type Sector = [u8; SECTOR];
 
-/// What the disk of such a file system never tears. XFS knows a block of metadata that recovery need not write again by the sequence
-/// number in its first sector, so it takes 4 KiB that are torn for whole, and does not mount; ext4 journals whole blocks.
+/// Returns the number of bytes that the disk of such a file system never tears. XFS recovery compares the
+/// sequence number in the first sector of a metadata block to decide whether to write the block again. It
+/// therefore takes a torn block of 4 KiB for a whole one, and the file system does not mount. ext4 journals
+/// whole blocks.
 pub(crate) fn unit_bytes(kind: &str) -> usize {
     if kind == "xfs" { 4096 } else { SECTOR }
 }
 
-/// A disk that does not do what it says, to see that the checks notice.
+/// A fault of a disk that breaks its guarantees, used to check that the checks notice it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
-    /// None: the disk is honest.
+    /// No fault: the disk is honest.
     Honest,
-    /// One flush in so many is answered and not done; 1: each of them. And no write is durable by itself.
+    /// One flush in this many completes without being done; 1 means each flush. A write with FUA is not
+    /// durable either.
     Flush(u64),
-    /// It says that it has no cache, so that nobody tells it to flush.
+    /// The disk reports no cache, so that it receives no flush.
     NoCache,
 }
 
-/// What a power cut leaves of the writes since the last flush.
+/// The part of the writes since the last flush that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     Nothing,
     Everything,
-    /// All up to some write, and any units of that one.
+    /// All writes up to some write, and any units of that one.
     Prefix,
-    /// Each write with this chance in percent.
+    /// Each write with this probability, in percent.
     Writes(u64),
-    /// Each unit of each write with this chance in percent.
+    /// Each unit of each write with this probability, in percent.
     Units(u64),
 }
 
@@ -54,13 +58,13 @@ impl Cut {
     }
 }
 
-/// What happened to a disk.
+/// Operations of a disk and the effects of its cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) writes: u64,
     pub(crate) flushes: u64,
     pub(crate) durable_writes: u64,
-    /// Sectors that a cut took, of those that were not flushed.
+    /// Unflushed sectors that a cut dropped.
     pub(crate) lost: u64,
     pub(crate) unflushed: u64,
 }
@@ -77,10 +81,10 @@ impl Counts {
 
 pub(crate) struct Disk {
     bytes: u64,
-    /// Sectors of a unit: what of it one write wrote is there as a whole or not at all.
+    /// Sectors per unit. The part of one write within a unit survives as a whole or not at all.
     unit_sectors: u64,
     durable: HashMap<u64, Box<[u8]>>,
-    /// Since the last flush, oldest first: which write, and what it wrote.
+    /// Sectors written since the last flush, oldest version first: the number of the write and its bytes.
     cached: HashMap<u64, Vec<(u64, Sector)>>,
     writes: u64,
     flushes: u64,
@@ -90,7 +94,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// An empty one. Within a unit of `unit_bytes`, whole sectors, a cut tears no write.
+    /// Returns an empty disk. A cut tears no write within a unit of `unit_bytes`, a multiple of the sector
+    /// size.
     pub(crate) fn new(bytes: u64, unit_bytes: usize, lie: Lie) -> Disk {
         Disk {
             bytes,
@@ -113,7 +118,7 @@ impl Disk {
         self.lie != Lie::NoCache
     }
 
-    /// The power is gone: nothing is read, written or answered until [`Disk::cut`].
+    /// Stops the disk as a power failure does: it reads, writes and replies to nothing until [`Disk::cut`].
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
     }
@@ -122,7 +127,7 @@ impl Disk {
         self.frozen
     }
 
-    /// Whether these bytes are whole sectors of this disk.
+    /// Returns whether the range consists of whole sectors of this disk.
     pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
         let sector = SECTOR as u64;
         offset.is_multiple_of(sector)
@@ -140,7 +145,7 @@ impl Disk {
         }
     }
 
-    /// Into the cache; with `durable` (a write with FUA) onto the medium.
+    /// Writes to the cache, or to the medium if `durable` (a write with FUA).
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], durable: bool) {
         self.writes += 1;
         self.counts.writes += 1;
@@ -149,7 +154,7 @@ impl Disk {
         for (index, bytes) in bytes.as_chunks::<SECTOR>().0.iter().enumerate() {
             let sector = offset / SECTOR as u64 + index as u64;
             if durable {
-                // An older version must not come back over it.
+                // An older cached version must not overwrite it later.
                 self.cached.remove(&sector);
                 self.put(sector, bytes);
             } else {
@@ -158,7 +163,7 @@ impl Disk {
         }
     }
 
-    /// Everything that the cache holds becomes durable, or is said to.
+    /// Makes the cached writes durable, or only reports so.
     pub(crate) fn flush(&mut self) {
         self.flushes += 1;
         self.counts.flushes += 1;
@@ -174,10 +179,10 @@ impl Disk {
         }
     }
 
-    /// The power comes back: of the cache there is what `cut` leaves.
+    /// Restores the power. `cut` determines which cached writes survive.
     pub(crate) fn cut(&mut self, cut: Cut, random: &mut Random) {
         let mut cached: Vec<_> = std::mem::take(&mut self.cached).into_iter().collect();
-        // The map's order is the process's, and the seed decides alone.
+        // Sort: the map's order differs between processes, and only the seed may decide.
         cached.sort_unstable_by_key(|(sector, _)| *sector);
         let mut writes: Vec<u64> =
             cached.iter().flat_map(|(_, versions)| versions.iter().map(|version| version.0)).collect();
@@ -211,7 +216,7 @@ impl Disk {
         self.frozen = false;
     }
 
-    /// What is durable, page by page; pages that were never written are left out.
+    /// Returns the durable contents page by page; pages never written are left out.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.durable.iter().map(|(page, bytes)| (page * PAGE as u64, &bytes[..]))
     }
@@ -274,7 +279,7 @@ mod tests {
             match cut {
                 Cut::Nothing => assert_eq!((read(&disk, 4), read(&disk, 12)), (1, 0)),
                 Cut::Everything => assert_eq!((read(&disk, 4), read(&disk, 12)), (2, 3)),
-                // Nothing of the second write where the first one is cut.
+                // If the first write was cut, nothing of the second one survives.
                 Cut::Prefix => assert!(read(&disk, 12) == 0 || (read(&disk, 4), read(&disk, 5)) == (2, 2)),
                 Cut::Writes(_) => assert_eq!(read(&disk, 12), read(&disk, 13)),
                 Cut::Units(_) => {}
@@ -282,8 +287,8 @@ mod tests {
         }
     }
 
-    /// Story: a directory's block of 4 KiB came back with its first sector newer than its last, and XFS did not mount: its
-    /// recovery takes a block whose beginning is new enough for whole.
+    /// Regression: a directory block of 4 KiB came back with its first sector newer than its last, and XFS
+    /// did not mount. Its recovery takes a block for whole if the beginning is new enough.
     #[test]
     fn no_write_is_torn_within_a_unit() {
         let mut torn_between = false;

@@ -1,4 +1,4 @@
-//! The guest: mounts the file systems, looks at everything, then writes until the power goes.
+//! The guest: mounts the file systems, checks all data, then writes until the power fails.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use forebay::{Config, Engine};
 
 use crate::subject::{ALL, NAMES, Say, Writer, ended, recover};
 
-/// How long a subject that writes alone rests after each acknowledgement: longer than what it does until the next one
-/// takes, so that most cuts find a disk that nothing has flushed since.
+/// Pause after each acknowledgement of a subject that writes alone. It is longer than the subject's next
+/// operation takes, so most cuts find a disk that has not been flushed since.
 const REST: Duration = Duration::from_millis(10);
 
-/// What runs in the virtual machine; the host starts it. It waits for its disks: the serial number of each says what is
-/// on it, how often the power has come, which subject writes and, as `ext4-0-all-new`, whether the file system has to be made
-/// first.
+/// Runs in the virtual machine, started by the host. It waits for its disks. The serial number of each, such
+/// as `ext4-0-all-new`, gives the file system, the number of power-ups so far, the subject that writes and
+/// whether to make the file system first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guest {}
 
-/// What a disk's serial number says.
+/// The fields of a disk's serial number.
 pub(crate) struct Place {
     pub(crate) device: &'static str,
     pub(crate) kind: String,
@@ -31,7 +31,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Waits until the kernel has the device.
+    /// Waits until the kernel provides the device.
     fn wait(device: &'static str, serial: &str) -> Result<Place, String> {
         let text = loop {
             match std::fs::read_to_string(serial) {
@@ -55,12 +55,12 @@ impl Place {
 }
 
 impl Guest {
-    /// Ends with an error only: after everything was looked at, it writes until the power goes.
+    /// Checks all data, then writes until the power fails; returns only with an error.
     pub(crate) fn run(&self) -> Result<(), String> {
         let out = Mutex::new(std::io::stdout());
         let say_line = |line: &str| {
             let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // Nobody is left who could hear that it did not work.
+            // A failure cannot be reported: no reader is left.
             let _gone = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
             true
         };
@@ -77,7 +77,7 @@ impl Guest {
             dirs.push((place, mount(place)?));
         }
         say_line("guest mounted");
-        // Those that only look keep what they have opened.
+        // Subjects that do not write keep their handles open.
         let (mut writers, mut others) = (Vec::new(), Vec::new());
         for (place, dir) in &dirs {
             for name in NAMES {
@@ -109,7 +109,7 @@ impl Guest {
                             goes_on
                         };
                         let result = writer.write(life, say);
-                        // At once, as the others write on.
+                        // Report at once, as the other writers go on.
                         say_line(&format!("guest error {full}: {result:?}"));
                         result
                     })
@@ -132,7 +132,7 @@ pub(crate) fn mount(place: &Place) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// The directory of a subject, and durably: what happens in it is about the subject alone.
+/// Creates a subject's directory and makes it durable, so that later changes there concern the subject alone.
 pub(crate) fn make(engine: &Engine, dir: &Path) -> Result<(), String> {
     if !dir.is_dir() {
         std::fs::create_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;

@@ -1,4 +1,5 @@
-//! The host: disks that forget, a machine that is cut off, and what must be there afterwards.
+//! The host: disks with a volatile cache, a machine whose power is cut, and checks of the data that must
+//! survive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,59 +15,59 @@ use crate::random::{Random, mix};
 use crate::subject::{self, ALL, Model, NAMES};
 
 const KINDS: [&str; 2] = ["ext4", "xfs"];
-/// The smallest that mkfs.xfs takes is 300 MiB.
+/// mkfs.xfs refuses less than 300 MiB.
 const DISK_BYTES: u64 = 320 << 20;
-/// Lines before a cut, at most, where one subject writes alone on a disk: it writes slowly.
+/// Maximum number of lines before a cut if one subject writes alone on a disk: such a subject writes slowly.
 const LINES_ALONE: u64 = 150;
-/// How long a machine may say nothing.
+/// Timeout for a machine without output.
 const SILENCE: Duration = Duration::from_secs(240);
 
 /// Cuts the power of virtual machines
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Ends after so many cuts
+    /// Ends after this many cuts
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     cuts: u64,
-    /// Ends after so many seconds, with the cut that is under way
+    /// Ends after this many seconds, once the current cut has completed
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The kernel's series
+    /// The kernel series
     #[arg(long, default_value = "6.12")]
     kernel: String,
-    /// The first seed; each machine has one of its own
+    /// The first seed; each machine has its own
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Machines at a time
+    /// Machines running at a time
     #[arg(long, default_value_t = 2)]
     machines: u64,
-    /// Acknowledged operations before a cut, at most
+    /// Maximum number of acknowledged operations before a cut
     #[arg(long, default_value_t = 1500)]
     writing_lines: u64,
-    /// Boots the kernel in each life, instead of going on from the state of a machine that has booted
+    /// Boots the kernel in each life, instead of continuing from the saved state of a booted machine
     #[arg(long)]
     boot: bool,
-    /// One flush in so many is answered and not done, to see that it is noticed
+    /// One flush in N completes without being done, to check that the fault is noticed
     #[arg(long, value_name = "N")]
     lying_disk: Option<u64>,
-    /// QEMU answers flushes and passes none on, to see that it is noticed
+    /// QEMU completes flushes without passing them on, to check that the fault is noticed
     #[arg(long)]
     lying_qemu: bool,
     /// The program vm/run
     #[arg(long)]
     vm: PathBuf,
-    /// This program for the machine; without debug information it starts sooner
+    /// This program, for the machine; it starts sooner without debug information
     #[arg(long)]
     program: PathBuf,
-    /// A folder for sockets and, after a failure, the disks and the console
+    /// A directory for sockets and, after a failure, the disks and the console output
     #[arg(long)]
     work: PathBuf,
 }
 
-/// What one series of cuts came to.
+/// Totals of one series of cuts.
 #[derive(Debug, Default)]
 struct Tally {
     cuts: u64,
-    /// Before the guest came to write.
+    /// Cuts before the guest began to write.
     early: u64,
     acknowledged: u64,
     disks: Counts,
@@ -85,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
                     let ended = Series::new(options, seed, state.clone())
                         .and_then(|mut series| series.run(begun, left));
                     ended.map_err(|error| {
-                        // The others end as well: one failure is enough to look at.
+                        // Stop the other machines as well: one failure is enough to investigate.
                         *lock(left) = 0;
                         format!("seed {seed}: {error}")
                     })
@@ -106,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// A machine that has booted, once for all lives: going on from there takes a tenth of the time.
+/// Boots a machine once for all lives and saves its state. Continuing from there takes a tenth of the time.
 fn prepare(options: &Options) -> Result<PathBuf, String> {
     let state = options.work.join("state");
     let start = Start {
@@ -120,16 +121,16 @@ fn prepare(options: &Options) -> Result<PathBuf, String> {
     Ok(state)
 }
 
-/// One machine with its disks, through all its lives.
+/// One machine with its disks, across all its lives.
 struct Series<'a> {
     options: &'a Options,
     seed: u64,
     random: Random,
     start: Start,
-    /// One for each of `KINDS`, with its socket.
+    /// A disk for each of `KINDS`, with its socket.
     disks: Vec<(Shared, PathBuf)>,
     models: BTreeMap<String, Box<dyn Model>>,
-    /// How much the guest said in its last whole recovery.
+    /// Number of lines that the guest printed in its last complete recovery.
     recovery_lines: u64,
     tally: Tally,
 }
@@ -190,7 +191,7 @@ impl Series<'_> {
                 format!("life {life}: {error}\n{kept}")
             })?;
         }
-        // What the last cut left is looked at as well.
+        // Check the state after the last cut as well.
         self.look().map_err(|error| format!("at the end: {error}"))?;
         let mut tally = std::mem::take(&mut self.tally);
         tally.acknowledged = self.models.values().map(|model| model.acknowledged()).sum();
@@ -200,17 +201,18 @@ impl Series<'_> {
         Ok(tally)
     }
 
-    /// Boots, listens, cuts.
+    /// Runs one life: boots, reads the guest's lines, cuts the power.
     fn life(&mut self, life: u64) -> Result<(), String> {
-        // On each disk either all write, and much is in flight at once, or one alone: a flush that somebody forgot, or
-        // that the disk did not do, shows only where nobody else flushes before the cut.
+        // On each disk either all subjects write, with many operations in flight, or one writes alone. A
+        // flush that a program forgot or a disk skipped shows only if no other flush happens before the cut.
         let writes = KINDS.map(|_| {
             let alone = self.random.chance(50);
             if alone { NAMES[self.random.below(NAMES.len() as u64) as usize] } else { ALL }
         });
         let machine = self.boot(life, &writes)?;
-        // Three in four while it writes, the others while it mounts or recovers. Counted in lines, as a busy machine
-        // gets nowhere in any given time; and half of the cuts a moment later, so that they fall between lines as well.
+        // Three cuts in four fall into the writing, the others into mounting or recovery. The point is
+        // counted in lines, as a busy machine may make no progress in a given time. Half of the cuts come a
+        // moment later, so that they also fall between lines.
         let early = life > 0 && self.random.chance(25);
         let most = if writes.contains(&ALL) { u64::MAX } else { LINES_ALONE };
         let among = if early { self.recovery_lines + 1 } else { self.options.writing_lines.min(most) };
@@ -261,12 +263,12 @@ impl Series<'_> {
         Ok(())
     }
 
-    /// With who writes on each of the disks.
+    /// Boots a machine with the given writers on its disks.
     fn boot(&self, life: u64, writes: &[&str; KINDS.len()]) -> Result<Machine, String> {
         let is_new = if life == 0 { "-new" } else { "" };
         let attached = |which: usize| Attached {
             socket: &self.disks[which].1,
-            // A serial number has room for 20 bytes.
+            // A serial number is limited to 20 bytes.
             serial: format!("{}-{life}-{}{is_new}", KINDS[which], writes[which]),
         };
         let started = Machine::start(&self.start, [&attached(0), &attached(1)]);
@@ -289,7 +291,7 @@ impl Series<'_> {
         }
     }
 
-    /// Boots once more, without a cut, until everything was looked at.
+    /// Boots once more, without a cut, until all data has been checked.
     fn look(&mut self) -> Result<(), String> {
         if self.tally.cuts == 0 {
             return Ok(());
@@ -306,7 +308,7 @@ impl Series<'_> {
         machine.kill().map(drop).map_err(|error| format!("killing: {error}"))
     }
 
-    /// Keeps the disks of a failure, and says where.
+    /// Saves the disks of a failure and returns a message with their paths.
     fn keep(&self) -> Result<String, String> {
         let mut kept = format!("again with: --seed {} --machines 1; kept:", self.seed);
         for ((disk, _), kind) in self.disks.iter().zip(KINDS) {

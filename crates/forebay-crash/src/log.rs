@@ -1,4 +1,4 @@
-//! A log with four writers: group commit, and a front that is removed now and then.
+//! A log with four writers: group commit, and a front that is truncated from time to time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use forebay_wal::{Lsn, Options, Wal};
 use crate::subject::{self, Say, Writer, bytes, ended, number, words};
 
 const WRITERS: u64 = 4;
-/// How many records stay when the front is removed.
+/// Number of records that remain when the front is truncated.
 const KEPT: u64 = 150;
 const EXTRA: u64 = 900;
 
@@ -72,13 +72,13 @@ fn append(wal: &Wal, life: u64, writer: u64, say: Say<'_>) -> Result<(), String>
     Ok(())
 }
 
-/// What must be in the log.
+/// The records that must be in the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     life: u64,
-    /// By number: life, writer and count.
+    /// Acknowledged or recovered records by LSN: life, writer and count.
     held: BTreeMap<u64, [u64; 3]>,
-    /// Of each writer in this life.
+    /// Next count of each writer in this life.
     acked: [u64; WRITERS as usize],
     removed: u64,
     removing: u64,
@@ -115,7 +115,7 @@ impl Model {
         }
         self.held = std::mem::take(&mut self.found);
         (self.removed, self.removing) = (first, first);
-        // Nothing is open any more, whenever the power goes next.
+        // No operation is in flight any more, whenever the next cut comes.
         self.life = u64::MAX;
         Ok(())
     }

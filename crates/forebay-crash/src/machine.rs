@@ -1,4 +1,5 @@
-//! One life of a virtual machine: started by `vm/run`, heard line by line, and ended by a power cut.
+//! One life of a virtual machine: `vm/run` starts it, its output is read line by line, and a power cut ends
+//! it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
@@ -8,31 +9,31 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long a machine may take to boot where many others run.
+/// Time limit for booting, long enough for a machine among many others.
 const READY: Duration = Duration::from_secs(240);
 
-/// How a machine is started, the same in each life.
+/// Start parameters of a machine, the same in each life.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     /// The program `vm/run`.
     pub(crate) vm: PathBuf,
     pub(crate) kernel: String,
-    /// This program, as small as it gets.
+    /// This program, as small as possible.
     pub(crate) program: PathBuf,
-    /// A machine that has booted and waits for its disks; without it each life boots.
+    /// Saved state of a booted machine that waits for its disks; without it each life boots.
     pub(crate) state: Option<PathBuf>,
-    /// For sockets and texts.
+    /// Directory for sockets and messages.
     pub(crate) work: PathBuf,
 }
 
-/// A disk of a machine: where it is served, and what the guest is told about it.
+/// A disk of a machine: the socket that serves it, and the serial number reported to the guest.
 #[derive(Debug)]
 pub(crate) struct Attached<'a> {
     pub(crate) socket: &'a Path,
     pub(crate) serial: String,
 }
 
-/// A line, the end, or nothing for too long.
+/// A line, the end of the output, or a timeout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Line(String),
@@ -48,9 +49,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// With these disks. They come when the guest is up: a machine that goes on from a state has not seen them before, no more
-    /// than one that boots. Not as NVMe: QEMU 7.2's controller says that it has FUA and drops the flag, so what the guest may
-    /// take for durable would not be.
+    /// Starts a machine with these disks. They are attached once the guest is up, so a machine that continues
+    /// from a saved state has not seen them before, as one that boots has not. They are not NVMe disks: the
+    /// controller of QEMU 7.2 reports FUA but drops the flag, so writes that the guest may assume durable
+    /// would not be.
     pub(crate) fn start(start: &Start, disks: [&Attached<'_>; 2]) -> Result<Machine> {
         let mut command = Machine::command(start);
         for (id, disk) in ["first", "second"].into_iter().zip(disks) {
@@ -68,10 +70,10 @@ impl Machine {
         if start.state.is_none() {
             machine.ready()?;
         }
-        // A state is read completely before the machine runs.
+        // QEMU reads the state completely before the machine runs.
         let limit = Instant::now() + READY;
         while !monitor.ask("info status")?.contains("VM status: running") {
-            // It was written while the machine stood still, and so it stands still again.
+            // The state was saved while the machine was stopped, so the machine starts stopped.
             monitor.ask("cont")?;
             if Instant::now() > limit {
                 return Err(Error::other("the machine does not come to run"));
@@ -88,7 +90,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Boots a machine without disks and writes its state down.
+    /// Boots a machine without disks and saves its state.
     pub(crate) fn prepare(start: &Start, state: &Path) -> Result<()> {
         let machine = Machine::spawn(start, Machine::command(start))?;
         machine.ready()?;
@@ -133,7 +135,7 @@ impl Machine {
         let out = child.stdout.take().ok_or_else(|| Error::other("the machine has no output"))?;
         let (send, lines) = channel();
         std::thread::Builder::new().name("listener".into()).spawn(move || {
-            // A line that a cut has torn has no end, and is none.
+            // A line torn by a cut has no end and is dropped.
             let mut out = BufReader::new(out);
             let mut line = String::new();
             while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
@@ -145,7 +147,7 @@ impl Machine {
         Ok(Machine { child, lines, errors })
     }
 
-    /// Waits until the guest waits for its disks.
+    /// Waits until the guest is ready for its disks.
     fn ready(&self) -> Result<()> {
         match self.hear(Instant::now() + READY) {
             Heard::Line(line) if line == "guest ready" => Ok(()),
@@ -164,10 +166,10 @@ impl Machine {
         }
     }
 
-    /// Ends it at once, waits until it is gone, and gives what it had still said.
+    /// Kills the machine at once, waits until it is gone and returns its remaining lines.
     pub(crate) fn kill(mut self) -> Result<Vec<String>> {
         let pid = rustix::process::Pid::from_child(&self.child);
-        // `vm/run` kills QEMU without asking it to end.
+        // `vm/run` kills QEMU without a clean shutdown.
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let mut lines = Vec::new();
         let limit = Instant::now() + Duration::from_secs(20);
@@ -178,7 +180,7 @@ impl Machine {
         Ok(lines)
     }
 
-    /// What the machine's own program said against it, when it has ended by itself.
+    /// Returns the exit status and the error output of a machine that ended by itself.
     pub(crate) fn last_words(mut self) -> String {
         let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let text = std::fs::read_to_string(&self.errors).unwrap_or_default();
@@ -187,7 +189,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// Whatever went wrong, no machine stays behind.
+    /// Kills the machine after any failure, so that none stays behind.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             let _gone = rustix::process::kill_process(
@@ -199,7 +201,7 @@ impl Drop for Machine {
     }
 }
 
-/// QEMU's monitor for people: a line, and an answer up to the next prompt.
+/// QEMU's human monitor: one command line, then output up to the next prompt.
 #[derive(Debug)]
 struct Monitor(UnixStream);
 

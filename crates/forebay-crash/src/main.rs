@@ -1,8 +1,8 @@
 //! Power cuts for the log and the store on a real kernel and real file systems.
 //!
-//! `cuts` runs here: it keeps the virtual machine's disks in memory, with a cache that forgets, and knows what must be
-//! there when the power comes back. `guest` runs in the machine and writes. `vm/power-cut` builds and starts both;
-//! `docs/power-cuts.md` tells what is modelled.
+//! `cuts` runs on the host. It keeps the virtual machine's disks in memory, with a volatile cache, and models
+//! the data that must be there after a power cut. `guest` runs in the machine and writes. `vm/power-cut`
+//! builds and starts both; `docs/power-cuts.md` describes the model.
 
 mod disk;
 mod guest;
@@ -23,11 +23,11 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(about, disable_help_subcommand = true)]
 enum Command {
-    /// Cuts the power of virtual machines again and again and checks what is there afterwards
+    /// Cuts the power of virtual machines again and again and checks the data after each cut
     Cuts(host::Options),
     /// Writes in the virtual machine
     Guest(guest::Guest),
-    /// Looks at each state that a disk had at a flush; in the virtual machine
+    /// Checks each state that a disk had at a flush; runs in the virtual machine
     Replay(replay::Replay),
 }
 

@@ -12,14 +12,14 @@ const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
-/// Fixed newstyle, no zeros after the export's name.
+/// Fixed newstyle; no zeros after the export's name.
 const HANDSHAKE: u16 = 0b11;
-/// Has flags, flush, FUA.
+/// Flags: has flags, supports flush, supports FUA.
 const EXPORT: u16 = 0b1101;
-/// Has flags. QEMU takes such a disk for one without a cache, and answers flushes by itself.
+/// Flags: has flags. QEMU treats such a disk as one without a cache and completes flushes by itself.
 const EXPORT_WITHOUT_CACHE: u16 = 0b1;
 const EINVAL: u32 = 22;
-/// The longest request that a client may send.
+/// Maximum request size.
 const LONGEST: usize = 32 << 20;
 
 pub(crate) type Shared = Arc<Mutex<Disk>>;
@@ -28,13 +28,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Listens at `path` and serves one client after the other, on a thread that ends with the process.
+/// Listens at `path` and serves one client after the other, on a thread that lives until the process exits.
 pub(crate) fn serve(disk: &Shared, path: &Path) -> Result<()> {
     let listener = UnixListener::bind(path)?;
     let disk = Arc::clone(disk);
     std::thread::Builder::new().name("disk".into()).spawn(move || {
         for client in listener.incoming().flatten() {
-            // A client that goes away in the middle of a request is a machine whose power is gone.
+            // A client that disconnects in the middle of a request is a machine whose power was cut.
             let _gone = client_of(&disk, &client);
         }
     })?;
@@ -51,25 +51,26 @@ fn client_of(disk: &Shared, stream: &UnixStream) -> Result<()> {
     }
     let mut requests = Vec::new();
     loop {
-        // All that has arrived: what is in one batch was sent before anything in it was answered.
+        // Read every request that has arrived. All requests of a batch were sent before any of them
+        // completed.
         loop {
             requests.push(Request::read(&mut input)?);
             if input.buffer().is_empty() || requests.len() == 256 {
                 break;
             }
         }
-        // A flush covers the writes that were answered before it came, and no others.
+        // A flush covers only the writes that had completed when it arrived.
         requests.sort_by_key(|request| !matches!(request.kind, Kind::Flush));
         for request in requests.drain(..) {
             let mut disk = lock(disk);
             if disk.is_frozen() {
                 drop(disk);
-                // No answer, but no error either: until the machine is gone as well.
+                // Send no reply, and no error either, until the machine is gone as well.
                 std::io::copy(&mut input, &mut std::io::sink())?;
                 return Ok(());
             }
             let answer = request.run(&mut disk);
-            // Answered before anybody can cut the power: what was answered after a cut would be a lie.
+            // Reply before a cut can happen: a reply to this request after a cut would be false.
             if let Some(answer) = answer {
                 output.write_all(&answer)?;
             } else {
@@ -79,7 +80,7 @@ fn client_of(disk: &Shared, stream: &UnixStream) -> Result<()> {
     }
 }
 
-/// True when the client goes on to transmission.
+/// Negotiates the export; returns true if the client enters transmission.
 fn handshake(input: &mut impl Read, output: &mut impl Write, bytes: u64, export: u16) -> Result<bool> {
     output.write_all(
         &[&MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &HANDSHAKE.to_be_bytes()].concat(),
@@ -101,7 +102,7 @@ fn handshake(input: &mut impl Read, output: &mut impl Write, bytes: u64, export:
             output.write_all(&[&head[..], &(data.len() as u32).to_be_bytes(), data].concat())
         };
         match option {
-            // The export's name alone.
+            // The export name alone.
             1 => {
                 let mut answer = [&bytes.to_be_bytes()[..], &export.to_be_bytes()].concat();
                 answer.resize(answer.len() + if without_zeros { 0 } else { 124 }, 0);
@@ -113,7 +114,7 @@ fn handshake(input: &mut impl Read, output: &mut impl Write, bytes: u64, export:
                 reply(1, &[])?;
                 return Ok(false);
             }
-            // Info, and go: size and flags, then the sizes of requests.
+            // Info and go: reply with size and flags, then with the block sizes.
             6 | 7 => {
                 reply(3, &[&0u16.to_be_bytes()[..], &bytes.to_be_bytes(), &export.to_be_bytes()].concat())?;
                 let sizes = [512u32, 4096, LONGEST as u32].map(u32::to_be_bytes).concat();
@@ -165,7 +166,7 @@ impl Request {
         Ok(Request { kind, handle, offset, len })
     }
 
-    /// The reply's bytes; `None` when the client says goodbye.
+    /// Runs the request and returns the bytes of the reply; returns `None` if the client disconnects.
     fn run(self, disk: &mut Disk) -> Option<Vec<u8>> {
         let fits = self.len <= LONGEST && disk.holds(self.offset, self.len);
         let mut data = Vec::new();

@@ -1,6 +1,6 @@
-//! Numbers that look random and come from a seed: the same seed, the same cuts and the same writes.
+//! Pseudorandom numbers from a seed: the same seed gives the same cuts and the same writes.
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,18 +17,18 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// 0 to `n` - 1; `n` is at least 1.
+    /// Returns a number from 0 to `n` - 1; `n` is at least 1.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent` percent.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// One number from several.
+/// Combines several numbers into one.
 pub(crate) fn mix(words: &[u64]) -> u64 {
     let mut random = Random::new(0x5eed);
     for word in words {

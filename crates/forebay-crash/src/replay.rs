@@ -1,8 +1,8 @@
-//! Every state that a disk had at a flush: dm-log-writes records what reaches the device and in which order, and each prefix
-//! of that record up to a flush or a durable write is mounted and looked at.
+//! Checks every state that a disk had at a flush. dm-log-writes records the writes that reach the device, in
+//! order. Each prefix of that record up to a flush or a durable write is mounted and checked.
 //!
-//! A guest does all of it in one life: /dev/vda is written, /dev/vdb takes the record, /dev/vdc the prefixes. A prefix is
-//! looked at through a snapshot, as opening things writes to them.
+//! A guest does all of it in one life. /dev/vda is written, /dev/vdb takes the record, /dev/vdc the prefixes.
+//! A prefix is checked through a snapshot, as opening the data writes to it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,18 +25,18 @@ const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
-/// Replays what a disk was told, prefix by prefix; runs in the virtual machine
+/// Replays the writes of a disk prefix by prefix; runs in the virtual machine
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replay {
     /// ext4 or xfs
     kind: String,
-    /// Acknowledged operations that are recorded
+    /// Number of acknowledged operations to record
     #[arg(long, default_value_t = 60)]
     operations: u64,
-    /// Ends after so many seconds, even if prefixes are left
+    /// Ends after this many seconds, even if prefixes are left
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Leaves out flushes' part: each prefix lacks this many of its last writes, to see that it is noticed
+    /// Breaks flushes: each prefix lacks this many of its last writes, to check that the fault is noticed
     #[arg(long, default_value_t = 0)]
     lacking: usize,
 }
@@ -57,16 +57,16 @@ impl Replay {
         let (mut models, mut heard) = (models()?, 0);
         let (mut looked, mut writes) = (0, 0);
         let mut waiting = Vec::new();
-        // What made the file system is no state that anybody was promised anything about.
+        // Writes that made the file system come before any promise, so their states do not count.
         let mut counts = false;
         for entry in record {
             let entry = entry.map_err(|error| format!("the record: {error}"))?;
             if entry.flags & MARK != 0 {
-                // The device's own, when it is removed.
+                // The target's own mark, written when the device is removed.
                 if entry.text == "dm-log-writes-end" {
                     break;
                 }
-                // Everything that had been said by then.
+                // The mark holds the number of lines printed by then.
                 let lines = entry.text.parse::<usize>().map_err(|error| format!("a mark: {error}"))?;
                 counts = true;
                 for line in said.get(heard..lines).unwrap_or_default() {
@@ -107,7 +107,7 @@ impl Replay {
         if looked > 0 { Ok(()) } else { Err("there was no state to look at".into()) }
     }
 
-    /// Writes for a while below dm-log-writes; what was said, in order.
+    /// Writes for a while through dm-log-writes and returns the printed lines in order.
     fn record(&self, engine: &Engine) -> Result<Vec<String>, String> {
         let sectors = sectors("/dev/vda")?;
         let table = format!("0 {sectors} log-writes /dev/vda /dev/vdb");
@@ -124,7 +124,8 @@ impl Replay {
                 return false;
             }
             said.push(line.to_string());
-            // Under the lock, so that marks come in the order of the lines. One that fails loses only itself.
+            // Hold the lock, so that marks come in the order of the lines. A mark that fails loses only
+            // itself.
             let _mark = call(Command::new("dmsetup").args([
                 "message",
                 "recorded",
@@ -141,7 +142,7 @@ impl Replay {
         for name in NAMES {
             let dir = dir.join(name);
             make(engine, &dir)?;
-            // Only what comes after the opening counts: before it nobody was promised anything.
+            // Only writes after the opening count: before it no promise was given.
             let quiet = |_: &str| true;
             let writer = recover(name, engine, &dir, 0, &quiet);
             writers.push((name, writer.map_err(|error| format!("{name}: {error}"))?));
@@ -180,13 +181,13 @@ fn hear(models: &mut Models, line: &str) -> Result<(), String> {
     model.hear(&words[1..]).map_err(|error| format!("{line}: {error}"))
 }
 
-/// Mounts what /dev/vdc holds, with changes to memory, and compares everything with what must be there.
+/// Mounts the contents of /dev/vdc, with changes going to memory, and compares all data with the models.
 fn look(engine: &Engine, kind: &str, models: &Models) -> Result<(), String> {
     let table = format!("0 {} snapshot /dev/vdc /dev/ram0 N 8", sectors("/dev/vdc")?);
     create("state", &table)?;
     let looked = look_at(engine, kind, models);
     let dir = PathBuf::from("/mnt").join(kind);
-    // Where it could not be mounted, that is the error to tell of.
+    // If mounting failed, report that error and not the one of unmounting.
     let unmounted = if looked.is_ok() { unmount(&dir) } else { unmount(&dir).or(Ok(())) };
     unmounted?;
     call(Command::new("dmsetup").args(["remove", "--retry", "state"]))?;
@@ -218,7 +219,7 @@ fn look_at(engine: &Engine, kind: &str, models: &Models) -> Result<(), String> {
     Ok(())
 }
 
-/// Logs and stores close in the background, and their files with them.
+/// Unmounts the directory. Logs and stores close in the background, and their files with them, so it retries.
 fn unmount(dir: &Path) -> Result<(), String> {
     let limit = Instant::now() + Duration::from_secs(20);
     loop {
@@ -230,7 +231,7 @@ fn unmount(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// A device of the device mapper, and its name in /dev, which nobody else makes there.
+/// Creates a device of the device mapper, and its node in /dev: nothing else makes it there.
 fn create(name: &str, table: &str) -> Result<(), String> {
     call(Command::new("dmsetup").args(["create", name, "--table", table]))?;
     call(Command::new("dmsetup").args(["mknodes", name]))
@@ -243,7 +244,8 @@ fn sectors(device: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|error| format!("{device}: {error}"))
 }
 
-/// What dm-log-writes has written, entry by entry. All numbers are little endian; a sector says what follows.
+/// The record of dm-log-writes, entry by entry. All numbers are little endian; a sector describes the data
+/// after it.
 struct Record {
     file: File,
     sector: u64,
@@ -254,7 +256,7 @@ struct Entry {
     sector: u64,
     flags: u64,
     data: Vec<u8>,
-    /// Of a mark.
+    /// The text of a mark.
     text: String,
 }
 

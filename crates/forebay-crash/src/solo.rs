@@ -1,4 +1,5 @@
-//! A log with one writer that uses every call that changes it: batches, long records, both truncations, reset.
+//! A log with one writer that uses every call that changes the log: batches, long records, both truncations,
+//! reset.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +12,10 @@ use crate::random::{Random, mix};
 use crate::subject::{self, Say, Writer, bytes, difference, number, words};
 
 const EXTRA: u64 = 2_000;
-/// Of a record that needs more than one write unit by itself.
+/// Bound of the extra bytes of a record that needs more than one write unit by itself.
 const LONG: u64 = 60_000;
 
-/// What the log holds: life, count and index of each record.
+/// The contents of the log: life, count and index of each record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     first: u64,
@@ -38,7 +39,7 @@ impl Op {
         match random.below(20) {
             0..12 => Op::Append(1 + random.below(6)),
             12 | 13 => Op::Long,
-            // The log stays small, so that each recovery is quick.
+            // Keep the log small, so that each recovery is quick.
             _ if held > 200 => Op::Before(state.next - random.below(100)),
             14 | 15 if held > 0 => Op::Before(state.first + random.below(held + 1)),
             16..19 if held > 0 => Op::After(state.next - 1 - random.below(held.min(20) + 1)),
@@ -76,7 +77,7 @@ impl State {
         }
     }
 
-    /// How this differs from `other`.
+    /// Returns how this state differs from `other`.
     fn differs(&self, other: &State) -> Option<String> {
         let bounds = |state: &State| (state.first, state.next);
         if bounds(self) != bounds(other) {
@@ -146,12 +147,12 @@ impl Open {
     }
 }
 
-/// What must be in the log: `state`, or that and the operation in flight.
+/// The records that must be in the log: `state`, or `state` and the operation in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     life: u64,
     state: State,
-    /// The next operation, once the guest writes.
+    /// The next operation, set once the guest writes.
     count: Option<u64>,
     told: u64,
     found: State,
@@ -244,7 +245,7 @@ mod tests {
         lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
     }
 
-    /// Every state on the way is right where it is the last acknowledged one or the next, and wrong elsewhere.
+    /// Every state on the way is accepted only as the last acknowledged one or the next one.
     #[test]
     fn only_what_was_acknowledged_and_the_next_operation_may_be_there() {
         let mut states = vec![Model::default().state];

@@ -10,11 +10,11 @@ use crate::random::mix;
 use crate::subject::{self, Say, Writer, bytes, difference, ended, number, words};
 
 const WRITERS: u64 = 4;
-/// Keys of a writer, each in both keyspaces.
+/// Number of keys per writer, each in both keyspaces.
 const KEYS: u64 = 150;
 const EXTRA: u64 = 1_500;
 
-/// Which key the count-th operation is about, and whether it removes it.
+/// Returns the key of the count-th operation, and whether the operation removes it.
 fn op(life: u64, writer: u64, count: u64) -> (u64, bool) {
     let luck = mix(&[life, writer, count]);
     (luck % KEYS, luck >> 32 & 7 == 0)
@@ -117,13 +117,13 @@ impl Open {
     }
 }
 
-/// What must be in the store.
+/// The contents that the store must have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     life: u64,
-    /// Of each writer: by key, the life and count that wrote it.
+    /// For each writer: by key, the life and count of the operation that wrote it.
     held: [BTreeMap<u64, (u64, u64)>; WRITERS as usize],
-    /// The next operation of each writer, once the guest writes.
+    /// The next operation of each writer, set once the guest writes.
     counts: Option<[u64; WRITERS as usize]>,
     told: u64,
     found: [BTreeMap<u64, (u64, u64)>; WRITERS as usize],
@@ -207,7 +207,7 @@ mod tests {
         lines.iter().try_for_each(|line| model.hear(&line.split(' ').collect::<Vec<_>>()))
     }
 
-    /// What a store answers in which writer 2 has done `done` operations and nobody else any.
+    /// Lines of a store in which writer 2 has done `done` operations and no other writer any.
     fn lines(done: u64) -> Vec<String> {
         let mut held = BTreeMap::new();
         (0..done).for_each(|count| change(&mut held, 1, 2, count));

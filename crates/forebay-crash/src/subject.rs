@@ -1,9 +1,9 @@
-//! What is tried: something in the guest that writes and says what it was told is durable, and on the host a model that
-//! knows what must be there after a cut.
+//! The subjects under test. In the guest, a subject writes and prints which operations completed as durable.
+//! On the host, a model computes the data that must be there after a cut.
 //!
-//! Everything that is written follows from life (how often the power has come), writer and count, so the host knows each
-//! byte without having seen it. A writer has one operation in flight. So after a cut there is exactly what its
-//! acknowledged operations made, or that and the next operation.
+//! All written data follows from life (the number of power-ups so far), writer and count, so the host can
+//! compute each byte without having seen it. A writer has one operation in flight. So after a cut the data is
+//! exactly the result of its acknowledged operations, or of those and the next operation.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,19 +17,19 @@ use crate::{log, solo, store};
 
 /// The names of all subjects, as the guest prefixes its lines.
 pub(crate) const NAMES: [&str; 3] = ["log", "solo", "store"];
-/// All of them write, in the place of one name.
+/// Stands for one of `NAMES` if all subjects write.
 pub(crate) const ALL: &str = "all";
 
-/// Tells whoever checks a line about one subject; back when they have it, with whether to go on.
+/// Passes a line about one subject to the checker; returns once the checker has it, with whether to continue.
 pub(crate) type Say<'a> = &'a (dyn Fn(&str) -> bool + Sync);
 
-/// The guest's side of a subject.
+/// The guest's half of a subject.
 pub(crate) trait Writer: Send {
-    /// Writes until the power goes, or `say` ends it; an error is one that the writing met.
+    /// Writes until the power fails or `say` ends it; returns the error that the writing met.
     fn write(self: Box<Self>, life: u64, say: Say<'_>) -> Result<(), String>;
 }
 
-/// Opens a subject in its directory, says what it holds, and is ready to write.
+/// Opens a subject in its directory, prints its contents and returns a writer.
 pub(crate) fn recover(
     name: &str,
     engine: &Engine,
@@ -45,15 +45,16 @@ pub(crate) fn recover(
     }
 }
 
-/// The host's side: what must be there.
+/// The host's half of a subject: the data that must be there.
 pub(crate) trait Model: Debug + Send {
-    /// The guest begins to write, in this life.
+    /// Notes that the guest begins to write, in this life.
     fn began(&mut self, life: u64);
-    /// A line of the guest's about this subject. An error is something that must not be.
+    /// Takes a line of the guest about this subject. Returns an error if the line reports a state that must
+    /// not be.
     fn hear(&mut self, words: &[&str]) -> Result<(), String>;
-    /// Operations that were acknowledged, ever.
+    /// Returns the number of all acknowledged operations so far.
     fn acknowledged(&self) -> u64;
-    /// As it is now.
+    /// Returns a copy of the current state.
     fn copy(&self) -> Box<dyn Model>;
 }
 
@@ -66,32 +67,32 @@ pub(crate) fn model(name: &str) -> Option<Box<dyn Model>> {
     }
 }
 
-/// Bytes that tell whose they are: `words` over and over, `len` of them at least one round long.
+/// Returns bytes that identify their writer: `words` over and over, at least one round long.
 pub(crate) fn bytes(words: [u64; 3], extra: u64) -> Vec<u8> {
     let len = 24 + mix(&words) % extra;
     words.map(u64::to_le_bytes).concat().into_iter().cycle().take(len as usize).collect()
 }
 
-/// What [`bytes`] was called with, if these are all of its bytes and no others.
+/// Returns the words that [`bytes`] was called with, if `found` is exactly its result.
 pub(crate) fn words(found: &[u8], extra: u64) -> Option<[u64; 3]> {
     let word = |at: usize| found.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     let words = [word(0)?, word(8)?, word(16)?];
     (found == bytes(words, extra)).then_some(words)
 }
 
-/// Waits for all of these; the first error.
+/// Waits for all threads and returns the first error.
 pub(crate) fn ended(threads: Vec<ScopedJoinHandle<'_, Result<(), String>>>) -> Result<(), String> {
     let join = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err("a panic".into()));
     threads.into_iter().map(join).fold(Ok(()), Result::and)
 }
 
-/// The n-th word of a line as a number.
+/// Returns the word of a line at index `at` as a number.
 pub(crate) fn number(words: &[&str], at: usize) -> Result<u64, String> {
     let word = words.get(at).and_then(|word| word.parse().ok());
     word.ok_or_else(|| format!("the guest said something that is no line: {}", words.join(" ")))
 }
 
-/// The first difference between two maps, for people.
+/// Returns the first difference between two maps as text.
 pub(crate) fn difference<V: PartialEq + Debug>(
     wanted: &BTreeMap<u64, V>,
     found: &BTreeMap<u64, V>,

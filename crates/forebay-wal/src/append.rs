@@ -1,4 +1,4 @@
-//! The futures of appends, changes and closing.
+//! Futures of appends, changes and closing.
 
 use std::fmt;
 use std::future::Future;
@@ -12,14 +12,14 @@ use crate::lsn::Lsn;
 use crate::queue::{Change, Shared, Ticket};
 use crate::wait;
 
-/// Records on their way into the queue and, from there, to the disk.
+/// Records on their way into the queue and from there to the disk.
 struct Entry<'a> {
     shared: &'a Arc<Shared>,
     stage: Stage,
 }
 
 enum Stage {
-    /// Not in the queue; the number is the place among those who wait for room.
+    /// Not in the queue; holds the place among the appends that wait for room.
     Outside(Option<u64>),
     Queued(Ticket, u64),
     Over,
@@ -30,7 +30,7 @@ impl<'a> Entry<'a> {
         Entry { shared, stage: Stage::Outside(None) }
     }
 
-    /// Until the records are in the queue: the number of the first.
+    /// Completes once the records are in the queue; returns the number of the first.
     fn poll_queued(&mut self, records: &[&[u8]], context: &mut Context<'_>) -> Poll<Result<u64>> {
         match &mut self.stage {
             Stage::Outside(place) => {
@@ -57,7 +57,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Until they are durable.
+    /// Completes once the records are durable; returns the number of the first.
     fn poll_durable(&mut self, records: &[&[u8]], context: &mut Context<'_>) -> Poll<Result<u64>> {
         let first = ready!(self.poll_queued(records, context))?;
         let Stage::Queued(ticket, _) = &mut self.stage else {
@@ -102,7 +102,7 @@ pub struct AppendUnsynced<'a> {
     record: &'a [u8],
 }
 
-/// The future of [`Wal::sync`](crate::Wal::sync) and of what changes a log.
+/// The future of [`Wal::sync`](crate::Wal::sync) and of the calls that change a log.
 #[must_use = "nothing happens unless this is awaited or waited for"]
 pub struct Settled<'a> {
     shared: &'a Arc<Shared>,
@@ -200,11 +200,11 @@ impl Future for Close<'_> {
     }
 }
 
-/// `wait` and `Debug` for the futures.
+/// Defines `wait` and `Debug` for the futures.
 macro_rules! waits {
     ($($name:ident => $output:ty, $($shared:ident).+);* $(;)?) => {
         $(impl $name<'_> {
-            /// Blocks the calling thread until the answer is there.
+            /// Blocks the calling thread until the call completes, and returns its result.
             ///
             /// # Errors
             /// Those of the call; [`ErrorKind::WaitOnShard`] on a shard's thread and

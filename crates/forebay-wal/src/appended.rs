@@ -1,4 +1,4 @@
-//! Appending without waiting: a record is queued at once, or there is no room.
+//! Appends that never wait: a record is queued at once, or refused for lack of room.
 
 use std::fmt;
 use std::future::Future;
@@ -13,12 +13,12 @@ use crate::wait;
 use crate::wal::Wal;
 
 impl Wal {
-    /// Queues a record now and says its number; the answer then tells when it is durable. `None`, with
-    /// nothing queued, when too much waits already or an append waits for its turn; [`room`](Wal::room) tells
-    /// when to try again.
+    /// Queues a record at once and returns a handle with its LSN, which completes when the record is durable.
+    /// Returns `None` and queues nothing if too much is pending already or an append waits for its turn;
+    /// [`room`](Wal::room) reports when to try again.
     ///
-    /// For programs that have to know a record's number while they hold a lock of their own: it never waits.
-    /// The record is written whether or not the answer is kept.
+    /// For programs that need a record's LSN while they hold a lock of their own: this call never waits. The
+    /// record is written even if the handle is dropped.
     ///
     /// # Errors
     /// As [`append`](Wal::append), for failures known by then.
@@ -27,8 +27,8 @@ impl Wal {
         Ok(pushed.map(|(ticket, lsn)| Appended { shared: self.shared().clone(), ticket, lsn }))
     }
 
-    /// Waits until [`try_append`](Wal::try_append) would take a record of so many bytes. Nothing is reserved:
-    /// somebody else may be first.
+    /// Waits until [`try_append`](Wal::try_append) would accept a record of `bytes` bytes. Reserves nothing:
+    /// another append may be first.
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -37,7 +37,7 @@ impl Wal {
     }
 }
 
-/// A record in the queue; as a future it answers the record's number when it is durable.
+/// A queued record; as a future it completes with the record's LSN when the record is durable.
 #[must_use = "the record is written in any case; this tells when it is durable"]
 pub struct Appended {
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ pub struct Room<'a> {
 }
 
 impl Appended {
-    /// The record's number.
+    /// Returns the record's LSN.
     pub fn lsn(&self) -> Lsn {
         Lsn(self.lsn)
     }

@@ -1,22 +1,22 @@
-//! A log that is broken on purpose, so that the tests can be seen to catch what they are for.
+//! Deliberate faults of a log, which show that the tests catch the bugs they are meant for.
 //!
-//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a
-//! whole, and the log of a real engine, whose task runs on a shard, is never touched.
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
+//! whole. The log of a real engine, whose task runs on a shard, is never affected.
 
 use std::cell::Cell;
 
-/// What is broken.
+/// The fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breakage {
-    /// Recovery takes every bad place for the log's end, whatever a later group says about it.
+    /// Recovery treats every damaged place as the log's end, whatever the watermark of a later group proves.
     WatermarkIgnored,
-    /// After a write or flush that failed the writer goes on with the next group.
+    /// After a failed write or flush the writer goes on with the next group.
     PoisonIgnored,
-    /// A segment is used again, or removed, once the group that gives it up is durable, without one behind
+    /// A segment is reused or removed once the group that gives it up is durable, without another group after
     /// that.
     SegmentGoneEarly,
-    /// An append that was woken because there is room has all others wait until it comes for it.
+    /// An append that was woken because there is room blocks all others until it takes the room.
     WokenKeepsItsTurn,
 }
 
@@ -24,7 +24,7 @@ thread_local! {
     static ON: Cell<Option<Breakage>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with this thread's simulated logs broken.
+/// Runs `f` with the fault injected into this thread's simulated logs.
 pub fn with<T>(breakage: Breakage, f: impl FnOnce() -> T) -> T {
     struct Mended(Option<Breakage>);
     impl Drop for Mended {

@@ -1,7 +1,7 @@
-//! The file `wal.end`: where the log ended, outside of its segments.
+//! The file `wal.end`: the end of the log, recorded outside of its segments.
 //!
-//! Two slots are written in turn, each synced, so one of them is whole at any time. The file gets its name when both
-//! are: without a whole slot it is damaged.
+//! Two slots are written in turn, and each write is synced, so one slot is whole at any time. The file gets
+//! its name once both slots are written: a file without a whole slot is damaged.
 
 use std::path::{Path, PathBuf};
 
@@ -12,28 +12,28 @@ use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot};
 
 /// The file's name.
 pub(crate) const END_NAME: &str = "wal.end";
-/// Its name until it is complete.
+/// The file's name until it is complete.
 pub(crate) const END_NEW_NAME: &str = "wal.end.new";
 
-/// What was found.
+/// The result of reading the file.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundEnd {
     pub(crate) path: PathBuf,
     /// The newest whole record.
     pub(crate) record: Option<EndRecord>,
-    /// The number of that one, and its slot.
+    /// The number of that record, and its slot.
     newest: (u64, usize),
-    /// There is a file, and no slot of it is whole.
+    /// The file exists, but no slot of it is whole.
     pub(crate) damaged: bool,
 }
 
 impl FoundEnd {
-    /// Of a log that has none.
+    /// Returns the result for a log without the file.
     pub(crate) fn none(dir: &Path) -> FoundEnd {
         FoundEnd { path: dir.join(END_NAME), record: None, newest: (0, 1), damaged: false }
     }
 
-    /// Judges the bytes of the file; `None` where they cannot be read.
+    /// Judges the bytes of the slots; `None` is a slot that could not be read.
     ///
     /// # Errors
     /// [`ErrorKind::Version`] for a record of another version of the format.
@@ -60,7 +60,7 @@ impl FoundEnd {
 /// Reads the file in a log's directory.
 ///
 /// # Errors
-/// The system's, unless `tolerant`: then what cannot be read is damaged. [`ErrorKind::Version`].
+/// System errors, unless `tolerant`: then an unreadable slot counts as damaged. [`ErrorKind::Version`].
 pub(crate) async fn find(dir: &Dir, tolerant: bool) -> Result<FoundEnd> {
     let file = match dir.open(END_NAME, Open::read().buffered()).await {
         Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
@@ -80,7 +80,7 @@ pub(crate) async fn find(dir: &Dir, tolerant: bool) -> Result<FoundEnd> {
     FoundEnd::of(dir.path(), [slot(0), slot(1)])
 }
 
-/// The file of an open log.
+/// The file `wal.end` of an open log.
 pub(crate) struct EndFile {
     dir: Dir,
     shard: usize,
@@ -91,17 +91,17 @@ pub(crate) struct EndFile {
 }
 
 impl EndFile {
-    /// Goes on with what was found. It is made when a record is [written](Self::write).
+    /// Continues from the records found. The file is created when a record is [written](Self::write).
     pub(crate) fn new(dir: &Dir, found: &FoundEnd, shard: usize) -> EndFile {
         EndFile { dir: dir.clone(), shard, file: None, newest: found.newest, written: None }
     }
 
-    /// Makes a record durable, in place of the older one. Writes nothing when it is the one that was written last.
+    /// Makes a record durable in place of the older one. Writes nothing if the same record was written last.
     ///
-    /// Without space for a new file the log goes on without one; a later call tries again.
+    /// If there is no space for a new file, the log continues without one; a later call tries again.
     ///
     /// # Errors
-    /// The system's. The newest record is still there.
+    /// System errors. The newest record remains.
     pub(crate) async fn write(&mut self, record: EndRecord) -> Result<()> {
         if self.written == Some(record) {
             return Ok(());
@@ -119,19 +119,20 @@ impl EndFile {
         Ok(())
     }
 
-    /// The file, if there is one.
+    /// Returns the file, if there is one.
     async fn file(&mut self) -> Result<Option<File>> {
-        // Numbered from 1, so a file with a whole slot was found; a damaged one is made anew.
+        // Numbers start at 1, so a number above 0 means that a whole slot was found. A damaged file is
+        // created anew.
         if self.file.is_none() && self.newest.0 > 0 {
             self.file = Some(self.dir.open(END_NAME, Open::write().buffered().shard(self.shard)).await?);
         }
         Ok(self.file.clone())
     }
 
-    /// Makes the file with the record in both slots.
+    /// Creates the file with the record in both slots.
     ///
     /// # Errors
-    /// The system's; nothing is left then.
+    /// System errors; no file is left then.
     pub(crate) async fn make(&mut self, record: EndRecord, number: u64) -> forebay::Result<()> {
         let dir = &self.dir;
         if dir.metadata(END_NEW_NAME).await.is_ok() {
@@ -147,7 +148,7 @@ impl EndFile {
             dir.sync().await
         };
         if let Err(error) = made.await {
-            // Under its own name it means nothing.
+            // A file with the temporary name has no meaning.
             let _ = dir.remove_file(END_NEW_NAME).await;
             return Err(error);
         }

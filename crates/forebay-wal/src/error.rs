@@ -1,4 +1,4 @@
-//! What can go wrong with a log, and what to do about it.
+//! Errors of a log, and how to react to each.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,7 @@ use crate::lsn::Lsn;
 /// The result of an operation on a log.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a log failed. Cheap to clone, because one cause may be the answer to many waiting
-/// appends.
+/// The error of an operation on a log. Cheap to clone, because one cause may fail many waiting appends.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -22,54 +21,55 @@ struct Inner {
     cause: Option<Arc<forebay::Error>>,
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kind of an [`Error`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system refused; [`Error::cause`] has the operation, the file, the errno, and in its kind what to match on
-    /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied), [`NotFound`](forebay::ErrorKind::NotFound) ...).
+    /// A system call failed. [`Error::cause`] has the operation, the file and the errno, and its kind is the
+    /// one to match on ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
+    /// [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
-    /// The file system is full, or a quota is used up. From an open: there is no space for the segment in which the log goes
-    /// on, and its reserve is gone or too short; the text says how much to free. From
-    /// [`Wal::no_space`](crate::Wal::no_space): there is none for the next segment, and the log works until it needs that.
-    /// An append that needed it answers [`Poisoned`](ErrorKind::Poisoned).
+    /// The file system is full, or a quota is used up. From an open: there is no space for the segment in
+    /// which the log continues, and its reserve is gone or too short; the text states how much to free. From
+    /// [`Wal::no_space`](crate::Wal::no_space): there is no space for the next segment, and the log works
+    /// until it needs that segment. An append that needed it fails with [`Poisoned`](ErrorKind::Poisoned).
     NoSpace,
-    /// Records that had been acknowledged are damaged or gone, and nothing was changed on disk.
-    /// [`Options::salvage`](crate::Options::salvage) opens with what is left.
+    /// Acknowledged records are damaged or gone, and nothing was changed on disk.
+    /// [`Options::salvage`](crate::Options::salvage) opens the log with the rest.
     Corruption(Lost),
-    /// An earlier write or flush of this log failed; the error's text and cause are that first failure's.
-    /// Opening the log again recovers.
+    /// An earlier write or flush of this log failed; the error's text and cause are those of that first
+    /// failure. Opening the log again recovers it.
     Poisoned,
     /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max).
     TooLarge {
-        /// The most bytes that a record may have.
+        /// Maximum length of a record, in bytes.
         limit: usize,
     },
-    /// Somebody else has the log open.
+    /// Another handle or process has the log open.
     Locked,
     /// The log was written by another version of the format.
     Version {
-        /// The version that was found.
+        /// The version found.
         found: u16,
     },
     /// The directory holds segments of more than one log.
     Foreign,
-    /// The log was closed, or its task ended before it was: because its engine was closed or its shard's
-    /// thread died ([`Error::cause`] has which), or because it panicked. Records that were not
-    /// acknowledged by then may or may not be in the log once it is opened again.
+    /// The log was closed, or its task ended before that: because its engine was closed or its shard's thread
+    /// died ([`Error::cause`] has which), or because it panicked. Records not acknowledged by then may or may
+    /// not be in the log once it is opened again.
     Closed,
-    /// The records asked for were removed by a truncation, or do not exist yet.
+    /// The requested records were removed by a truncation, or do not exist yet.
     OutOfRange {
-        /// The first record that the log holds.
+        /// The first record in the log.
         first: Lsn,
         /// The last durable record.
         last: Lsn,
     },
-    /// An option or argument cannot be right.
+    /// An option or argument is invalid.
     InvalidInput,
-    /// `.wait()` on a shard's thread would wait for what that thread has to do; `.await` there.
+    /// `.wait()` on a shard's thread would wait for work of that same thread; use `.await` there.
     WaitOnShard,
-    /// `.wait()` would stop the one thread of a simulated world; `.await` there.
+    /// `.wait()` would block the only thread of a simulated world; use `.await` there.
     WaitInWorld,
 }
 
@@ -82,14 +82,15 @@ impl Error {
         Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
     }
 
-    /// No space for a segment of `bytes` bytes, because of `cause`; `remedy` is what helps.
+    /// Returns the error for a lack of space for a segment of `bytes` bytes; `remedy` states how to free
+    /// space.
     pub(crate) fn no_space(path: PathBuf, bytes: u64, remedy: &str, cause: &Error) -> Error {
         let text = format!("there is no space for a segment of {bytes} bytes; {remedy}");
         let (kind, path, cause) = (ErrorKind::NoSpace, Some(path), cause.0.cause.clone());
         Error(Arc::new(Inner { kind, path, text, cause }))
     }
 
-    /// The same failure as the answer to a later call.
+    /// Returns this failure as the error of a later call.
     pub(crate) fn poisoned(&self) -> Error {
         if matches!(self.0.kind, ErrorKind::Poisoned | ErrorKind::Closed) {
             return self.clone();
@@ -99,17 +100,17 @@ impl Error {
         Error(Arc::new(Inner { kind: ErrorKind::Poisoned, path, text, cause }))
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// The file or directory that it concerns, where there is one.
+    /// Returns the file or directory concerned, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref().or_else(|| self.0.cause.as_ref().and_then(|cause| cause.path()))
     }
 
-    /// The core's error behind it.
+    /// Returns the underlying error of the core, if there is one.
     pub fn cause(&self) -> Option<&forebay::Error> {
         self.0.cause.as_deref()
     }
@@ -141,7 +142,7 @@ impl fmt::Display for Error {
         f.write_str(&self.0.text)?;
         match &self.0.cause {
             Some(cause) if self.0.text.is_empty() => write!(f, "{cause}"),
-            // A poisoned log's text has its cause's in it.
+            // The text of a poisoned log's error already contains its cause.
             Some(cause) if self.0.kind != ErrorKind::Poisoned => write!(f, ": {cause}"),
             _ => Ok(()),
         }

@@ -1,6 +1,6 @@
-//! The bytes of a group: what stands where, how a group is sealed and how it is judged when it is read back.
+//! The bytes of a group: their layout, how a group is sealed, and how it is judged when read back.
 //!
-//! `docs/wal-format.md` has the drawing and the reasons. Everything here is pure: no I/O, no panic on any
+//! `docs/wal-format.md` has the drawing and the reasons. All code here is pure: no I/O, and no panic on any
 //! bytes.
 
 use crc_fast::{CrcAlgorithm, Digest};
@@ -15,61 +15,61 @@ pub(crate) use header::{Epochs, Flags, Header, Kind, Position};
 
 /// The first bytes of every group.
 pub(crate) const MAGIC: [u8; 6] = *b"FBYWAL";
-/// The version that this crate writes, and the only one that it reads.
+/// The version that this crate writes, and the only one it reads.
 pub(crate) const VERSION: u16 = 1;
-/// Groups start at multiples of it and are multiples of it, in bytes.
+/// Alignment of groups in bytes: each offset and length is a multiple of it.
 pub(crate) const GRAIN: u32 = 4096;
 /// The largest write unit that a group is padded to, in bytes.
 pub(crate) const UNIT_MAX: u32 = 64 << 10;
-/// Bytes of a group's header.
+/// Length of a group's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 192;
-/// Bytes before each record: its length.
+/// Bytes before each record, which hold its length.
 pub(crate) const RECORD_HEADER_BYTES: usize = 4;
-/// The most bytes of records, with their lengths, that a group may have.
+/// Maximum bytes of records in a group, including their length fields.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 31) - UNIT_MAX as usize - HEADER_BYTES;
 
-/// What stands at a place where a group could begin.
+/// The content of a place where a group could begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// A group, whole, that was written to this very place. The caller compares the log's id.
+    /// A whole group that was written to this very place. The caller compares the log's id.
     Valid(Header),
-    /// A group, whole, that was written to another place: what a recycled segment held before.
+    /// A whole group that was written to another place: older content of a recycled segment.
     Stale(Header),
-    /// The beginning of a group that is not whole, or whose fields contradict each other.
+    /// The beginning of a group that is incomplete or damaged, or whose fields contradict each other.
     Torn {
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// A group, whole, of another version of the format.
+    /// A whole group of another version of the format.
     Version(u16),
     /// No group begins here.
     Nothing,
 }
 
-/// The file name of the segment `generation`.
+/// Returns the file name of the segment `generation`.
 pub(crate) fn segment_name(generation: u64) -> String {
     format!("{generation:016x}.wal")
 }
 
-/// The generation that a file name stands for, if it is a segment's.
+/// Returns the generation in a file name, if it is a segment's name.
 pub(crate) fn segment_generation(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".wal")?;
     let generation = u64::from_str_radix(digits, 16).ok()?;
     (segment_name(generation) == name).then_some(generation)
 }
 
-/// The bytes on disk of a group with `payload_len` bytes of records (at most [`PAYLOAD_MAX`]; more is
-/// answered with the most) in units of `unit` bytes: header, records and zeros up to the next multiple.
+/// Returns the bytes on disk of a group with `payload_len` bytes of records: header, records, and zeros up to
+/// the next multiple of `unit` bytes. Caps `payload_len` at [`PAYLOAD_MAX`].
 pub(crate) fn group_bytes(payload_len: usize, unit: u32) -> u32 {
     let unit = unit.clamp(GRAIN, UNIT_MAX);
     let bytes = HEADER_BYTES + payload_len.min(PAYLOAD_MAX);
     (bytes as u32).next_multiple_of(unit)
 }
 
-/// Writes `header` into the first [`HEADER_BYTES`] of `group`, with its checksum, and answers the checksum,
-/// which is the next group's `previous`. The records and the zeros behind them are in place already;
-/// `group.len()` becomes the header's `total_len` whatever stands there. A slice shorter than a header is
-/// left alone and answered with 0.
+/// Writes `header` with its checksum into the first [`HEADER_BYTES`] of `group`. Returns the checksum, which
+/// becomes the next group's `previous`. The records and the zeros after them are in place already. The
+/// header's `total_len` becomes `group.len()`, whatever its value was. A slice shorter than a header is left
+/// unchanged, and the function returns 0.
 pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
     let total = group.len() as u32;
     let Some(head) = group.first_chunk_mut::<HEADER_BYTES>() else { return 0 };
@@ -79,9 +79,9 @@ pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
     crc
 }
 
-/// Judges the bytes at `offset` of the segment `generation`; `bytes` reach from there to the segment's end,
-/// and what lies behind its end counts as zeros; so does padding. Costs one pass over the group where the magic
-/// number stands, two where it is damaged, else nothing.
+/// Judges the bytes at `offset` of the segment `generation`. `bytes` reach from there to the segment's end.
+/// Bytes past that end count as zeros, and so does padding. Costs one pass over the group if the magic number
+/// is there, two if the group is damaged, else nothing.
 pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Parsed::Nothing;
@@ -97,26 +97,25 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     {
         return Parsed::Torn { why: "the group's length cannot be right" };
     }
-    // Bounds the zeros that stand for what lies behind the segment's end.
+    // Limits the number of zeros that stand for bytes past the segment's end.
     if total > bytes.len().saturating_add(UNIT_MAX as usize) {
         return Parsed::Torn { why: "the group reaches past the end of its segment" };
     }
     let have = bytes.len().min(total);
-    // Padding says nothing: what it was is known, so bytes that changed there take no record.
+    // Padding carries no information, as its content is known. So changed bytes there invalidate no record.
     let used = (HEADER_BYTES + payload).min(have);
     let is_whole = |used: usize| checksum(&bytes[..used], total - used) == header.crc;
     if !is_whole(have) && !is_whole(used) {
         return Parsed::Torn { why: "the group's checksum is wrong" };
     }
-    // The checksum covers the version, so this is a version that somebody wrote and not a flipped bit.
+    // The checksum covers the version, so a program wrote this version; it is no flipped bit.
     if version != VERSION {
         return Parsed::Version(version);
     }
     if !header.consistent() || HEADER_BYTES + payload > total {
         return Parsed::Torn { why: "the group's fields contradict each other" };
     }
-    // Only padding may lie behind the segment's end: whoever reads the records later reads no further than
-    // it.
+    // Only padding may lie past the segment's end: later reads of the records stop there.
     let Some(payload) = bytes.get(HEADER_BYTES..HEADER_BYTES + payload) else {
         return Parsed::Torn { why: "the group reaches past the end of its segment" };
     };
@@ -130,19 +129,20 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     }
 }
 
-/// How long the group is that seems to begin here; `None` where none does, or too few bytes are known to say.
+/// Returns the length of the group that seems to begin here; `None` if no group does, or if too few bytes are
+/// available to decide.
 pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<u64> {
     let head = bytes.get(..16).filter(|head| head.starts_with(&MAGIC))?;
     head.last_chunk().map(|total| u64::from(u32::from_le_bytes(*total)))
 }
 
-/// The records of a group, in order, from the bytes after its header (`payload_len` of them). Ends early
-/// where the bytes are not records.
+/// Returns the records of a group, in order, from the bytes after its header (`payload_len` of them). Stops
+/// early at bytes that are no records.
 pub(crate) fn records(payload: &[u8]) -> Records<'_> {
     Records { rest: payload }
 }
 
-/// See [`records`].
+/// Iterator over the records of a group; see [`records`].
 #[derive(Clone, Debug)]
 pub(crate) struct Records<'a> {
     rest: &'a [u8],
@@ -159,14 +159,14 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// CRC-32C of a group, without the four bytes in which it stands, with `zeros` more bytes of zeros behind it.
+/// Returns the CRC-32C of a group followed by `zeros` zero bytes, without the four bytes of the checksum
+/// itself.
 fn checksum(group: &[u8], zeros: usize) -> u32 {
     const ZEROS: [u8; GRAIN as usize] = [0; GRAIN as usize];
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&group[..8.min(group.len())]);
     digest.update(group.get(12..).unwrap_or(&[]));
-    // A segment that ends within the first 12 bytes: the zeros that belong to the checksum's place do not
-    // count.
+    // The segment may end within the first 12 bytes. Zeros in the checksum's own place do not count.
     let mut left = zeros - zeros.min(12usize.saturating_sub(group.len().max(8)));
     while left > 0 {
         let part = left.min(ZEROS.len());

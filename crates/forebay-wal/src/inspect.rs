@@ -1,8 +1,8 @@
-//! Looking at a log without opening it, and saving what a damaged one still holds.
+//! Inspects a log without opening it, and saves the contents that a damaged log still has.
 //!
-//! [`inspect`] only reads: it makes no file, takes the log's lock no more than shared, and changes nothing.
-//! It tells what [`Wal::open`](crate::Wal::open) would say. [`repair`] writes what can be saved into a new
-//! log in another directory. The commands `forebay wal` of the program are these two.
+//! [`inspect`] only reads: it creates no file, takes the log's lock shared at most, and changes nothing. It
+//! reports the result that [`Wal::open`](crate::Wal::open) would return. [`repair`] writes the records that
+//! can be saved into a new log in another directory. The commands `forebay wal` of the program are these two.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -27,75 +27,76 @@ pub use repair::{Repaired, repair};
 
 use read::{Found, find};
 
-/// What is in a log's directory.
+/// The contents of a log's directory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The directory.
     pub dir: PathBuf,
-    /// Somebody has the log open, or a write of a dead process is not over: what was read may have changed
-    /// meanwhile, and the end may look unfinished because it is.
+    /// Another handle or process has the log open, or a write of a dead process has not completed. The data
+    /// may have changed while it was read, and the end may look unfinished because it is.
     pub in_use: bool,
-    /// The log's random number; `None` where no group is whole, or where there are groups of two logs.
+    /// The log's random number; `None` if no group is whole, or if there are groups of two logs.
     pub log_id: Option<u128>,
     /// The segments, oldest first.
     pub segments: Vec<Segment>,
-    /// Files that are not the log's.
+    /// Files that do not belong to the log.
     pub strangers: Vec<PathBuf>,
     /// The newest watermark: every group that ends at or before it was durable when a later one was written.
     pub watermark: Option<Place>,
-    /// The next record's number, in the log as it could be opened.
+    /// The LSN of the next record, in the log as it could be opened.
     pub next_lsn: Option<Lsn>,
-    /// What an open would say.
+    /// The result that an open would have.
     pub verdict: Verdict,
-    /// What an open would report; with [`Verdict::Damaged`] one with
-    /// [`Options::salvage`](crate::Options::salvage). `None` where nothing could be opened.
+    /// The recovery that an open would report; with [`Verdict::Damaged`] the one of an open with
+    /// [`Options::salvage`](crate::Options::salvage). `None` if nothing could be opened.
     pub recovery: Option<Recovery>,
-    /// Those of `recovery`'s losses that no earlier salvage accepted.
+    /// The losses in `recovery` that no earlier salvage accepted.
     pub lost_now: Vec<Lost>,
 }
 
-/// What an open would say; see [`Report::verdict`].
+/// The result that an open would have; see [`Report::verdict`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Verdict {
     /// There are no segments.
     NoLog,
-    /// It opens, with every record that it promises.
+    /// The log opens, with every record that it promises.
     Opens,
     /// [`ErrorKind::Corruption`]: acknowledged records are damaged or gone.
     Damaged(Error),
-    /// It is refused: [`ErrorKind::Version`] or [`ErrorKind::Foreign`].
+    /// The open fails with [`ErrorKind::Version`] or [`ErrorKind::Foreign`].
     Refused(Error),
 }
 
-/// A file of the log.
+/// A segment file of the log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Segment {
-    /// Its number.
+    /// The segment's number.
     pub generation: u64,
-    /// The file.
+    /// The segment's path.
     pub file: PathBuf,
-    /// Its length, in bytes.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// An open looks at it; the log does not need the others any more.
+    /// An open reads it; the log no longer needs the others.
     pub needed: bool,
-    /// Its whole groups, in order.
+    /// The segment's whole groups, in order.
     pub groups: Vec<Group>,
-    /// What the drive could not read, in bytes.
+    /// Ranges that the drive could not read, in bytes.
     pub unreadable: Vec<Range<u64>>,
 }
 
 impl Segment {
-    /// The records in its whole groups, truncated ones and dead groups included; empty when there are none.
+    /// Returns the LSNs of the records in the segment's whole groups, including truncated ones and dead
+    /// groups; empty if there are none.
     pub fn lsns(&self) -> Range<u64> {
         let with = || self.groups.iter().map(|group| &group.lsns).filter(|lsns| !lsns.is_empty());
         let first = with().map(|lsns| lsns.start).min().unwrap_or(0);
         first..with().map(|lsns| lsns.end).max().unwrap_or(0)
     }
 
-    /// Bytes from its beginning to the end of its last whole group.
+    /// Returns the bytes from the segment's beginning to the end of its last whole group.
     pub fn used_bytes(&self) -> u64 {
         self.groups.last().map_or(0, |group| group.offset + group.bytes)
     }
@@ -105,51 +106,52 @@ impl Segment {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Group {
-    /// Where it begins in its segment, in bytes.
+    /// Offset in its segment, in bytes.
     pub offset: u64,
-    /// Its length with header and padding, in bytes.
+    /// Length with header and padding, in bytes.
     pub bytes: u64,
-    /// What it does.
+    /// The group's effect.
     pub kind: GroupKind,
-    /// Its records; empty at the next record's number when it has none.
+    /// LSNs of the group's records. Without records: an empty range at the next record's LSN.
     pub lsns: Range<u64>,
-    /// Those of them that the log still holds.
+    /// The part of `lsns` that is still in the log.
     pub live: Range<u64>,
-    /// It is part of the log. Others were cut off, or belong to a beginning that is not needed any more.
+    /// The group is part of the log. Other groups were cut off, or belong to a beginning that is no longer
+    /// needed.
     pub linked: bool,
-    /// How often the log had been truncated at its end, reset or reopened.
+    /// Number of times that the log had been truncated at its end, reset or reopened.
     pub epoch: u64,
-    /// Everything below was durable when it was written.
+    /// Everything below was durable when the group was written.
     pub watermark: Place,
     /// The log's first record from this group on.
     pub first_retained: Lsn,
 }
 
-/// What a group does.
+/// The effect of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupKind {
-    /// It holds records.
+    /// Holds records.
     Records,
-    /// It begins a fresh segment after an open, with the records that were not proven before.
+    /// Begins a fresh segment after an open, with the records that were not proven durable before.
     Reopen,
-    /// It proves what its watermark says.
+    /// Proves the durability that its watermark states.
     Mark,
-    /// It removed the records after this one.
+    /// Removed the records after this one.
     Truncate(Lsn),
-    /// It removed all records; the next one is this.
+    /// Removed all records; the next one is this.
     Reset(Lsn),
-    /// It says that an accepted loss lies between the two places.
+    /// Records that an accepted loss lies between the two places.
     Gap(Place, Place),
 }
 
-/// A place in a log.
+/// A position in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Place {
     /// The segment's number.
     pub generation: u64,
-    /// Bytes from its beginning.
+    /// Bytes from the segment's beginning.
     pub offset: u64,
 }
 
@@ -160,7 +162,8 @@ impl From<Position> for Place {
 }
 
 impl Report {
-    /// Nothing is damaged, nothing was cut off, and nothing is lost but what an earlier salvage accepted.
+    /// Returns whether the log is undamaged: nothing was cut off, and every loss was accepted by an earlier
+    /// salvage.
     pub fn is_whole(&self) -> bool {
         let recovery = self.recovery.as_ref();
         matches!(self.verdict, Verdict::Opens)
@@ -168,23 +171,23 @@ impl Report {
             && self.unreadable().next().is_none()
     }
 
-    /// What the drive could not read of the segments that an open looks at: an open would fail there.
+    /// Returns the unreadable ranges of the segments that an open reads: an open would fail there.
     pub fn unreadable(&self) -> impl Iterator<Item = (&Path, Range<u64>)> {
         let needed = self.segments.iter().filter(|segment| segment.needed);
         needed.flat_map(|segment| segment.unreadable.iter().map(|range| (&*segment.file, range.clone())))
     }
 }
 
-/// Looks at the log in `dir`.
+/// Inspects the log in `dir`.
 ///
-/// Reads every segment in full, one after the other, in pieces of 1 MiB; it needs memory for one, for the
-/// longest group, and some 250 bytes for each group. While it reads it holds the log's lock shared, so a
-/// program that opens the log meanwhile is refused; a log that is open already is read all the same, and
-/// the report says so. Parts that the drive cannot read are told in the report and judged as damage.
+/// Reads every segment in full, one after the other, in pieces of 1 MiB. It needs memory for one piece, for
+/// the longest group, and some 250 bytes for each group. It holds the log's lock shared while it reads, so a
+/// program that opens the log meanwhile fails. A log that is open already is read all the same, and the
+/// report states that. Parts that the drive cannot read are listed in the report and judged as damage.
 ///
 /// # Errors
-/// The system's, when the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] when `dir` is
-/// no directory; [`ErrorKind::Closed`] when the engine ends.
+/// System errors, if the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] if `dir` is no
+/// directory; [`ErrorKind::Closed`] if the engine ends.
 pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Report>>> {
     Waitable::new("inspect", async move {
         let found = find(engine, dir.as_ref()).await?;
@@ -192,7 +195,7 @@ pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
     })
 }
 
-/// Judges what was found; with it what [`repair`] goes by.
+/// Judges the data found; also returns the outcome on which [`repair`] works.
 fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
     let needed =
         || found.segments.iter().filter(|segment| segment.needed).map(|segment| segment.scan.clone());
@@ -201,7 +204,7 @@ fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
         Ok(None) => (Verdict::NoLog, None),
         Ok(Some(outcome)) => (Verdict::Opens, Some(outcome)),
         Err(error) => match error.kind() {
-            // Without anything left salvage fails as well, with the same words.
+            // If nothing is left, salvage fails as well, with the same words.
             ErrorKind::Corruption(_) => {
                 (Verdict::Damaged(error), recover(needed().collect(), &found.end, true).unwrap_or(None))
             }
@@ -241,7 +244,7 @@ fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
     Ok((report, outcome))
 }
 
-/// The losses that salvage would have to declare: its new gaps, and a segment that is missing at the end.
+/// Returns the losses that salvage would have to declare: its new gaps, and a segment missing at the end.
 fn lost_now(outcome: &Outcome) -> Vec<Lost> {
     let new = |lost: &&Lost| {
         let gap = outcome.gaps.iter().any(|gap| !gap.lost.is_empty() && gap.lost.start == lost.first.0);
@@ -266,7 +269,7 @@ fn described(segment: &read::Segment, outcome: Option<&Outcome>) -> Segment {
                 Kind::Truncate => GroupKind::Truncate(Lsn(header.argument)),
                 Kind::Reset => GroupKind::Reset(Lsn(header.argument)),
                 Kind::Gap => GroupKind::Gap(header.cut.into(), header.resume.into()),
-                // The parser lets no other kind pass.
+                // The parser rejects all other kinds.
                 Kind::Records | Kind::Unknown(_) => GroupKind::Records,
             },
             lsns: header.first_lsn..header.first_lsn.saturating_add(u64::from(header.record_count)),

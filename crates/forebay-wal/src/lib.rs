@@ -1,9 +1,9 @@
 //! A write-ahead log that never lies.
 //!
-//! Records are appended in groups, one write and one flush a group; an append resolves when its record is
-//! durable. After a crash [`Wal::open`] gives back every record that was acknowledged, in order, or says
-//! which are lost and where: it never opens quietly with less. What the bytes on disk look like, and why
-//! recovery may conclude what it concludes, is in the manual page `docs/wal-format.md`.
+//! Records are appended in groups, with one write and one flush per group; an append resolves when its record
+//! is durable. After a crash [`Wal::open`] returns every acknowledged record, in order, or reports which are
+//! lost and where: it never opens silently with less. The manual page `docs/wal-format.md` describes the
+//! bytes on disk, and why recovery may draw its conclusions.
 
 mod append;
 mod appended;

@@ -2,35 +2,35 @@
 
 use std::fmt;
 
-/// A record's number in its log: the first record is 1, each further one is one more. 0 stands for "none
-/// yet".
+/// The log sequence number of a record: the first record is 1, and each further one is one more. 0 stands for
+/// "none yet".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// Before the first record.
+    /// The position before the first record.
     pub const ZERO: Lsn = Lsn(0);
 
-    /// The next record's number.
+    /// Returns the LSN of the next record.
     #[must_use]
     pub fn next(self) -> Lsn {
         Lsn(self.0.saturating_add(1))
     }
 }
 
-/// Where a log ends durably: its last record, and the epoch of that numbering.
+/// The durable end of a log: its last record, and the epoch of that numbering.
 ///
-/// A program that keeps one in a place of its own can check a later open with it. Within one epoch the last
-/// record never goes back, and the epoch itself never does: a log that comes back with a lower epoch, or in the
-/// same epoch with a lower last record, has lost its end. In a log whose end the program never removes
+/// A program that stores one in a place of its own can check a later open with it. Within one epoch the last
+/// record never goes back, and the epoch itself never does. So a log that comes back with a lower epoch, or
+/// in the same epoch with a lower last record, has lost its end. In a log whose end the program never removes
 /// ([`truncate_after`](crate::Wal::truncate_after), [`reset_to`](crate::Wal::reset_to)) the last record never
 /// goes back at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The last durable record; one before the first when there is none.
+    /// The last durable record; one before the first if there is none.
     pub lsn: Lsn,
-    /// Counts what gave, or may have given, a number to another record: truncations of the end, resets, and
-    /// opens of a log that was not closed.
+    /// Counts the events that gave, or may have given, an LSN to another record: truncations of the end,
+    /// resets, and opens of a log that was not closed.
     pub epoch: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Opening a log: its directory, its lock, what recovery says, and the segment in which it goes on.
+//! Opens a log: its directory, its lock, recovery, and the segment in which it continues.
 
 use std::fmt;
 use std::future::Future;
@@ -24,13 +24,13 @@ mod spare;
 
 pub(crate) use go_on::NEW_NAME;
 
-/// The file whose lock says that a log is open.
+/// The file whose lock marks a log as open.
 pub(crate) const LOCK_NAME: &str = "wal.lock";
-/// What the copies of damaged segments are called, before the segment's name.
+/// Prefix of the names of copies of damaged segments, before the segment's name.
 pub(crate) const SALVAGED: &str = "salvaged-";
 
 impl Wal {
-    /// Opens the log in a directory and tells what was found. A directory without a log
+    /// Opens the log in a directory and returns how it was found. A directory without a log
     /// gets a new one, unless [`Options::create`] says otherwise.
     ///
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for
@@ -38,15 +38,15 @@ impl Wal {
     /// bytes for each group. A log that was not closed goes on in a fresh segment, so nothing is ever
     /// appended behind damage; a new segment is written through once, which takes about as long as writing
     /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
-    /// answer closes the log again.
+    /// returned value closes the log again.
     ///
     /// The log stays in the directory that `dir` leads to now: it goes on there when that is moved, and touches nothing
     /// that is put in its place. When the directory or the segment is removed, the next append fails.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
-    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody
-    /// else has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
+    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while it is open
+    /// elsewhere, [`ErrorKind::Version`](crate::ErrorKind::Version),
     /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) when the disk is full and the log's reserve is gone or too short, and
@@ -65,7 +65,7 @@ impl Wal {
     }
 }
 
-/// The answer of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
+/// The future of [`Wal::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the log again"]
 pub struct Opening {
     task: std::result::Result<JoinHandle<Result<(Wal, Recovery)>>, Option<Error>>,
@@ -85,7 +85,7 @@ impl Opening {
     ///
     /// # Errors
     /// Those of [`Wal::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
-    /// in a simulated world, where `.await` is the way.
+    /// in a simulated world, where `.await` must be used.
     pub fn wait(self) -> Result<(Wal, Recovery)> {
         match self.task {
             Ok(task) => task.wait()?,
@@ -115,9 +115,9 @@ fn again() -> Error {
     Error::new(ErrorKind::InvalidInput, "polled again after it had answered")
 }
 
-/// The smallest segment.
+/// Minimum length of a segment, in bytes.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// The largest one: a group with a segment's worth of records is one write.
+/// Maximum length of a segment, in bytes: a group with a segment's worth of records is one write.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 fn check(options: &Options) -> Result<()> {
@@ -136,7 +136,8 @@ fn check(options: &Options) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, fault))
 }
 
-/// Where a log is: all calls of an open log name files in the handle, so that it goes on in a directory that is moved.
+/// The location of a log. All calls of an open log name files relative to the directory handle, so that the
+/// log keeps working if its directory is moved.
 pub(crate) enum Where {
     Path(PathBuf),
     Dir(Dir),
@@ -163,7 +164,7 @@ impl Where {
     }
 }
 
-/// Makes a directory and those above it that are missing, each durable in the one above.
+/// Creates a directory and its missing ancestors, each durable in its parent.
 async fn make_dir(engine: &Engine, path: &Path) -> Result<()> {
     let mut missing = vec![path];
     for above in path.ancestors().skip(1) {
@@ -180,11 +181,11 @@ async fn make_dir(engine: &Engine, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the log's lock, and writes this process's number into its file for others to name.
+/// Takes the log's lock, and writes this process's id into its file, for the error texts of other processes.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`]. A log that this same process has open is waited for, up to a second: the last drop of one ends it
-/// in the background.
+/// [`ErrorKind::Locked`]. If this same process has the log open, the call waits for up to a second: the last
+/// drop of a log closes it in the background.
 async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
     let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(shard)).await?;
     let is_sim = engine.driver() == "sim";
@@ -201,16 +202,16 @@ async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
         Err(error) => return Err(error.into()),
     }
     if !is_sim {
-        // Without it, on a full disk say, an error names no process.
+        // If this fails, for instance on a full disk, errors name no process.
         let _ = lock.write(0, format!("{:<HOLDER_BYTES$}", std::process::id()).into_bytes()).await;
     }
     Ok(lock)
 }
 
-/// Bytes of the number in the lock's file, with spaces behind it.
+/// Length of the process id in the lock's file, padded with spaces.
 const HOLDER_BYTES: usize = 16;
 
-/// The process that says that it has the log open.
+/// Returns the id of the process that recorded itself as holding the log.
 async fn holder_of(dir: &Dir) -> Option<u32> {
     let file = dir.open(LOCK_NAME, Open::read().buffered()).await.ok()?;
     let text = file.read_up_to(0..HOLDER_BYTES as u64).await.ok()?;
@@ -229,7 +230,7 @@ fn locked_text(holder: Option<u32>, own: u32) -> String {
     }
 }
 
-/// What an open has in hand.
+/// State of an open in progress.
 struct Scene {
     engine: Engine,
     dir: Dir,
@@ -238,7 +239,7 @@ struct Scene {
     maker: Maker,
     /// The generations of all segments in the directory, ascending.
     generations: Vec<u64>,
-    /// What is recorded of its end outside of the segments.
+    /// The record of the log's end outside of the segments.
     end: FoundEnd,
 }
 
@@ -263,7 +264,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
 }
 
 impl Scene {
-    /// Recovers what is there, or begins.
+    /// Recovers the existing log, or creates one.
     async fn open(mut self) -> Result<(Wal, Recovery)> {
         let strangers = self.list().await?;
         self.end = end::find(&self.dir, false).await?;
@@ -285,7 +286,7 @@ impl Scene {
         Ok((wal, recovery))
     }
 
-    /// Finds the segments; answers what is none of the log's business.
+    /// Finds the segments; returns the files that do not belong to the log.
     async fn list(&mut self) -> Result<Vec<PathBuf>> {
         let mut strangers = Vec::new();
         for entry in self.dir.read_dir().await? {
@@ -302,7 +303,7 @@ impl Scene {
         Ok(strangers)
     }
 
-    /// Looks at the segments that the log may need, newest first.
+    /// Reads the segments that the log may need, newest first.
     async fn read(&self) -> Result<Vec<Scan>> {
         let (mut scans, mut needed) = (Vec::new(), Needed::default());
         for &generation in self.generations.iter().rev() {
@@ -318,14 +319,14 @@ impl Scene {
         Ok(scans)
     }
 
-    /// The file of the log's end, to go on with.
+    /// Returns the file `wal.end` of this log, to continue from its newest record.
     fn end_file(&self, log_id: u128) -> EndFile {
         let found = self.end.record.filter(|record| record.log_id == log_id);
         let none = FoundEnd::none(self.dir.path());
         EndFile::new(&self.dir, if found.is_some() { &self.end } else { &none }, self.options.shard)
     }
 
-    /// What places and lengths of writes to this file are multiples of.
+    /// Returns the write unit: offsets and lengths of writes to this file are multiples of it.
     fn unit(&self, file: &File) -> Result<u32> {
         let unit = file.alignment().offset.max(GRAIN);
         match unit.is_power_of_two() && unit <= UNIT_MAX {
@@ -339,7 +340,7 @@ impl Scene {
     }
 }
 
-/// Whether a file beside the segments is the log's.
+/// Returns whether a file beside the segments belongs to the log.
 pub(crate) fn is_ours(name: &str) -> bool {
     let known = [LOCK_NAME, NEW_NAME, END_NAME, END_NEW_NAME, RESERVE_NAME, RESERVE_NEW_NAME];
     known.contains(&name) || name.starts_with(SALVAGED)

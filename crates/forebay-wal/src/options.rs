@@ -1,4 +1,4 @@
-//! What a program may choose when it opens a log.
+//! Options that a program may choose when it opens a log.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default settings.
+    /// Returns the default settings.
     pub fn new() -> Options {
         Options {
             segment_bytes: 64 << 20,
@@ -41,83 +41,87 @@ impl Options {
         }
     }
 
-    /// Bytes of one segment file, a multiple of 4,096 from 64 KiB to 1 GiB. Default: 64 MiB.
+    /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Options {
         self.segment_bytes = bytes;
         self
     }
 
-    /// The longest record, in bytes; less where a segment with a group's header has no room for it. Default:
-    /// 16 MiB.
+    /// Sets the maximum length of a record, in bytes; the limit is lower if a segment with a group's header
+    /// has no room for such a record. Default: 16 MiB.
     pub fn record_bytes_max(mut self, bytes: usize) -> Options {
         self.record_bytes_max = bytes;
         self
     }
 
-    /// Bytes of records that wait to be written; past it appends wait. Default: 32 MiB.
+    /// Sets the maximum bytes of records that wait to be written; above it appends wait. Default: 32 MiB.
     pub fn pending_bytes_max(mut self, bytes: usize) -> Options {
         self.pending_bytes_max = bytes;
         self
     }
 
-    /// Bytes of one group, which is one write; a single longer record makes a longer group. Default: 1 MiB.
+    /// Sets the maximum bytes of a group, which is one write; a single longer record makes a longer group.
+    /// Default: 1 MiB.
     pub fn group_bytes_max(mut self, bytes: usize) -> Options {
         self.group_bytes_max = bytes;
         self
     }
 
-    /// How long after the last group a group without records says that it was durable. Default: 2 ms.
+    /// Sets the delay after the last group until a group without records marks it as durable. Default: 2 ms.
     pub fn mark_after(mut self, time: Duration) -> Options {
         self.mark_after = time;
         self
     }
 
-    /// The flush after each group. [`Durability::None`] makes every promise of this crate void and is
-    /// refused. Default: [`Durability::Data`].
+    /// Sets the flush after each group. [`Durability::None`] would void every promise of this crate and is
+    /// rejected. Default: [`Durability::Data`].
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
         self
     }
 
-    /// Who waits for the device until a group is durable. Default: [`Flush::WhenAlone`].
+    /// Sets how a group is made durable: by queued operations, or by one call that blocks the shard's thread.
+    /// Default: [`Flush::WhenAlone`].
     ///
-    /// With [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel worker has a part
-    /// in it, which saves two changes of context a group; but nothing else of that shard moves meanwhile. Choose it for a
-    /// log that has a [shard](Self::shard) of its own. The default does the same while the shard has nothing else in
-    /// flight, and [`Flush::Queued`] beside other operations; choose that where an operation that comes later must never
-    /// wait for a flush. `forebay doctor` measures both ways on the disk.
+    /// With [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
+    /// worker is involved, which saves two context switches per group, but nothing else on that shard
+    /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. The default does
+    /// the same while the shard has nothing else in flight, and uses [`Flush::Queued`] beside other
+    /// operations. Choose the latter if a later operation must never wait for a flush. `forebay doctor`
+    /// measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
         self.flush = flush;
         self
     }
 
-    /// The class of the log's task and its operations. Default: [`Class::LOG`].
+    /// Sets the class of the log's task and its operations. Default: [`Class::LOG`].
     pub fn class(mut self, class: Class) -> Options {
         self.class = class;
         self
     }
 
-    /// The shard that owns the log. Default: 0.
+    /// Sets the shard that owns the log. Default: 0.
     pub fn shard(mut self, shard: usize) -> Options {
         self.shard = shard;
         self
     }
 
-    /// Opens a damaged log with what is left of it: what is dropped is copied aside first (`salvaged-*.wal`).
-    /// Default: no, a damaged log is an error and nothing is changed.
+    /// Sets whether to open a damaged log with the records that are left. Dropped data is copied aside first
+    /// (`salvaged-*.wal`). Default: no, a damaged log is an error and nothing is changed.
     pub fn salvage(mut self, salvage: bool) -> Options {
         self.salvage = salvage;
         self
     }
 
-    /// Whether a directory without a log gets one, and is made itself where it is missing. Default: yes.
+    /// Sets whether to create a log in a directory without one, and the directory itself if it is missing.
+    /// Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
         self
     }
 
-    /// The number that tells this log's segments from any other's. Default: random. Tests that must repeat
-    /// themselves set it.
+    /// Sets the number that distinguishes this log's segments from any other's. Default: random. Tests that
+    /// must be reproducible set it.
     pub fn log_id(mut self, id: u128) -> Options {
         self.log_id = Some(id);
         self

@@ -1,7 +1,7 @@
-//! A record of where the log ended, outside of its segments: one slot of the file `wal.end`.
+//! A record of the log's end, outside of its segments: one slot of the file `wal.end`.
 //!
-//! It is a fact of the past: everything before a place was durable, and so were what the log said of itself there.
-//! Facts do not become wrong, so an older one is only weaker, and one of two slots may be lost.
+//! The record is a fact of the past: everything before a position was durable, and so was the state of the
+//! log there. Facts do not become wrong. An older one is only weaker, so one of two slots may be lost.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -10,18 +10,18 @@ use super::{UNIT_MAX, VERSION};
 
 /// The first bytes of a slot.
 const MAGIC: [u8; 6] = *b"FBYEND";
-/// Bytes of a slot that is written; the rest of its stretch is left alone.
+/// Bytes written per slot; the rest of its stretch is left alone.
 pub(crate) const SLOT_BYTES: usize = 4096;
-/// Where the slots begin. They are a write unit apart, so that no device tears both.
+/// Offsets of the slots. They are a write unit apart, so that no device tears both.
 pub(crate) const SLOTS: [u64; 2] = [0, UNIT_MAX as u64];
-/// Bytes of the fields.
+/// Length of the fields, in bytes.
 const FIELDS_BYTES: usize = 128;
 
-/// Where the log ended, as its next group would have said it.
+/// The log's end, with the values that its next group would have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndRecord {
     pub(crate) log_id: u128,
-    /// Everything before it was durable.
+    /// Everything before this position was durable.
     pub(crate) position: Position,
     pub(crate) epochs: Epochs,
     pub(crate) next_lsn: u64,
@@ -31,18 +31,18 @@ pub(crate) struct EndRecord {
     pub(crate) previous: u32,
 }
 
-/// What stands in a slot.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// A record and its number: the highest counts.
+    /// A whole record and its number; the record with the highest number counts.
     Whole(u64, EndRecord),
-    /// Whole, and of another version of the format.
+    /// A whole record of another version of the format.
     Version(u16),
     Damaged,
 }
 
 impl EndRecord {
-    /// The bytes of a slot.
+    /// Returns the bytes of a slot.
     pub(crate) fn slot(&self, number: u64) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];
         let mut at = 0;
@@ -96,7 +96,8 @@ impl EndRecord {
         if consistent { Slot::Whole(u64_at(32), record) } else { Slot::Damaged }
     }
 
-    /// The record as a group of no length that stands where the log ended: recovery judges it as it judges groups.
+    /// Returns the record as a group of length 0 at the log's end, so that recovery judges it as it judges
+    /// groups.
     pub(crate) fn as_group(&self) -> Header {
         Header {
             crc: self.previous,
@@ -122,7 +123,7 @@ impl EndRecord {
     }
 }
 
-/// CRC-32C of the fields, without the four bytes in which it stands.
+/// Returns the CRC-32C of the fields, without the four bytes of the checksum itself.
 fn checksum(slot: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(slot.get(..8).unwrap_or(&[]));

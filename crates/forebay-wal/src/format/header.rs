@@ -1,4 +1,4 @@
-//! A group's header: 192 bytes, little endian.
+//! The header of a group: 192 bytes, little endian.
 
 use super::{HEADER_BYTES, MAGIC, VERSION};
 
@@ -11,20 +11,20 @@ pub(crate) struct Position {
     pub(crate) offset: u64,
 }
 
-/// What a group does.
+/// The effect of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Holds records (a REOPEN group may hold none).
     Records,
-    /// Holds nothing; its presence proves what its watermark says.
+    /// Holds no records; its presence proves the durability that its watermark states.
     Mark,
     /// Removes the records after `argument`. `first_lsn` is the next LSN as it was before.
     Truncate,
     /// Removes every record; the next one is `argument`. `first_lsn` is the next LSN as it was before.
     Reset,
-    /// Says that salvage accepted the damage from `cut` to `resume`: recovery steps over it.
+    /// Records that salvage accepted the damage from `cut` to `resume`: recovery skips it.
     Gap,
-    /// Not a kind of this version.
+    /// A kind that this version does not define.
     Unknown(u8),
 }
 
@@ -33,54 +33,54 @@ pub(crate) enum Kind {
 pub(crate) struct Flags(pub(crate) u8);
 
 impl Flags {
-    /// The first group after an open, at offset 0 of a fresh segment: what lies from `cut` up to it is dead.
+    /// The first group after an open, at offset 0 of a fresh segment: everything from `cut` up to it is dead.
     pub(crate) const REOPEN: Flags = Flags(1);
-    /// The segment held older groups before: what lies behind its last group is not zeros. On every group of
-    /// it.
+    /// The segment held older groups before, so the bytes after its last group are not zeros. Set on every
+    /// group of the segment.
     pub(crate) const RECYCLED: Flags = Flags(2);
 
-    /// Whether it is the first group after an open.
+    /// Returns whether this is the first group after an open.
     pub(crate) fn reopen(self) -> bool {
         self.0 & Flags::REOPEN.0 != 0
     }
 
-    /// Whether its segment held older groups before.
+    /// Returns whether the segment held older groups before.
     pub(crate) fn recycled(self) -> bool {
         self.0 & Flags::RECYCLED.0 != 0
     }
 
-    /// Both sets of flags.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub(crate) fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 }
 
-/// How often the log's records were renumbered or rewritten, and from which LSN on each of the last four
-/// times.
+/// The log's epoch, a count of the times that records were renumbered or rewritten, with the first affected
+/// LSN of each of the last four times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epochs {
     /// Raised by every truncation after an LSN, every reset and every REOPEN group.
     pub(crate) number: u64,
-    /// The first LSN whose record may be another than before: for this epoch, for the one before, and so on.
+    /// The first LSN whose record may differ from before: for this epoch, for the previous one, and so on.
     pub(crate) firsts: [u64; 4],
 }
 
 impl Epochs {
-    /// A new log's, whose first record will be `first`.
+    /// Returns the epochs of a new log, whose first record will be `first`.
     pub(crate) fn new(first: u64) -> Epochs {
         Epochs { number: 1, firsts: [first; 4] }
     }
 
-    /// The epoch after this one, in which records from `first` on are new: one past the last kept for a
-    /// truncation, the next LSN for a reset. A REOPEN group's comes from
+    /// Returns the epoch after this one, in which records from `first` on are new. `first` is one past the
+    /// last LSN kept for a truncation, the next LSN for a reset. The epoch of a REOPEN group comes from
     /// [`Outcome`](crate::recover::Outcome).
     #[must_use]
     pub(crate) fn raised(self, first: u64) -> Epochs {
         self.raised_to(self.number.saturating_add(1), first)
     }
 
-    /// A later epoch; the ones between are taken to have begun at `first` as well.
+    /// Returns a later epoch; the ones between are assumed to have begun at `first` as well.
     #[must_use]
     pub(crate) fn raised_to(self, number: u64, first: u64) -> Epochs {
         let jumps = usize::try_from(number.saturating_sub(self.number)).unwrap_or(usize::MAX);
@@ -88,7 +88,8 @@ impl Epochs {
         Epochs { number, firsts: std::array::from_fn(older) }
     }
 
-    /// The lowest LSN that may be another since the epoch `older`; `None`: too long ago to know.
+    /// Returns the lowest LSN whose record may differ since the epoch `older`; `None` if that epoch is too
+    /// old to have an entry.
     pub(crate) fn lowest_since(self, older: u64) -> Option<u64> {
         match self.number.checked_sub(older)? {
             0 => Some(u64::MAX),
@@ -97,68 +98,68 @@ impl Epochs {
     }
 }
 
-/// Everything in a group's header but the magic number and the version.
+/// All fields of a group's header except the magic number and the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The group's checksum; [`seal`](super::seal) computes it and ignores what stands here.
+    /// The group's checksum; [`seal`](super::seal) computes it and ignores the value here.
     pub(crate) crc: u32,
-    /// Bytes of the group, with header and padding; `seal` takes the slice's length.
+    /// Length of the group with header and padding, in bytes; `seal` uses the slice's length.
     pub(crate) total_len: u32,
     /// The log's random number.
     pub(crate) log_id: u128,
-    /// Its segment.
+    /// The group's segment.
     pub(crate) generation: u64,
-    /// Its place in the segment.
+    /// The group's offset in the segment.
     pub(crate) offset: u64,
-    /// The epoch, this group's own raise included.
+    /// The epoch, including an increment by this group itself.
     pub(crate) epochs: Epochs,
-    /// The LSN of its first record; the next LSN, before the group takes effect, if it has none.
+    /// The LSN of the group's first record. Without records: the next LSN before the group takes effect.
     pub(crate) first_lsn: u64,
-    /// How many records it holds.
+    /// Number of records in the group.
     pub(crate) record_count: u32,
-    /// Bytes of its records with their lengths.
+    /// Bytes of the group's records, including their length fields.
     pub(crate) payload_len: u32,
-    /// The checksum of the group before it in the chain; 0 for a log's very first.
+    /// The checksum of the previous group in the chain; 0 for a log's very first group.
     pub(crate) previous: u32,
-    /// What it does.
+    /// The group's effect.
     pub(crate) kind: Kind,
-    /// Its flags.
+    /// The group's flags.
     pub(crate) flags: Flags,
     /// Everything below was known to be durable before this group was submitted.
     pub(crate) watermark: Position,
-    /// The first record that the log holds once this group is in effect; the next LSN if it holds none.
+    /// The first record in the log once this group is in effect; the next LSN if the log is empty then.
     pub(crate) first_retained: u64,
-    /// The next LSN when the segment was begun.
+    /// The next LSN at the time the segment was begun.
     pub(crate) base_lsn: u64,
     /// The last LSN kept (`Truncate`), the next LSN (`Reset`), else 0.
     pub(crate) argument: u64,
-    /// From where on everything below this group is dead (`REOPEN`); where the damage begins (`Gap`); else
-    /// zeros.
+    /// The position from which everything up to this group is dead (`REOPEN`); the beginning of the damage
+    /// (`Gap`); else zeros.
     pub(crate) cut: Position,
-    /// Where the log goes on (`Gap`); else zeros.
+    /// The position at which the log continues (`Gap`); else zeros.
     pub(crate) resume: Position,
     /// The oldest segment that the log needs: recovery begins at its offset 0.
     pub(crate) start_generation: u64,
 }
 
 impl Header {
-    /// Whether it is no group but the record of the log's end, which has no length.
+    /// Returns whether this is the record of the log's end, which has length 0, and not a group.
     pub(crate) fn is_end(&self) -> bool {
         self.total_len == 0
     }
 
-    /// Where the group says that it stands.
+    /// Returns the position stated in the header.
     pub(crate) fn position(&self) -> Position {
         Position { generation: self.generation, offset: self.offset }
     }
 
-    /// The place behind it.
+    /// Returns the position after the group.
     pub(crate) fn end(&self) -> Position {
         let offset = self.offset.saturating_add(u64::from(self.total_len));
         Position { generation: self.generation, offset }
     }
 
-    /// The next LSN once the group is in effect.
+    /// Returns the next LSN once the group is in effect.
     pub(crate) fn next_lsn(&self) -> u64 {
         match self.kind {
             Kind::Truncate => self.argument.saturating_add(1),
@@ -167,7 +168,7 @@ impl Header {
         }
     }
 
-    /// Whether the fields fit each other; a writer of this version never writes others.
+    /// Returns whether the fields are consistent; a writer of this version never writes others.
     pub(super) fn consistent(&self) -> bool {
         let kind = match self.kind {
             Kind::Records => true,
@@ -190,7 +191,7 @@ impl Header {
             && self.first_lsn.checked_add(u64::from(self.record_count)).is_some()
     }
 
-    /// Writes all but the checksum.
+    /// Writes all fields except the checksum.
     pub(super) fn write(&self, to: &mut [u8; HEADER_BYTES]) {
         let mut put = Put { to, at: 0 };
         put.bytes(&MAGIC);
@@ -217,7 +218,7 @@ impl Header {
         debug_assert_eq!(put.at, HEADER_BYTES);
     }
 
-    /// Reads the fields, whatever they are worth.
+    /// Reads the fields without checking them.
     pub(super) fn read(from: &[u8; HEADER_BYTES]) -> Header {
         Header {
             crc: u32_at(from, 8),
@@ -270,7 +271,7 @@ impl Kind {
     }
 }
 
-/// The version that a header names.
+/// Returns the version stated in a header.
 pub(super) fn version(from: &[u8; HEADER_BYTES]) -> u16 {
     u16::from_le_bytes([from[6], from[7]])
 }

@@ -1,4 +1,4 @@
-//! Tests of the bytes.
+//! Tests of the group format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::recover::tests::log::{LOG_ID, Log, old_segment, read, recover_segments};
 
-/// Numbers that repeat themselves.
+/// Reproducible pseudorandom numbers.
 struct Random(u64);
 
 impl Random {
@@ -61,7 +61,7 @@ fn judge(group: &[u8]) -> Parsed {
     parse(group, PLACE.generation, PLACE.offset)
 }
 
-/// What is sealed is read back, with records of every kind of length.
+/// A sealed group is read back, with records of many lengths.
 #[test]
 fn there_and_back() {
     let long = vec![0x5a; 10_000];
@@ -76,7 +76,7 @@ fn there_and_back() {
     assert!(super::records(payload).eq(records));
 }
 
-/// The checksum is the one that the document names: an independent, slow computation agrees.
+/// The checksum is the one named in the document: an independent, slow computation agrees.
 #[test]
 fn the_checksum_is_crc32c() {
     let slow = |bytes: &mut dyn Iterator<Item = u8>| {
@@ -99,7 +99,7 @@ fn every_flipped_bit_is_seen() {
         group[bit / 8] ^= 1 << (bit % 8);
         let found = judge(&group);
         if bit / 8 >= HEADER_BYTES + 3016 {
-            // Padding, in which nothing is said.
+            // Padding, which carries no information.
             assert!(matches!(found, Parsed::Valid(_)), "bit {bit}: {found:?}");
             group[bit / 8] ^= 1 << (bit % 8);
             continue;
@@ -118,7 +118,7 @@ fn another_place_is_another_group() {
     assert!(matches!(parse(&group, PLACE.generation + 1, PLACE.offset), Parsed::Stale(_)));
 }
 
-/// Zeros behind a file's end count; records do not.
+/// Zeros past a file's end count as present; records do not.
 #[test]
 fn a_group_cut_short() {
     let records: [&[u8]; 1] = [&[9; 200]];
@@ -134,7 +134,7 @@ fn a_group_cut_short() {
     assert!(matches!(judge(&group[..group.len() - 3900]), Parsed::Torn { .. }));
 }
 
-/// Another version is one that was written, not a flipped bit.
+/// A whole group of another version is reported as that version, and not as a flipped bit.
 #[test]
 fn another_version() {
     let mut group = sealed(&header(&[]), &[]);
@@ -170,7 +170,7 @@ fn fields_that_contradict_each_other() {
     }
 }
 
-/// Any bytes are judged, behind a good beginning too, and with a checksum that fits them.
+/// Any bytes are judged, also after a valid beginning and with a matching checksum.
 #[test]
 fn any_bytes_are_judged() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -248,7 +248,7 @@ fn fixtures() -> BTreeMap<u64, &'static [u8]> {
     ])
 }
 
-/// Segments that a program of version 1 wrote are read, and this program writes the same.
+/// Segments written by a program of version 1 are read, and this program writes the same bytes.
 #[test]
 fn the_fixtures() {
     let log = fixture();
@@ -262,7 +262,7 @@ fn the_fixtures() {
     assert!(segments == log.segments, "the bytes of version 1 have changed: that takes a new version");
 }
 
-/// A segment of a later version is an error that names the version, whatever else the log holds.
+/// A segment of a later version is an error that names the version, whatever else the log contains.
 #[test]
 fn the_fixture_of_another_version() {
     let mut segments: BTreeMap<_, _> =
@@ -273,7 +273,7 @@ fn the_fixture_of_another_version() {
     assert_eq!(*error.kind(), crate::ErrorKind::Version { found: 513 });
 }
 
-/// Writes the fixtures anew. For a new version only.
+/// Writes the fixtures anew; only for a new version.
 #[test]
 #[ignore = "writes files into the source tree"]
 fn write_the_fixtures() {

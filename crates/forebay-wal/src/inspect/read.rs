@@ -1,4 +1,4 @@
-//! Reading a log's directory without changing it.
+//! Reads a log's directory without changing it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::open::{LOCK_NAME, is_ours};
 use crate::recover::{Needed, Scan, Scanner};
 use crate::segment::locked_in_time;
 
-/// Read at once.
+/// Length of one read, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
-/// What stands for bytes that cannot be read: no zeros, because they were not seen to be any.
+/// Stands for unreadable bytes. It is not zero, because no zeros were read there.
 const UNREADABLE: u8 = 0xff;
 
-/// What is in a directory.
+/// The contents of a directory.
 pub(super) struct Found {
     pub(super) dir: PathBuf,
     pub(super) in_use: bool,
     /// Oldest first.
     pub(super) segments: Vec<Segment>,
     pub(super) strangers: Vec<PathBuf>,
-    /// What is recorded of its end outside of the segments.
+    /// The record of the log's end outside of the segments.
     pub(super) end: FoundEnd,
-    /// Holds the lock shared, where there is one.
+    /// Holds the lock shared, if the log has a lock file.
     pub(super) _lock: Option<File>,
 }
 
@@ -45,12 +45,12 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     let has_lock = entries.iter().any(|entry| entry.name() == LOCK_NAME);
     let (lock, mut in_use) = match has_lock {
         true => shared_lock(engine, &dir.join(LOCK_NAME)).await?,
-        // A copy of a log has none, and a tool that only reads makes none.
+        // A copy of a log has no lock file, and a tool that only reads creates none.
         false => (None, false),
     };
-    // Before the segments: if the log is open they may only be newer.
+    // Before the segments: if the log is open, they can only be newer.
     let end = end::find(&engine.open_dir(dir).await?, true).await?;
-    // Listed again: a segment may have got its name before the lock was had.
+    // Listed again: a segment may have got its name before the lock was acquired.
     let (mut generations, mut strangers) = (Vec::new(), Vec::new());
     for entry in engine.read_dir(dir).await? {
         let name = entry.name().to_str();
@@ -66,7 +66,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     for (generation, path) in generations.into_iter().rev() {
         let file = match engine.open(&path, Open::read()).await {
             Ok(file) => file,
-            // Recycled meanwhile.
+            // The segment was recycled meanwhile.
             Err(_) if in_use && engine.metadata(&path).await.is_err() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -86,7 +86,7 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     Ok(Found { dir: dir.to_path_buf(), in_use, segments, strangers, end, _lock: lock })
 }
 
-/// Takes the log's lock shared; answers the file that has it, or that somebody is in the way.
+/// Takes the log's lock shared. Returns the file that holds it, and whether a conflicting lock is held.
 async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool)> {
     let file = engine.open(path, Open::read().buffered()).await?;
     match file.try_lock(Lock::Shared).await {
@@ -96,11 +96,11 @@ async fn shared_lock(engine: &Engine, path: &Path) -> Result<(Option<File>, bool
     }
 }
 
-/// Whether somebody has a segment although nobody has the log open. A process that died gives its own back late, so
-/// they are waited for.
+/// Returns whether a segment is locked although the log is not open. A process that died releases its locks
+/// late, so this waits for them.
 async fn is_being_written(engine: &Engine, file: &File) -> Result<bool> {
     let own = file.clone();
-    // On a shard, because the caller may be anywhere, and waiting needs a timer.
+    // On a shard, because the caller may run anywhere, and waiting needs a timer.
     let locked = engine
         .spawn_on_shard(0, Class::DEFAULT, move || async move { locked_in_time(&own, Lock::Shared).await })
         .await??;
@@ -110,14 +110,15 @@ async fn is_being_written(engine: &Engine, file: &File) -> Result<bool> {
     Ok(!locked)
 }
 
-/// A whole file, and what of it could not be read.
+/// Returns the bytes of a whole file, and the ranges that could not be read.
 pub(super) async fn bytes_of(file: &File) -> Result<(Vec<u8>, Vec<Range<u64>>)> {
     let mut bytes = Vec::with_capacity(usize::try_from(file.len().await?).unwrap_or(0));
     let unreadable = each_piece(file, |piece| bytes.extend_from_slice(piece)).await?;
     Ok((bytes, unreadable))
 }
 
-/// Reads a file in pieces, in order; answers what could not be read and was given as other bytes.
+/// Reads a file in pieces, in order. Returns the ranges that could not be read and were replaced by other
+/// bytes.
 async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Range<u64>>> {
     let length = file.len().await?;
     let mut unreadable: Vec<Range<u64>> = Vec::new();
@@ -137,7 +138,7 @@ async fn each_piece(file: &File, mut each: impl FnMut(&[u8])) -> Result<Vec<Rang
                 at += block.len() as u64;
             }
             Err(error) if !error.kind().is_system() => return Err(error.into()),
-            // The same stretch again in small steps: as little as possible is given up.
+            // Read the same stretch again in small steps, to lose as little as possible.
             Err(_) if step > u64::from(GRAIN) => {
                 careful_to = length.min(at + step);
                 step = u64::from(GRAIN);

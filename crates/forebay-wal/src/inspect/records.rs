@@ -1,4 +1,4 @@
-//! Reading the records of a log without opening it.
+//! Reads the records of a log without opening it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use crate::format::{self, HEADER_BYTES, Parsed, parse, segment_name};
 use crate::lsn::Lsn;
 use crate::recover::Group;
 
-/// The records of a log that is not open; see [`records`].
+/// Reader of the records of a log that is not open; see [`records`].
 #[derive(Debug)]
 pub struct Records {
     engine: Engine,
     dir: PathBuf,
     report: Report,
     groups: VecDeque<Group>,
-    /// The segment that is being read.
+    /// The segment being read.
     segment: Option<(u64, File)>,
-    /// Those of the last group that was read.
+    /// Records of the last group read.
     ready: VecDeque<(Lsn, Vec<u8>)>,
-    /// Holds the lock shared, where there is one.
+    /// Holds the lock shared, if the log has a lock file.
     _lock: Option<File>,
 }
 
-/// Reads the records of the log in `dir` without opening it: [`inspect`](super::inspect) first, whose report
-/// it carries, then each record on demand. Of a damaged log it gives what [`repair`](super::repair) would
-/// save; what an open would say is in the report.
+/// Reads the records of the log in `dir` without opening it. It runs [`inspect`](super::inspect) first and
+/// keeps the report, then reads each record on demand. For a damaged log it returns the records that
+/// [`repair`](super::repair) would save; the report has the result that an open would have.
 ///
 /// Only reads, and holds the log's lock shared as long as it lives, so a program that opens the log meanwhile
-/// is refused. It needs memory for the longest group.
+/// fails. It needs memory for the longest group.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log;
-/// [`ErrorKind::Corruption`] when nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
-/// the system's.
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log;
+/// [`ErrorKind::Corruption`] if nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
+/// system errors.
 pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Records>>> {
     Waitable::new("inspect", async move {
         let dir = dir.as_ref();
@@ -65,19 +65,19 @@ pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
     })
 }
 
-/// A record and its number.
+/// A record with its LSN.
 type Numbered = (Lsn, Vec<u8>);
 
 impl Records {
-    /// What [`inspect`](super::inspect) says of the log.
+    /// Returns the report of [`inspect`](super::inspect) on the log.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// The next record with its number, `None` behind the last. Numbers that are missing were lost.
+    /// Returns the next record with its LSN, or `None` after the last. LSNs that are missing were lost.
     ///
     /// # Errors
-    /// The system's; [`ErrorKind::Io`] when the file is not any more what it was.
+    /// System errors; [`ErrorKind::Io`] if the file has changed since the inspection.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Numbered>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })

@@ -1,4 +1,4 @@
-//! Saving what a damaged log still holds.
+//! Saves the contents that a damaged log still has.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,32 @@ use crate::format::{HEADER_BYTES, Parsed, parse, records};
 use crate::lsn::Lsn;
 use crate::recover::Outcome;
 
-/// What [`repair`] did.
+/// Result of [`repair`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Repaired {
-    /// The log as it was found, with what is lost.
+    /// The log as it was found, with its losses.
     pub before: Report,
     /// The new log.
     pub after: Report,
-    /// How many records it holds.
+    /// Number of records in the new log.
     pub records: u64,
-    /// Bytes of its groups.
+    /// Bytes of the new log's groups.
     pub bytes: u64,
 }
 
-/// Writes every record of the log in `dir` that can be saved into a new log in `out`, with their numbers, and
-/// verifies it: the new log is read back and compared. Never in place: `dir` is only read.
+/// Writes every record of the log in `dir` that can be saved into a new log in `out`, with its LSN. Then
+/// verifies the new log: it is read back and compared. Never works in place: `dir` is only read.
 ///
-/// The new log has a random number of its own, knows what is missing in the middle as an accepted loss, and
-/// goes on at the same next number. Nothing is left in `out` after an error, as far as it can be removed; an
+/// The new log has a random number of its own, records a loss in the middle as an accepted loss, and
+/// continues at the same next LSN. After an error nothing is left in `out`, as far as it can be removed. An
 /// interrupted repair leaves `*.part` files, which are no log. Reads `dir` twice and `out` twice, and needs
 /// memory for one segment.
 ///
 /// # Errors
-/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] when there is no log, when
-/// `out` is not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] when nothing at all is left;
-/// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; the system's.
+/// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log, if `out` is
+/// not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] if nothing at all is left;
+/// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; system errors.
 pub fn repair(
     engine: &Engine,
     dir: impl AsRef<Path>,
@@ -59,7 +59,7 @@ pub fn repair(
             });
         };
         let made_dir = prepare(engine, dir, out).await?;
-        // Another number: segments of the two logs can never be taken for one.
+        // Derive another number, so that segments of the two logs are never taken for those of one log.
         let log_id = outcome.log_id.rotate_left(64) ^ 0x5265_7061_6972_6564;
         let lost_first = outcome.holes.first().map_or(u64::MAX, |hole| hole.start);
         let mut rewrite = Rewrite::new(engine, out, log_id, outcome.first.min(lost_first));
@@ -67,8 +67,8 @@ pub fn repair(
             Ok((after, records)) => Ok(Repaired { before, after, records, bytes: rewrite.bytes }),
             Err(error) => {
                 for made in &rewrite.made {
-                    // Under both names: a renaming that answers an error may have happened. The error that
-                    // stopped the repair says more than one of these.
+                    // Remove both names: a rename that returned an error may have happened. The error that
+                    // stopped the repair is more useful than an error of these calls.
                     let _ = engine.remove_file(made).await;
                     let _ = engine.remove_file(made.with_extension("")).await;
                 }
@@ -81,7 +81,7 @@ pub fn repair(
     })
 }
 
-/// Makes sure of an empty directory outside of the log's; answers whether it had to be made.
+/// Ensures an empty directory outside of the log's; returns whether it had to be created.
 async fn prepare(engine: &Engine, dir: &Path, out: &Path) -> Result<bool> {
     let refused = |text: &str| Err(Error::at(ErrorKind::InvalidInput, out, text));
     let exists = match engine.metadata(out).await {
@@ -108,7 +108,7 @@ async fn prepare(engine: &Engine, dir: &Path, out: &Path) -> Result<bool> {
     Ok(!exists)
 }
 
-/// Whether `path`, which exists, is `dir` or lies below it.
+/// Returns whether `path`, which exists, is `dir` or lies below it.
 async fn is_within(engine: &Engine, dir: &Path, path: &Path) -> Result<bool> {
     if engine.driver() == "sim" {
         return Ok(path.starts_with(dir));
@@ -120,7 +120,7 @@ async fn is_within(engine: &Engine, dir: &Path, path: &Path) -> Result<bool> {
     Ok(real(path)?.starts_with(real(dir)?))
 }
 
-/// Writes and verifies the new log; answers what it looks like and how many records it holds.
+/// Writes and verifies the new log; returns its report and the number of its records.
 async fn save(
     engine: &Engine,
     found: &Found,
@@ -150,7 +150,7 @@ async fn save(
     Ok((report, written.count))
 }
 
-/// Ranges without those that touch each other: what lay between two losses may have been a group without
+/// Returns the ranges with adjacent ones joined: between two losses there may have been a group without
 /// records.
 fn merged(holes: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut merged: Vec<Range<u64>> = Vec::new();
@@ -163,7 +163,7 @@ fn merged(holes: &[Range<u64>]) -> Vec<Range<u64>> {
     merged
 }
 
-/// What was seen of the records.
+/// Summary of the records seen.
 #[derive(PartialEq, Eq)]
 struct Seen {
     count: u64,
@@ -213,12 +213,12 @@ async fn each_group(
 }
 
 impl Repaired {
-    /// The first record of the new log; one past [`last`](Self::last) when it holds none.
+    /// Returns the first record of the new log; one past [`last`](Self::last) if the log is empty.
     pub fn first(&self) -> Lsn {
         self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.first)
     }
 
-    /// The last record of the new log.
+    /// Returns the last record of the new log.
     pub fn last(&self) -> Lsn {
         self.after.recovery.as_ref().map_or(Lsn::ZERO, |recovery| recovery.last)
     }

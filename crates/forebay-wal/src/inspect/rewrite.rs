@@ -1,8 +1,9 @@
-//! Writing records into a new log, with their old numbers.
+//! Writes records into a new log, with their old LSNs.
 //!
-//! It is the log that a program would have written that began at the first record, lost what is missing,
-//! accepted that, and closed the log: groups one behind the other, a grain left free where records are
-//! missing, one group for each such gap at the end, and a mark. Recovery then judges it like any other log.
+//! A program would have written the same log if it had begun at the first record, lost the missing ones,
+//! accepted the loss and closed the log. Groups follow one another, with a grain left free where records are
+//! missing. At the end there is one group for each such gap, and a mark. Recovery then judges it like any
+//! other log.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +16,11 @@ use crate::format::{
     seal, segment_name,
 };
 
-/// A segment is ended when a group would make it longer than this, in bytes.
+/// A segment is ended if a group would make it longer than this, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// A group is ended when a record would make its records longer than this, in bytes.
+/// A group is ended if a record would make its records longer than this, in bytes.
 const GROUP_BYTES: usize = 1 << 20;
-/// What a segment's name ends in until all are written.
+/// Suffix of a segment's name until all segments are written.
 const UNFINISHED: &str = ".part";
 
 /// Writes a new log into an empty directory.
@@ -29,28 +30,28 @@ pub(super) struct Rewrite<'a> {
     log_id: u128,
     first_retained: u64,
     pub(super) segment_bytes: u64,
-    /// The segment that is being written.
+    /// The segment being written.
     file: Option<File>,
-    /// Where the next group goes.
+    /// Position of the next group.
     at: Position,
-    /// Where the last group ended.
+    /// End of the last group.
     end: Position,
     previous: u32,
     base_lsn: u64,
-    /// The number of the first record in `pending`, or of the next one.
+    /// The LSN of the first record in `pending`, or of the next one.
     first_lsn: u64,
     pending: Vec<u8>,
     count: u32,
-    /// Records are missing before the next group: where the groups before end.
+    /// The end of the last group before missing records, while records are missing before the next group.
     missing_from: Option<Position>,
     gaps: Vec<(Position, Position)>,
-    /// Every file made so far, newest last, under the name that it has now.
+    /// Every file created so far, newest last, under its present name.
     pub(super) made: Vec<PathBuf>,
-    /// Bytes of all groups.
+    /// Bytes of all groups written.
     pub(super) bytes: u64,
 }
 
-/// What a group is besides its records.
+/// The properties of a group besides its records.
 #[derive(Clone, Copy)]
 struct Shape {
     kind: Kind,
@@ -69,7 +70,7 @@ impl Shape {
 }
 
 impl<'a> Rewrite<'a> {
-    /// A log whose first record is, or would have been, `first`.
+    /// Returns a log whose first record is, or would have been, `first`.
     pub(super) fn new(engine: &'a Engine, dir: &'a Path, log_id: u128, first: u64) -> Rewrite<'a> {
         let start = Position { generation: 1, offset: 0 };
         Rewrite {
@@ -93,12 +94,12 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// Writes the first group, without which a segment is nothing.
+    /// Writes the first group, which makes a file a valid segment.
     pub(super) async fn begin(&mut self) -> Result<()> {
         self.write(Shape { flags: Flags::REOPEN, ..Shape::RECORDS }).await
     }
 
-    /// Adds a record; numbers grow, and those left out are missing.
+    /// Adds a record; LSNs ascend, and omitted ones are missing.
     pub(super) async fn push(&mut self, lsn: u64, record: &[u8]) -> Result<()> {
         self.skip_to(lsn).await?;
         let framed = RECORD_HEADER_BYTES + record.len();
@@ -119,7 +120,7 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// The records before `lsn` that were not added are missing.
+    /// Marks the records before `lsn` that were not added as missing.
     async fn skip_to(&mut self, lsn: u64) -> Result<()> {
         let next = self.first_lsn + u64::from(self.count);
         if lsn < next {
@@ -129,21 +130,21 @@ impl<'a> Rewrite<'a> {
         if lsn > next {
             self.flush().await?;
             self.missing_from.get_or_insert(self.end);
-            // Groups with nothing between them cannot have lost one.
+            // Leave a gap: between adjacent groups no group can be missing.
             self.at.offset = self.end.offset + u64::from(GRAIN);
             self.first_lsn = lsn;
         }
         Ok(())
     }
 
-    /// Ends the log, whose next record is `next_lsn`, and gives the files their names. Durable when it
-    /// answers.
+    /// Ends the log, whose next record is `next_lsn`, and gives the files their names. Returns once all of it
+    /// is durable.
     pub(super) async fn finish(&mut self, next_lsn: u64) -> Result<()> {
         self.skip_to(next_lsn).await?;
         self.flush().await?;
         let mark = Shape { kind: Kind::Mark, ..Shape::RECORDS };
         if self.missing_from.is_some() {
-            // What is missing needs a group behind it.
+            // A gap needs a group after it.
             self.write(mark).await?;
         }
         for (cut, resume) in std::mem::take(&mut self.gaps) {
@@ -151,7 +152,8 @@ impl<'a> Rewrite<'a> {
         }
         self.write(mark).await?;
         self.end_segment().await?;
-        // The newest first: while an older one has no name yet the log is refused, and never opens with less.
+        // Newest first: while an older segment has no name yet, the log is refused, and never opens with
+        // less.
         for made in self.made.iter_mut().rev() {
             let name = made.with_extension("");
             self.engine.rename(&*made, &name).await?;
@@ -172,7 +174,7 @@ impl<'a> Rewrite<'a> {
         Ok(EndFile::new(&dir, &FoundEnd::none(self.dir), 0).make(record, 1).await?)
     }
 
-    /// Writes what is pending as one group.
+    /// Writes the pending records as one group.
     async fn write(&mut self, shape: Shape) -> Result<()> {
         let payload_len = self.pending.len() - HEADER_BYTES;
         let total_len = group_bytes(payload_len, GRAIN);
@@ -197,7 +199,7 @@ impl<'a> Rewrite<'a> {
             previous: self.previous,
             kind: shape.kind,
             flags: shape.flags,
-            // The directory counts only when all of it is durable.
+            // The directory counts as durable only once all of it is.
             watermark: if self.made.is_empty() { Position::default() } else { self.end },
             first_retained: self.first_retained,
             base_lsn: self.base_lsn,

@@ -1,4 +1,4 @@
-//! Tests of what the public API cannot reach: a rewritten log of many segments.
+//! Tests of a case that the public API cannot reach: a rewritten log of many segments.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::{ErrorKind, Lsn, Options, Wal};
 
 const DIR: &str = "/disk/log";
 
-/// Lengths from nothing to half a segment of the test's.
+/// Returns a record, of a length from 0 to half a segment of the test.
 fn record(lsn: u64) -> Vec<u8> {
     let length = [0, 1, 200, 3_900, 4_096, 9_000, 33_000][(lsn % 7) as usize];
     (0..length as u64).map(|at| (lsn.wrapping_mul(13) + at) as u8).collect()
@@ -26,7 +26,7 @@ async fn rewritten(engine: &Engine, lsns: &[u64], first: u64, next: u64) -> Core
     for &lsn in lsns {
         rewrite.push(lsn, &record(lsn)).await.expect("added");
         if lsn % 3 == 0 {
-            // Small groups, so that there are many.
+            // End the group, so that there are many small ones.
             rewrite.flush().await.expect("written");
         }
     }
@@ -36,12 +36,12 @@ async fn rewritten(engine: &Engine, lsns: &[u64], first: u64, next: u64) -> Core
     Ok(inspect(engine, DIR).await.expect("a log"))
 }
 
-/// Writes a log of these records, and reads it as every program would.
+/// Writes a log of these records and reads it as any program would.
 fn check(lsns: &[u64], first: u64, next: u64) -> Report {
     let mut world = World::new(lsns.len() as u64).disk(Profile::nand().at("/disk"));
     let report = world.run(async |engine| rewritten(&engine, lsns, first, next).await.expect("no fault"));
     let report = report.expect("the world runs");
-    // Everything is durable.
+    // All data is durable.
     world.power_cut();
     world.reboot();
     let read = world.run(async |engine| {

@@ -1,4 +1,4 @@
-//! From what recovery found to a running log.
+//! Turns the result of recovery into a running log.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -16,7 +16,7 @@ use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer};
 
 impl Scene {
-    /// The log's task, not begun.
+    /// Returns the log's task, not yet started.
     pub(super) fn writer(
         &self,
         segment: Arc<Segment>,
@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-/// Starts the log's task on the shard whose thread this is.
+/// Starts the log's task on the shard of this thread.
 pub(super) async fn begin(mut writer: Writer) -> Result<Wal> {
     writer.record_end().await?;
     let shared = writer.shared.clone();
@@ -67,8 +67,8 @@ pub(super) async fn begin(mut writer: Writer) -> Result<Wal> {
     Ok(Wal::new(shared))
 }
 
-/// A number that no other log has. In a simulated world, whose runs must be equal, it comes from the
-/// directory's name.
+/// Returns a number that no other log has. In a simulated world, whose runs must be equal, it is derived from
+/// the directory's name.
 pub(super) fn random_id(engine: &Engine, dir: &Path) -> u128 {
     if engine.driver() == "sim" {
         // FNV-1a, 128 bits.
@@ -77,7 +77,7 @@ pub(super) fn random_id(engine: &Engine, dir: &Path) -> u128 {
             (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
         });
     }
-    // The standard library's hashers have keys from the system's randomness.
+    // The standard library's hashers have keys from the system's random numbers.
     let half = || u128::from(RandomState::new().build_hasher().finish());
     half() << 64 | half()
 }

@@ -1,4 +1,4 @@
-//! Where an opened log goes on: at its end, or in a fresh segment.
+//! Determines where an opened log continues: at its end, or in a fresh segment.
 
 use std::sync::Arc;
 
@@ -15,29 +15,29 @@ use crate::segment::{Index, Segment};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, note};
 
-/// A new log's first segment, until its first group is durable.
+/// The name of a new log's first segment until its first group is durable.
 pub(crate) const NEW_NAME: &str = "wal.new";
 
-/// How a log goes on in a fresh segment.
+/// The data with which a log continues in a fresh segment.
 pub(super) struct Reopening {
     pub(super) outcome: Outcome,
     /// The records of the REOPEN group.
     copied: Vec<Vec<u8>>,
-    /// Their length with framing.
+    /// Length of those records with framing, in bytes.
     framed: usize,
 }
 
 impl Reopening {
-    /// The length of the REOPEN group where groups are multiples of `unit`.
+    /// Returns the length of the REOPEN group if groups are multiples of `unit`.
     pub(super) fn bytes(&self, unit: u32) -> u64 {
         ((HEADER_BYTES + self.framed) as u64).next_multiple_of(u64::from(unit))
     }
 }
 
 impl Scene {
-    /// A new log: its first segment gets its name when its first group is durable.
+    /// Creates a new log: its first segment gets its name once its first group is durable.
     pub(super) async fn create(self) -> Result<(Wal, Recovery)> {
-        // What an earlier try left.
+        // Left over from an earlier attempt.
         if self.dir.metadata(NEW_NAME).await.is_ok() {
             self.dir.remove_file(NEW_NAME).await?;
         }
@@ -57,7 +57,7 @@ impl Scene {
         let mut group = Group::new();
         (group.reopen, group.first_lsn) = (true, 1);
         let first = writer.write(&mut group).await?;
-        // The file is opened again by its name, so that errors name it.
+        // Open the file again by its name, so that errors show it.
         writer.segment.file.unlock().await?;
         self.dir.rename(NEW_NAME, segment_name(1)).await?;
         writer.segment = Arc::new(Segment { known: true, ..self.maker.open(1, false).await? });
@@ -70,7 +70,7 @@ impl Scene {
         Ok((begin(writer).await?, recovery))
     }
 
-    /// A log that was there.
+    /// Continues an existing log.
     pub(super) async fn go_on(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
         match outcome.clean && self.has_place(outcome.end).await? {
             true => self.go_on_in_place(outcome).await,
@@ -78,7 +78,7 @@ impl Scene {
         }
     }
 
-    /// Whether a group can be written where the log ended.
+    /// Returns whether a group can be written at the log's end.
     async fn has_place(&self, end: Position) -> Result<bool> {
         let open = Open::read().shard(self.options.shard);
         let file = self.dir.open(segment_name(end.generation), open).await?;
@@ -91,7 +91,7 @@ impl Scene {
         let last = outcome.groups.last().map(|group| group.header);
         let recycled = last.is_some_and(|header| header.flags.recycled());
         let segment = Arc::new(self.maker.open(end.generation, recycled).await?);
-        // What was found there may still be in the drive's cache, and the name in the file system's.
+        // The segment's data may still be in the drive's cache, and its name in the file system's.
         segment.file.sync(Durability::All).await?;
         self.dir.sync().await?;
         let mut index =
@@ -111,15 +111,15 @@ impl Scene {
             marked: true,
         };
         let mut writer = self.writer(segment, chain, index, end.offset, next)?;
-        // The flush of the last group may have failed, and the sync above succeeds without it: what it says
-        // is said again.
+        // The flush of the last group may have failed, and the sync above succeeds without it. So the log's
+        // state is written again.
         let mut group = Group::new();
         (group.kind, group.first_lsn) = (Kind::Mark, chain.next_lsn);
         add(&mut writer, group).await?;
         Ok((begin(writer).await?, outcome.recovery))
     }
 
-    /// In a fresh segment, which begins with a copy of what is not proven.
+    /// Continues in a fresh segment, which begins with a copy of the records that are not proven durable.
     async fn go_on_afresh(mut self, outcome: Outcome) -> Result<(Wal, Recovery)> {
         let reopening = self.reopening(outcome).await?;
         let bytes = self.maker.bytes;
@@ -139,7 +139,8 @@ impl Scene {
         let (kept, cut, first_lsn) = (outcome.kept, outcome.proven_end, outcome.proven_next);
         let copied: Vec<&[u8]> = copied.iter().map(Vec::as_slice).collect();
         if let Some(last) = kept.checked_sub(1).and_then(|last| outcome.groups.get(last)) {
-            // Whatever stays is as durable as what is proven: a salvage leaves an unproven tail where it is.
+            // The remaining groups must be as durable as the proven ones: a salvage leaves an unproven tail
+            // in place.
             let last = self.maker.open(last.header.generation, true).await?;
             last.file.sync(Durability::All).await?;
             last.file.unlock().await?;
@@ -153,7 +154,7 @@ impl Scene {
             next_lsn: first_lsn,
             base_lsn: first_lsn,
             first_retained: outcome.first,
-            // Without a group before it the log begins here.
+            // If no group remains before it, the log begins here.
             start_generation: if kept > 0 { outcome.start_generation } else { generation },
             marked: false,
         };
@@ -183,15 +184,15 @@ impl Scene {
         Ok((begin(writer).await?, outcome.recovery))
     }
 
-    /// What the REOPEN group for this outcome holds.
+    /// Returns the contents of the REOPEN group for this outcome.
     pub(super) async fn reopening(&self, outcome: Outcome) -> Result<Reopening> {
         let copied = self.records_from(&outcome, outcome.kept).await?;
         let framed = framed_bytes(&copied.iter().map(Vec::as_slice).collect::<Vec<_>>());
         Ok(Reopening { outcome, copied, framed })
     }
 
-    /// What is known of the first `kept` groups, the last of which ends at `end`. The segment `without` is
-    /// left out.
+    /// Returns the index of the first `kept` groups, the last of which ends at `end`. The segment `without`
+    /// is left out.
     async fn index(
         &self,
         outcome: &Outcome,
@@ -210,7 +211,7 @@ impl Scene {
         Ok(index)
     }
 
-    /// The records of the groups from `kept` on.
+    /// Returns the records of the groups from `kept` on.
     async fn records_from(&self, outcome: &Outcome, kept: usize) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
         for group in outcome.groups.get(kept..).unwrap_or(&[]) {
@@ -222,8 +223,8 @@ impl Scene {
         Ok(all)
     }
 
-    /// The segment behind the log's end, if one was prepared; further ones are removed, the newest first,
-    /// because numbers have no gaps.
+    /// Returns the segment after the log's end, if one was prepared. Further ones are removed, the newest
+    /// first, because numbers have no gaps.
     async fn prepared(&self, end: u64) -> Result<Next> {
         let behind = self.generations.iter().copied().filter(|&generation| generation > end);
         let (mut found, mut removed) = (false, false);
@@ -242,7 +243,7 @@ impl Scene {
         Ok(if found { Next::found(end + 1) } else { Next::new(end + 1) })
     }
 
-    /// Uses the segments again that the log does not need.
+    /// Makes the segments that the log does not need available for reuse.
     async fn reuse(&self, next: &mut Next, is_dead: impl Fn(u64) -> bool) {
         let mut retired = Vec::new();
         for &generation in self.generations.iter().filter(|&&generation| is_dead(generation)) {
@@ -255,7 +256,7 @@ impl Scene {
     }
 }
 
-/// Writes a group before the log's task begins.
+/// Writes a group before the log's task starts.
 async fn add(writer: &mut Writer, mut group: Group) -> Result<()> {
     let written = writer.write(&mut group).await?;
     let shared = Arc::clone(&writer.shared);

@@ -1,4 +1,4 @@
-//! Copies of what salvage drops.
+//! Copies the segments with data that salvage drops.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::recover::Outcome;
 use crate::segment::{READ_BYTES, READ_DEPTH};
 
 impl Scene {
-    /// Copies each segment with damage aside, whole, before anything is changed.
+    /// Copies each damaged segment as a whole, before anything is changed.
     pub(super) async fn keep_copies(&self, outcome: &Outcome) -> Result<()> {
         let found = &outcome.recovery;
         if outcome.gaps.is_empty() && found.cut.is_none() && found.lost.is_empty() {
@@ -23,7 +23,7 @@ impl Scene {
         let files: BTreeSet<&PathBuf> = lost.chain(damaged).chain(cut).collect();
         for from in files {
             let Some(name) = from.file_name().and_then(|name| name.to_str()) else { continue };
-            // A segment that is gone has no copy.
+            // A missing segment has no copy.
             if self.dir.metadata(name).await.is_err() {
                 continue;
             }

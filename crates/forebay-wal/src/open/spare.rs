@@ -1,5 +1,5 @@
-//! Where a log goes on when there is no space for a fresh segment: a full disk must not keep it from being opened, read
-//! and truncated.
+//! Finds a segment for the log if there is no space for a fresh one: a full disk must not prevent opening,
+//! reading or truncating the log.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::recover::{Outcome, recover};
 use crate::segment::{RESERVE_NAME, Segment, scan_file};
 
 impl Scene {
-    /// Finds a segment for the REOPEN group that takes no space: the one that was prepared behind the log's end, or
-    /// the reserve. `cause` is why no fresh one could be made.
+    /// Finds a segment for the REOPEN group that takes no space: the one prepared after the log's end, or the
+    /// reserve. `cause` is the reason why no fresh one could be created.
     ///
     /// # Errors
-    /// `NoSpace` when there is none, or none that is long enough.
+    /// `NoSpace` if there is none, or none that is long enough.
     pub(super) async fn spare(
         &self,
         reopening: Reopening,
@@ -30,11 +30,12 @@ impl Scene {
         Ok((reopening, segment))
     }
 
-    /// The newest segment under its own number, if no group is lost with it: it was prepared and never used, or holds
-    /// nothing but the beginning of an earlier try to open the log, whose records are still where they were.
+    /// Returns the newest segment under its own number, if no group is lost with it. Either it was prepared
+    /// and never used, or it holds only the beginning of an earlier attempt to open the log, whose records
+    /// are still in their old places.
     ///
-    /// The outcome is the one without that segment. So the REOPEN group is the one that the earlier try wrote, or would have
-    /// written, and is written over it.
+    /// The outcome is the one without that segment. So the REOPEN group is the one that the earlier attempt
+    /// wrote, or would have written, and is written over it.
     async fn newest_again(&self, found: &Outcome) -> Result<Option<(Reopening, Arc<Segment>)>> {
         let newest = found.max_generation;
         let mut scans = self.read().await?;
@@ -48,7 +49,7 @@ impl Scene {
         if !same || outcome.max_generation + 1 != newest || !outcome.gaps.is_empty() {
             return Ok(None);
         }
-        // The report describes the files as they were found.
+        // The report describes the files as found.
         outcome.recovery.clone_from(&found.recovery);
         let reopening = self.reopening(outcome).await?;
         let segment = self.maker.adopt(newest).await?;
@@ -56,7 +57,7 @@ impl Scene {
             segment.file.unlock().await?;
             return Ok(None);
         }
-        // Its preparation may have been cut off.
+        // Its preparation may have been interrupted.
         match segment.file.allocate(0..segment.bytes).await {
             Err(error) if error.kind() == forebay::ErrorKind::NoSpace => {
                 segment.file.unlock().await?;
@@ -67,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// The log's reserve as its next segment.
+    /// Returns the log's reserve as its next segment.
     async fn reserve(&self, reopening: &Reopening, cause: &Error) -> Result<Arc<Segment>> {
         let generation = reopening.outcome.max_generation + 1;
         let no_space = |why: &str| {
@@ -93,7 +94,7 @@ impl Scene {
         Ok(Arc::new(self.maker.open(generation, false).await?))
     }
 
-    /// Whether the REOPEN group and a mark behind it fit into a segment of `bytes` bytes.
+    /// Returns whether the REOPEN group and a mark after it fit into a segment of `bytes` bytes.
     fn fits(&self, reopening: &Reopening, file: &File, bytes: u64) -> Result<bool> {
         let unit = self.unit(file)?;
         Ok(reopening.bytes(unit) + u64::from(unit) <= bytes)
