@@ -1,9 +1,10 @@
-//! The YCSB workloads A, B, C and F on a store whose cache is far smaller than its index, with gets that walk inside the
-//! kernel and without; every value that is read is checked.
+//! The YCSB workloads A, B, C and F on a store whose cache is far smaller than its index. Gets run with and
+//! without walks inside the kernel. Every value read is checked.
 //!
-//! `kernel_gets plant DIR RECORDS` makes the store, `kernel_gets run DIR RECORDS THREADS OPERATIONS REPEATS` measures: the two
-//! ways take turns, and figures are medians of the repeats with the least and the most. Where the clock counts
-//! instructions (`vm/run --icount`), nanoseconds are instructions. `scripts/checks/kernel-walks --bench-store` does all of it.
+//! `kernel_gets plant DIR RECORDS` makes the store. `kernel_gets run DIR RECORDS THREADS OPERATIONS
+//! REPEATS` measures: the two ways take turns, and figures are medians of the repeats with the minimum and
+//! the maximum. Where the clock counts instructions (`vm/run --icount`), nanoseconds are instructions.
+//! `scripts/checks/kernel-walks --bench-store` does all of it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,10 +14,10 @@ use forebay_kv::{Keyspace, Options, Stats, Store};
 
 type Answer<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Records that have all but the end of their keys in common: an account's, say.
+/// Records that have all but the end of their keys in common, for example those of one account.
 const GROUP: u64 = 200;
 const VALUE_BYTES: usize = 400;
-/// YCSB's constant for how much the most popular keys are preferred.
+/// YCSB's constant for the skew: how strongly the most popular keys are preferred.
 const THETA: f64 = 0.99;
 
 fn main() -> Answer<()> {
@@ -30,7 +31,8 @@ fn main() -> Answer<()> {
     }
 }
 
-/// The smallest budget, of which the cache is half. The index would fill two of it, so blocks come and go.
+/// Returns options with the smallest budget, half of which is the cache. The index would fill two of it, so
+/// blocks come and go.
 fn options() -> Options {
     Options::new().memory(Options::MEMORY_MIN).pinned_bytes(1 << 20)
 }
@@ -42,7 +44,8 @@ fn mix(seed: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// An account's number in the form of a UUID, and a record's within it: 45 bytes, in the order of the accounts' hashes.
+/// Returns a key of 45 bytes: an account's number in the form of a UUID, and the record's number within the
+/// account, in the order of the accounts' hashes.
 fn key(record: u64) -> Vec<u8> {
     let (one, other) = (mix(record / GROUP), mix(record / GROUP + (1 << 40)));
     let (head, tail) = (one >> 32, other >> 16);
@@ -77,7 +80,8 @@ fn plant(dir: &Path, records: u64) -> Answer<()> {
     Ok(store.close().wait()?)
 }
 
-/// What of 1,000 operations are gets alone, and updates; the rest are gets with an update of the same record.
+/// A mix of operations. Of 1,000 operations, `gets` are gets alone and `updates` are updates alone; the
+/// rest are gets followed by an update of the same record.
 struct Workload {
     name: &'static str,
     gets: u64,
@@ -96,11 +100,11 @@ const WORKLOADS: [Workload; 5] = [
 /// One sample.
 #[derive(Clone, Copy, Default)]
 struct Sample {
-    /// Nanoseconds of a get on average, and of the 99th of a hundred.
+    /// Nanoseconds of a get: the average, and the 99th percentile.
     get: f64,
     get_p99: f64,
     operations_per_second: f64,
-    /// Of a hundred gets, those that the kernel walked for.
+    /// Percentage of the gets that the kernel walked for.
     walked: f64,
 }
 
@@ -112,7 +116,7 @@ fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64) ->
     for (workload, seed) in WORKLOADS.iter().zip(1..) {
         let mut samples = [Vec::new(), Vec::new()];
         for repeat in 0..repeats {
-            // Each goes first as often.
+            // Each of the two ways goes first equally often.
             for turn in [repeat % 2, 1 - repeat % 2] {
                 let seed = mix(repeat << 8 | seed);
                 samples[turn as usize].push(sample(
@@ -166,7 +170,7 @@ fn sample(
     let engine = Engine::start(Config::default())?;
     let store = Store::open(&engine, dir, options().kernel_walk(kernel_walk)).wait()?;
     let keyspace = store.default_keyspace();
-    // A third of them first, for the cache and the sessions.
+    // The first third of the operations warms up the cache and the sessions.
     let warm = |of: u64| lane(&keyspace, workload, dice, operations / threads / 3, seed ^ of << 32);
     let timed = |of: u64| lane(&keyspace, workload, dice, operations / threads, seed ^ of << 32 ^ 1 << 60);
     let barrier = std::sync::Barrier::new(threads as usize + 1);
@@ -177,7 +181,7 @@ fn sample(
                 scope.spawn(move || {
                     let warmed = warm(of);
                     barrier.wait();
-                    // Until the counts were read.
+                    // Wait here until the counts were read.
                     barrier.wait();
                     warmed.and_then(|_| timed(of))
                 })
@@ -209,7 +213,7 @@ fn sample(
     })
 }
 
-/// One thread's operations; answers what its gets took, in nanoseconds.
+/// Runs one thread's operations. Returns the durations of its gets, in nanoseconds.
 fn lane(
     keyspace: &Keyspace,
     workload: &Workload,

@@ -1,15 +1,15 @@
-//! Admission of reads: how many bytes of blocks may be read at once, and what becomes of a block that its program
-//! does not take.
+//! Admission of reads: limits the bytes of blocks that are read at once, and handles blocks that the
+//! program does not take.
 //!
-//! A [`Permit`] belongs to the read and not to the future that asked for it: it travels with the read's state to the
-//! shard, and goes when the read completes there, whether or not the program polls. The block that was read is left in
-//! the pool then ([`Permit::leave`]), where its future finds it. There blocks push each other out, the oldest first:
-//! a future that comes too late reads again. So a future that is never polled again holds no permit, and its block
-//! gives way.
+//! A [`Permit`] belongs to the read, not to the future that requested it. It travels with the read's state
+//! to the shard and is released when the read completes there, whether or not the program polls. The block
+//! is then left in the pool ([`Permit::leave`]), where its future finds it. Blocks in the pool push each
+//! other out, the oldest first, and a future that comes too late reads again. So a future that is never
+//! polled again holds no permit, and its block makes room for others.
 //!
-//! Futures that find no room wait in a line, first come, first served. A future whose turn comes is *called*: it is
-//! woken, and its bytes are reserved. One that was called and does not come loses its reservation as soon as it is the
-//! last thing that others could wait for, which is when no read is under way.
+//! Futures that find no room wait in a line, first come, first served. A future whose turn comes is
+//! *called*: it is woken, and its bytes are reserved. A called future that does not come loses its
+//! reservation once it is the last thing that others could wait for, that is, when no read is in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -22,46 +22,47 @@ use forebay::{Block, Walk, WalkMany, WalkOne};
 
 use crate::value::Held;
 
-/// Ends of reads after which a future that was called and did not come loses its reservation in any case.
+/// Number of completed reads after which a called future that did not come loses its reservation in any
+/// case.
 const LATE: u64 = 1024;
 
-/// A share of memory for reads under way and for blocks that their futures have not taken yet.
+/// A share of memory for reads in flight and for blocks that their futures have not taken yet.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// The most bytes of reads under way; one may be longer.
+    /// The limit for bytes of reads in flight. A single read may be longer.
     reads_max: u64,
-    /// The most bytes of blocks that wait for their futures; one may be longer.
+    /// The limit for bytes of blocks that wait for their futures. A single block may be longer.
     left_max: u64,
-    /// Bytes of reads under way.
+    /// Bytes of reads in flight.
     reads: AtomicU64,
-    /// Futures that wait in the line, and those that were called.
+    /// Number of futures in the line, waiting or called.
     queued: AtomicUsize,
     line: Mutex<Line>,
     left: Mutex<Left>,
 }
 
-/// Futures that found no room, by the order in which they came.
+/// Futures that found no room, in the order of their arrival.
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    /// Bytes that each asks for.
+    /// Bytes requested by each waiting future.
     waiting: BTreeMap<u64, (u64, Waker)>,
-    /// Bytes that are reserved for each that was called, and when that was.
+    /// Bytes reserved for each called future, and the value of `ends` when it was called.
     called: BTreeMap<u64, (u64, u64)>,
-    /// The sum of these bytes.
+    /// The sum of the reserved bytes.
     reserved: u64,
-    /// Ends of reads while the line was not empty.
+    /// Reads that completed while the line was not empty.
     ends: u64,
 }
 
 /// Blocks that wait for their futures.
 #[derive(Debug, Default)]
 struct Left {
-    /// The number of the first one; the others follow.
+    /// The number of the first block. The others follow in order.
     first: u64,
     evictable: VecDeque<Option<LeftBlock>>,
     bytes: u64,
-    /// Those of futures that came too late once already: they stay, as far as half of the share goes.
+    /// Blocks whose futures came too late once already. They are kept, up to half of the share.
     kept: BTreeMap<u64, LeftBlock>,
     kept_bytes: u64,
     next_kept: u64,
@@ -73,28 +74,28 @@ struct LeftBlock {
     _held: Option<Held>,
 }
 
-/// Bytes of a read that is under way.
+/// Admission for the bytes of one read in flight.
 #[derive(Debug)]
 pub(crate) struct Permit {
     pool: Arc<Pool>,
     bytes: u64,
 }
 
-/// Where a block was left for its future. Removes it, if it is still there, when it is dropped.
+/// The place where a block was left for its future. Dropping it removes the block if it is still there.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// `None` once it was taken.
+    /// `None` once the block was taken.
     pool: Option<Arc<Pool>>,
     number: u64,
     is_kept: bool,
 }
 
-/// A future of [`Pool::begin`].
+/// The future returned by [`Pool::begin`].
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pool: Arc<Pool>,
     bytes: u64,
-    /// The place in the line, once it has one.
+    /// The place in the line, once the future has one.
     number: Option<u64>,
 }
 
@@ -110,23 +111,23 @@ impl Pool {
         })
     }
 
-    /// The most bytes of reads under way.
+    /// Returns the limit for bytes of reads in flight.
     pub(crate) fn reads_max(&self) -> u64 {
         self.reads_max
     }
 
-    /// Bytes of reads under way, and of blocks that wait for their futures.
+    /// Returns the bytes of reads in flight and of blocks that wait for their futures.
     pub(crate) fn bytes(&self) -> u64 {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.reads.load(Ordering::Relaxed) + left.bytes + left.kept_bytes
     }
 
-    /// Waits until a read of so many bytes may begin. One always may, however long it is.
+    /// Waits until a read of `bytes` bytes may begin. A read alone is always admitted, however long it is.
     pub(crate) fn begin(self: &Arc<Self>, bytes: u64) -> Waiting {
         Waiting { pool: self.clone(), bytes, number: None }
     }
 
-    /// Leave for a read of so many bytes, if there is room now and the line is empty.
+    /// Returns a permit for a read of `bytes` bytes if there is room now and the line is empty.
     pub(crate) fn try_begin(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let is_free = self.queued.load(Ordering::SeqCst) == 0 && self.take(bytes, 0);
         is_free.then(|| Permit { pool: self.clone(), bytes })
@@ -142,10 +143,11 @@ impl Pool {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read has ended.
+    /// Releases the bytes of a completed read and calls waiting futures.
     fn end(&self, bytes: u64) {
         self.reads.fetch_sub(bytes, Ordering::SeqCst);
-        // Either a future that begins to wait sees what was given back here, or it is seen here that one waits.
+        // Either a future that begins to wait sees the bytes released above, or this check sees that it
+        // waits.
         if self.queued.load(Ordering::SeqCst) > 0 {
             let mut line = self.line();
             line.ends += 1;
@@ -153,7 +155,7 @@ impl Pool {
         }
     }
 
-    /// Calls the futures whose turn it is.
+    /// Calls the futures at the head of the line for which there is room.
     fn call(&self, mut line: MutexGuard<'_, Line>) {
         let mut wakers = Vec::new();
         let is_last = self.reads.load(Ordering::SeqCst) == 0 && !keeps_its_room();
@@ -171,7 +173,8 @@ impl Pool {
             line.reserved += bytes;
         }
         if is_last {
-            // No read will end that could call the others, and those that were called may never come: all look.
+            // No read is left whose completion could call the others, and the called futures may never
+            // come. So all waiting futures are woken and check for themselves.
             wakers.extend(std::mem::take(&mut line.waiting).into_values().map(|(_, waker)| waker));
         }
         self.count(&line);
@@ -186,7 +189,7 @@ impl Pool {
     fn leave(self: &Arc<Self>, block: Block, held: Option<Held>, is_again: bool) -> Ticket {
         let bytes = block.pinned_bytes() as u64;
         let entry = LeftBlock { block, _held: held };
-        // Dropped when nothing is locked any more.
+        // Dropped after the lock is released.
         let mut evicted = Vec::new();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let is_kept = is_again && left.kept_bytes + bytes <= self.left_max / 2;
@@ -205,7 +208,7 @@ impl Pool {
         Ticket { pool: Some(self.clone()), number, is_kept }
     }
 
-    /// Drops all blocks that were left and may be evicted. Returns whether there were any.
+    /// Drops all left blocks that may be evicted. Returns whether there were any.
     pub(crate) fn evict(&self) -> bool {
         let evicted = {
             let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +221,7 @@ impl Pool {
 }
 
 impl Line {
-    /// Takes their reservations from those that were called and have not come.
+    /// Cancels the reservations of called futures that have not come.
     fn forget_late(&mut self, is_last: bool) {
         while let Some(first) = self.called.first_entry() {
             let (bytes, called) = *first.get();
@@ -231,7 +234,7 @@ impl Line {
     }
 }
 
-/// Whether this store was broken on purpose and keeps room for gets that do not come for it.
+/// Returns whether this store was broken on purpose to keep room for gets that do not come for it.
 fn keeps_its_room() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::WokenKeepsItsRoom.is_on();
@@ -248,7 +251,7 @@ impl Left {
         number
     }
 
-    /// The oldest one that may be evicted.
+    /// Removes and returns the oldest block that may be evicted.
     fn pop(&mut self) -> Option<LeftBlock> {
         let popped = self.evictable.pop_front()?;
         self.first += 1;
@@ -273,14 +276,15 @@ impl Left {
 }
 
 impl Permit {
-    /// Bytes of a part of it that becomes a permit of its own.
+    /// Splits off up to `bytes` bytes and returns them as a permit of their own.
     pub(crate) fn split(&mut self, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Permit { pool: self.pool.clone(), bytes }
     }
 
-    /// Ends the read, whose block its future shall find at the ticket. `is_again`: it was read before and evicted.
+    /// Ends the read and returns the ticket at which its future finds the block. `is_again`: the block was
+    /// read before and evicted.
     pub(crate) fn leave(self, block: Block, held: Option<Held>, is_again: bool) -> Ticket {
         self.pool.leave(block, held, is_again)
     }
@@ -295,7 +299,7 @@ impl Drop for Permit {
 }
 
 impl Ticket {
-    /// Takes the block; `None` if it was evicted.
+    /// Returns the block, or `None` if it was evicted.
     pub(crate) fn take(mut self) -> Option<Block> {
         self.remove()
     }
@@ -335,7 +339,7 @@ impl Future for Waiting {
             line.reserved -= reserved;
         }
         line.waiting.insert(number, (bytes, context.waker().clone()));
-        // Counted before it looks, so that a read that ends in between calls it.
+        // Counted before the check below, so that a read that completes in between calls this future.
         pool.count(&line);
         let is_first = line.waiting.first_key_value().is_some_and(|(first, _)| *first == number);
         if !is_first || !pool.take(bytes, line.reserved) {
@@ -343,7 +347,7 @@ impl Future for Waiting {
         }
         line.waiting.remove(&number);
         self.number = None;
-        // There may be room for more of them.
+        // There may be room for more futures of the line.
         pool.call(line);
         Poll::Ready(Permit { pool, bytes })
     }
@@ -362,15 +366,15 @@ impl Drop for Waiting {
     }
 }
 
-/// A walk that begins with a permit.
+/// A walk that needs a permit to begin.
 pub(crate) trait Admitted: Walk {
-    /// Its permit, as long as it has one.
+    /// Returns the slot of its permit, which is `None` once the permit has moved on.
     fn permit(&mut self) -> &mut Option<Permit>;
 }
 
-/// The futures of walks, alone and together.
+/// The future of one walk or of several together.
 pub(crate) trait WalkHandle: Future + Unpin {
-    /// Does something with each walk that no shard has.
+    /// Calls `look` with the permit of each walk that no shard has accepted yet.
     fn each_unbegun(&mut self, look: impl FnMut(&mut Option<Permit>));
 }
 
@@ -386,13 +390,13 @@ impl<W: Admitted> WalkHandle for WalkMany<W> {
     }
 }
 
-/// Walks that have their permits, until they are over.
+/// Walks that have their permits, until they complete.
 ///
-/// While the shard has no room for them they are still in the program's hands: then their permits go back, and they
-/// ask for new ones before they try again.
+/// While the shard has no room for them, they are still in the program's hands. Their permits then go back
+/// to the pool, and new ones are requested before the next attempt.
 pub(crate) struct Admission<H> {
     walks: H,
-    /// Their bytes, and the way to new permits.
+    /// Bytes per walk, and the wait for new permits.
     missing: Option<(u64, Waiting)>,
 }
 
@@ -417,7 +421,7 @@ impl<H: WalkHandle> Admission<H> {
                     given_up = Some((permit.bytes, sum, permit.pool.clone()));
                 }
             });
-            // The waker stands where the shard's room is waited for.
+            // The waker is already registered where the walks wait for room on the shard.
             self.missing = given_up.map(|(each, sum, pool)| (each, pool.begin(sum)));
         }
         polled
@@ -475,8 +479,9 @@ mod tests {
         assert!(pool.try_begin(100).is_some());
     }
 
-    /// The story: many keys asked for at once need nearly all of the share. A read that gave back a little when half
-    /// of it was free woke no other, and the one that waited for more than half waited for ever.
+    /// Regression: many keys requested at once need nearly all of the share. A read that released little
+    /// while half of the share was free woke no waiter, and the future that needed more than half waited
+    /// forever.
     #[test]
     fn one_that_waits_for_much_is_woken_by_one_that_had_little() {
         let (pool, count) = (Pool::new(100, 0), Arc::default());
@@ -488,8 +493,8 @@ mod tests {
         assert!(poll(&mut much, &count).is_some());
     }
 
-    /// The story: newcomers that asked for little took what came free, and one that had waited longer and asked for
-    /// much never found enough.
+    /// Regression: newcomers that requested little took the released room, and a future that had waited
+    /// longer for much room never found enough.
     #[test]
     fn newcomers_do_not_overtake_the_line() {
         let (pool, count) = (Pool::new(100, 0), Arc::default());
@@ -516,7 +521,7 @@ mod tests {
         for (waiting, count) in waiting.iter_mut().zip(&counts) {
             assert!(poll(waiting, count).is_none());
         }
-        // Three are called, and are not polled again.
+        // Three futures are called and are not polled again.
         drop(permits);
         assert!(counts[3..].iter().all(|count| count.get() == 1), "those behind them are not woken");
         let fourth = poll(&mut waiting[3], &counts[3]).expect("the fourth");
@@ -524,7 +529,7 @@ mod tests {
         drop((fourth, fifth));
         assert!(poll(&mut waiting[5], &counts[5]).is_some());
         assert!(pool.try_begin(10).is_some());
-        // Those that were called come late, and are let in.
+        // The called futures come late and are admitted.
         assert!(poll(&mut waiting[0], &counts[0]).is_some());
     }
 

@@ -1,4 +1,4 @@
-//! Several puts and deletes that happen together.
+//! Several puts and deletes that are applied together.
 
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
@@ -6,37 +6,37 @@ use crate::record::{self, Change, Record};
 use crate::store::commit::Ready;
 use crate::store::shared::Shared;
 
-/// Puts and deletes, of any keyspaces of one store, that happen all at once or not at all; see
+/// Puts and deletes, of any keyspaces of one store, that are applied all at once or not at all; see
 /// [`Store::write`](crate::Store::write).
 ///
-/// Of several changes of one key the last one counts. What it takes of memory is what it has in keys and
-/// values, once; all of it has to fit into a memtable.
+/// Of several changes of one key the last one counts. A batch takes the memory of its keys and values,
+/// once. All of it has to fit into a memtable.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     record: Vec<u8>,
     places: Vec<u32>,
-    /// It has more than deletions.
+    /// Whether it has changes other than deletions.
     grows: bool,
-    /// The store that its keyspaces are of.
+    /// The number of the store that its keyspaces belong to.
     store: Option<u64>,
     failed: Option<Error>,
 }
 
 impl Batch {
-    /// A batch without changes.
+    /// Returns a batch without changes.
     pub fn new() -> Batch {
         Batch::default()
     }
 
     /// Sets a key's value.
     ///
-    /// A key or value that cannot be is an error when the batch is written.
+    /// A key or value outside of the limits is reported as an error when the batch is written.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Batch {
         let put = Change::Put { value: value.as_ref(), expires_s: None };
         self.add(keyspace, key.as_ref(), &put)
     }
 
-    /// Sets a key's value that is as good as deleted from a second since 1970 on.
+    /// Sets a key's value that expires: from the second `expires_s` since 1970 on it counts as deleted.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,
@@ -48,22 +48,22 @@ impl Batch {
         self.add(keyspace, key.as_ref(), &put)
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Batch {
         self.add(keyspace, key.as_ref(), &Change::Delete)
     }
 
-    /// Changes so far.
+    /// Returns the number of changes so far.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the batch has no changes.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty() && self.failed.is_none()
     }
 
-    /// Takes all changes out of it, to be filled again.
+    /// Removes all changes, so that the batch can be filled again.
     pub fn clear(&mut self) {
         self.record.clear();
         self.places.clear();
@@ -98,7 +98,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The record of the log; `None` when there is nothing to write.
+    /// Returns the record for the log, or `None` when there is nothing to write.
     pub(crate) fn ready(&self, shared: &Shared, store: u64) -> Result<Option<Ready>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

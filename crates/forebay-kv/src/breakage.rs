@@ -1,27 +1,27 @@
-//! A store that is broken on purpose, so that the tests can be seen to catch what they are for.
+//! Faults put into a store on purpose, to check that the tests catch them.
 //!
-//! The switch belongs to the calling thread: a simulated world runs on one thread and so is broken as a
-//! whole, and the store of a real engine, whose tasks run on a shard, is never touched.
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
+//! whole. The store of a real engine, whose tasks run on a shard, is never touched.
 
 use std::cell::Cell;
 
-/// What is broken.
+/// The fault to put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breakage {
     /// The manifest names a table that was not made durable.
     TableNotSynced,
-    /// Reads see what is not durable yet.
+    /// Reads see writes that are not durable yet.
     VisibleBeforeDurable,
-    /// The log gives up its records before the manifest names the tables that have them.
+    /// The log drops its records before the manifest names the tables that contain them.
     LogCutTooSoon,
     /// A compaction drops deletions although something older lies below.
     DeletionDroppedTooSoon,
-    /// A compaction removes the tables that it has read before the manifest names those that it wrote.
+    /// A compaction removes its input tables before the manifest names its output tables.
     InputsRemovedTooSoon,
-    /// Writers fill all memory as fast as they can and then wait for the rest of a flush.
+    /// Writers fill all memory at full speed and then wait for the rest of a flush.
     WritersNotPaced,
-    /// A get that was woken because there is room has all others wait until it comes for it.
+    /// A get that was woken because there is room makes all others wait until it comes for it.
     WokenKeepsItsRoom,
 }
 

@@ -1,6 +1,7 @@
-//! How the memory of a store is divided.
+//! The division of a store's memory.
 //!
-//! Every share is a promise of some part of the store, and together they are the budget. Of `total` bytes:
+//! Every share is a limit that some part of the store keeps, and together they are the budget. Of `total`
+//! bytes:
 //!
 //! | share | up to 40 MiB | of more than that |
 //! |---|---|---|
@@ -9,28 +10,29 @@
 //! | manifest | 1/64 | the same, at most 1 MiB together |
 //! | buffers of flushes and compactions | 1/10, 2 MiB at least | the same, at most 16 MiB together |
 //! | gets under way | 1/32 | 1/16, at most 16 MiB together |
-//! | what programs hold | 1/16 | 1/16 |
-//! | what I/O memory loses between buffers | none | 1/4, at most 8 MiB |
+//! | held by programs | 1/16 | 1/16 |
+//! | lost by I/O memory between buffers | none | 1/4, at most 8 MiB |
 //! | cache: inner levels, filters, table metadata, blocks | about half | a third or more |
 //!
-//! A small store is one that is read: its cache has the larger part, of which fifteen sixteenths may be
-//! pinned. The case that decided it, 40 MiB for 4 M keys of 16 bytes with values of 1,000, 4 GB:
+//! A small store is assumed to be mostly read: its cache has the larger part, of which fifteen sixteenths
+//! may be pinned. The case that decided it is 40 MiB for 4 M keys of 16 bytes with values of 1,000, 4 GB:
 //!
 //! * four records fill a leaf of 4 KiB, so there are 1,000,000 leaves;
-//! * an inner node has 4,076 bytes for entries of 8 + 4 bytes and 3 to 4 of the separator, about 260, so the
-//!   lowest inner level has 3,850 nodes: 15.0 MiB;
+//! * an inner node has 4,076 bytes for entries of 8 + 4 bytes and 3 to 4 of the separator, about 260, so
+//!   the lowest inner level has 3,850 nodes: 15.0 MiB;
 //! * the level above has 15 nodes and a root, or one root for each table: 0.1 to 0.6 MiB;
 //! * tables of all levels but the last have a tenth of the keys, whose filters take 10 bits a key: 0.5 MiB;
-//! * together 16.2 MiB. The cache has 22.9 MiB and may pin 21.4 of them. So every get of a key that is there
+//! * together 16.2 MiB. The cache has 22.9 MiB and may pin 21.4 of them. So every get of an existing key
 //!   reads one leaf, and one leaf more only when a filter is wrong (one time in a hundred), and 6 MiB are
-//!   left for leaves. All filters, 4.8 MiB, would fit as well; the last level's are not worth it for keys that are
-//!   there.
+//!   left for leaves. All filters, 4.8 MiB, would fit as well; the last level's are not worth it for
+//!   existing keys.
 //!
-//! What the process takes beyond the budget is the rounding of the arena, which grows by 8 MiB at once, and
-//! the allocator's slack. The engine's first 8 MiB, which it has without a store, are used by the store. What is
-//! allocated and freed on different threads is in I/O memory, or mapped by itself: the allocator keeps for each
-//! thread what was freed there, which was more than what was used. Of larger budgets long values have buffers of
-//! several megabytes, powers of two that lie in one piece; between blocks that come and go there is none free.
+//! Beyond the budget the process takes the rounding of the arena, which grows by 8 MiB at once, and the
+//! allocator's slack. The store uses the engine's first 8 MiB, which it has without a store. Memory that is
+//! allocated and freed on different threads is I/O memory, or mapped by itself: the allocator keeps freed
+//! memory per thread, and that was more than the memory in use. With larger budgets, long values have
+//! buffers of several megabytes, powers of two that lie in one piece; between blocks that come and go no
+//! such piece is free.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,13 +46,13 @@ use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::value::HeldBytes;
 
-/// The shares of a store's budget, in bytes, and what is used of those that are given out here.
+/// The shares of a store's budget, in bytes, and the use of those shares that are handed out here.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) total: u64,
     /// Memtables, the active one and sealed ones.
     pub(crate) memtables: u64,
-    /// A memtable of so many bytes is sealed.
+    /// Bytes at which a memtable is sealed.
     pub(crate) memtable: u64,
     /// The log's buffers.
     pub(crate) log: u64,
@@ -58,40 +60,41 @@ pub(crate) struct Budget {
     pub(crate) manifest: u64,
     /// Buffers of flushes and compactions.
     pub(crate) tables: u64,
-    /// Blocks of gets that are under way.
+    /// Blocks of gets in flight.
     pub(crate) gets: u64,
-    /// What programs may keep of values, and memtables that only snapshots need.
+    /// Values held by programs, and memtables that only snapshots need.
     pub(crate) held: u64,
-    /// What I/O memory loses: buffers are powers of two, and long ones find no room between others.
+    /// Losses of I/O memory: buffers are powers of two, and long ones find no room between others.
     pub(crate) spare: u64,
     /// The rest: top levels, filters, blocks.
     pub(crate) cache: u64,
-    /// Buffers of flushes and compactions that are under way.
+    /// Bytes of flushes' and compactions' buffers in use.
     pub(crate) tables_used: Arc<HeldBytes>,
-    /// The engine's promise of memory.
+    /// The memory that the engine has reserved for this store.
     reserved: Mutex<Option<MemoryReservation>>,
     /// The longest value of a table, which compaction reads into one buffer.
     pub(crate) value: usize,
     /// The longest record of the log.
     pub(crate) record: usize,
-    /// What memtables take that only snapshots need.
+    /// Bytes of memtables that only snapshots need.
     snapshots: Arc<AtomicU64>,
-    /// Three quarters of the share are for reads, one for what they found until it is taken: that keeps a leaf, where a
-    /// read has three times as much.
+    /// Three quarters of the share are for reads in flight. One quarter is for blocks that were read and
+    /// not taken yet: a block keeps a leaf, while a read has three times as much.
     pub(crate) gets_under_way: Arc<Pool>,
-    /// Reads of long values, which count as held by the program: so much of its share may be under way.
+    /// Reads of long values, which count as held by the program. Limits the part of that share that may be
+    /// in flight.
     pub(crate) long_under_way: Arc<Pool>,
 }
 
 const MIB: u64 = 1 << 20;
-/// The longest table, and the shortest that is called full.
+/// The longest table, and the shortest that counts as full.
 const TABLE_BYTES_MAX: u64 = 64 * MIB;
 const TABLE_BYTES_MIN: u64 = 256 << 10;
 /// The upper limit of the default reserve.
 const RESERVE_MAX: u64 = 192 * MIB;
-/// Of budgets up to this the cache has the larger part.
+/// Budgets up to this size give the cache the larger part.
 const SMALL: u64 = 40 * MIB;
-/// The smallest memtable that can be asked for.
+/// The smallest memtable that can be configured.
 const MEMTABLE_MIN: u64 = 16 << 10;
 
 impl Budget {
@@ -120,7 +123,7 @@ impl Budget {
         let cache = total - memtables - manifest - log - tables - gets - held - spare;
         // A record has its share of a memtable, its copy in the log, and framing.
         let around = KEY_BYTES_MAX as u64 + 64;
-        // And its longest value is read by compactions into one buffer, which is a power of two.
+        // Compactions read the longest value into one buffer, which is a power of two.
         let value = (1 << tables.ilog2()).min(VALUE_BYTES_MAX as u64);
         let record = (memtable - memtable / 16).min(log / 3 * 2).min(value + around);
         Ok(Budget {
@@ -144,10 +147,10 @@ impl Budget {
         })
     }
 
-    /// The budget of a store of this engine, whose memory is reserved, and set in the options where none was chosen.
+    /// Returns the budget of a store of this engine. Reserves its memory, and sets it in the options if
+    /// none was chosen there.
     ///
-    /// # Errors
-    /// `InvalidInput`, with both figures, when the engine has less.
+    /// # Errors `InvalidInput`, with both figures, when the engine has less.
     pub(crate) fn of(engine: &Engine, options: &mut Options) -> Result<Budget> {
         let left = engine.memory_unreserved();
         let half = (left / 2).clamp(Options::MEMORY_MIN, Options::MEMORY_DEFAULT);
@@ -166,12 +169,12 @@ impl Budget {
         Ok(Budget { reserved: Mutex::new(Some(reserved)), ..budget })
     }
 
-    /// The store has ended: others may have its memory.
+    /// Releases the reserved memory for others, because the store has ended.
     pub(crate) fn release(&self) {
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Where memtables are counted that only snapshots need.
+    /// Returns the counter for the memory of memtables that only snapshots need.
     pub(crate) fn snapshots(&self) -> &Arc<AtomicU64> {
         &self.snapshots
     }
@@ -180,32 +183,33 @@ impl Budget {
         self.gets_under_way.bytes()
     }
 
-    /// Bytes of the cache that may be pinned.
+    /// Returns the bytes of the cache that may be pinned.
     pub(crate) fn pinned_max(&self, options: &Options) -> u64 {
         let most = self.cache / 16 * 15;
         options.pinned_bytes.map_or(most, |bytes| bytes.min(most))
     }
 
-    /// Bytes of the log's records that may wait, and of one of its groups. Groups grow by doubling, and two
-    /// that are empty are kept.
+    /// Returns two limits in bytes: of the log's pending records, and of one of its groups. Groups grow by
+    /// doubling, and two empty ones are kept.
     pub(crate) fn log_limits(&self) -> (usize, usize) {
         let pending = self.log / 3;
         (pending as usize, ((pending / 4).min(MIB) as usize).max(4096))
     }
 
-    /// The longest table that compactions write.
+    /// Returns the size of the longest table that compactions write.
     pub(crate) fn table_bytes_max(&self) -> u64 {
         (self.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
     }
 
-    /// Bytes of a segment of the log.
+    /// Returns the bytes of a segment of the log.
     pub(crate) fn log_segment_bytes(&self, options: &Options) -> u64 {
         let usual = (self.record as u64 + (64 << 10)).max(self.memtable).next_power_of_two();
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 
-    /// Space on disk that brings a full store through: everything in memory goes to tables, one table of the last level is
-    /// rewritten, and either log gets its next segment. With deletions each such step frees more than it takes.
+    /// Returns the space on disk that a full store needs to go on. Everything in memory goes to tables, one
+    /// table of the last level is rewritten, and either log gets its next segment. With deletions each such
+    /// step frees more than it takes.
     pub(crate) fn reserve(&self, options: &Options) -> u64 {
         let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
         (self.memtables + self.table_bytes_max() + logs).next_multiple_of(4096).min(RESERVE_MAX)

@@ -1,5 +1,5 @@
-//! What tables share: the cache of their blocks, the budget for what is pinned, and the list of files to
-//! remove.
+//! State shared by tables: the cache of their blocks, the budget for pinned memory, and the list of files
+//! to remove.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -13,19 +13,18 @@ use quick_cache::{OptionsBuilder, Weighter};
 use crate::error::Error;
 use crate::value::HeldBytes;
 
-/// Memory of the cache's own for each block, in bytes, about.
+/// The cache's own memory for each block, approximate, in bytes.
 const OVERHEAD_BYTES: u64 = 160;
-/// The least that it evicts when the engine has no I/O memory left, in bytes.
+/// The minimum that the cache evicts when the engine has no I/O memory left, in bytes.
 const GIVEN_BYTES: u64 = 1 << 20;
-/// Bytes for which the cache gets a part of its own, with its own lock.
+/// Bytes per part of the cache. Each part has its own lock.
 const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
 
-/// The blocks in memory of all tables: those that are pinned, which only count here, and those that come
-/// and go.
+/// The blocks of all tables in memory. Pinned blocks are only counted here; the others come and go.
 pub(crate) struct Cache {
     blocks: Blocks<At, Block, ByMemory, Mix, DefaultLifecycle<At, Block>>,
-    /// The most bytes, of both kinds together.
+    /// The limit for the bytes of both kinds together.
     bytes_max: u64,
     pinned_bytes_max: u64,
     pinned: Mutex<PinnedBytes>,
@@ -35,37 +34,37 @@ pub(crate) struct Cache {
     removals: Removals,
 }
 
-/// Whose block, and its first byte in the file.
+/// The key of a block: its table, and its first byte in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     table: u32,
     offset: u64,
 }
 
-/// What the cache is doing.
+/// Figures of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheStats {
-    /// The most bytes, pinned ones included.
+    /// The limit in bytes, pinned ones included.
     pub(crate) bytes_max: u64,
     pub(crate) pinned: PinnedBytes,
-    /// Bytes of blocks that come and go, with what the cache needs for them.
+    /// Bytes of blocks that come and go, with the cache's own memory for them.
     pub(crate) block_bytes: u64,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
 }
 
-/// Pinned bytes by what they are for.
+/// Pinned bytes by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PinnedBytes([u64; 4]);
 
-/// What is pinned.
+/// The purpose of pinned memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinning {
     TopLevels,
     Filters,
-    /// What is known of an open table.
+    /// Metadata of open tables.
     Tables,
-    /// Lent to what the program holds.
+    /// Lent to the share for memory that the program holds.
     Lent,
 }
 
@@ -79,7 +78,7 @@ impl PinnedBytes {
     }
 }
 
-/// Pinned bytes, until it is dropped.
+/// Pinned bytes. Dropping it unpins them.
 pub(crate) struct Pin {
     cache: Arc<Cache>,
     what: Pinning,
@@ -87,7 +86,7 @@ pub(crate) struct Pin {
 }
 
 impl Cache {
-    /// A cache for `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
+    /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
         let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
         let mut options = OptionsBuilder::new();
@@ -97,7 +96,7 @@ impl Cache {
             .weight_capacity(bytes_max);
         let blocks = match options.build() {
             Ok(options) => Blocks::with_options(options, ByMemory, Mix, DefaultLifecycle::default()),
-            // Cannot be: everything that must be set is set.
+            // Cannot happen: all required settings are set.
             Err(_) => Blocks::with(1, bytes_max, ByMemory, Mix, DefaultLifecycle::default()),
         };
         Arc::new(Cache {
@@ -112,7 +111,7 @@ impl Cache {
         })
     }
 
-    /// The block of a table that begins at `offset`. What is in the cache was checked before.
+    /// Returns the block of a table that begins at `offset`. Blocks in the cache were checked before.
     pub(crate) fn get(&self, table: u32, offset: u64) -> Option<Block> {
         let found = self.blocks.get(&At { table, offset });
         let count = if found.is_some() { &self.hits } else { &self.misses };
@@ -120,24 +119,25 @@ impl Cache {
         found
     }
 
-    /// As [`get`](Self::get), for who only looks whether it is there.
+    /// Like [`get`](Self::get), for callers that only check whether the block is there.
     pub(crate) fn peek(&self, table: u32, offset: u64) -> Option<Block> {
         self.blocks.get(&At { table, offset })
     }
 
-    /// Takes a block that was checked. One that keeps much more memory than it shows is left out.
+    /// Inserts a checked block. A block that keeps much more memory than its length is left out.
     pub(crate) fn insert(&self, table: u32, offset: u64, block: &Block) {
         if block.pinned_bytes() <= 2 * block.len() {
             self.blocks.insert(At { table, offset }, block.clone());
         }
     }
 
-    /// Leave to keep `bytes` in memory for long; the blocks that come and go get so much less.
+    /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
+    /// less room.
     pub(crate) fn pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Option<Pin> {
         self.take(what, bytes, self.pinned_bytes_max).then(|| Pin { cache: self.clone(), what, bytes })
     }
 
-    /// As [`pin`](Self::pin), for what cannot be done without.
+    /// Like [`pin`](Self::pin), for memory that is indispensable: never fails.
     pub(crate) fn must_pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Pin {
         self.take(what, bytes, u64::MAX);
         Pin { cache: self.clone(), what, bytes }
@@ -160,8 +160,8 @@ impl Cache {
         self.blocks.clear();
     }
 
-    /// Evicts an eighth of the blocks that come and go if `error` says that the engine has no I/O memory left. Returns
-    /// whether it is worth another attempt.
+    /// Evicts an eighth of the blocks that come and go if `error` reports that the engine has no I/O memory
+    /// left. Returns whether another attempt is worthwhile.
     pub(crate) fn gives_way(&self, error: &Error) -> bool {
         let is_exhausted =
             error.core().is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::ArenaExhausted { .. }));
@@ -181,12 +181,12 @@ impl Cache {
         true
     }
 
-    /// What the program holds of what tables and memtables gave out.
+    /// Returns the counter of memory that the program holds of tables and memtables.
     pub(crate) fn held(&self) -> &Arc<HeldBytes> {
         &self.held
     }
 
-    /// The files of retired tables.
+    /// Returns the list of files of retired tables.
     pub(crate) fn removals(&self) -> &Removals {
         &self.removals
     }
@@ -208,7 +208,7 @@ impl Pin {
         self.bytes
     }
 
-    /// Leave for more; otherwise nothing changes.
+    /// Pins `bytes` more and returns true, or changes nothing and returns false.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let is_given = self.cache.take(self.what, bytes, self.cache.pinned_bytes_max);
         self.bytes += if is_given { bytes } else { 0 };
@@ -238,7 +238,7 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// The files of retired tables that nobody uses any more: whoever drops a table last must not wait for the
+/// Files of retired tables that are no longer in use. The last owner to drop a table must not wait for the
 /// file system, so a task of the store empties this list.
 #[derive(Default)]
 pub(crate) struct Removals {
@@ -247,14 +247,15 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// Takes all files that are on the list.
+    /// Removes and returns all files on the list.
     pub(crate) fn take(&self) -> Vec<PathBuf> {
         std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What to call, on any thread, when a file comes onto the list. Only the first call counts.
+    /// Sets a function that is called, on any thread, when a file is added to the list. Only the first call
+    /// counts.
     pub(crate) fn on_push(&self, bell: impl Fn() + Send + Sync + 'static) {
-        // A second bell is nobody's.
+        // A second bell is ignored.
         let _ = self.bell.set(Box::new(bell));
     }
 
@@ -266,7 +267,7 @@ impl Removals {
     }
 }
 
-/// Blocks weigh what they keep from other use.
+/// Weighs blocks by the memory that they keep from other use.
 #[derive(Clone, Debug)]
 struct ByMemory;
 
@@ -276,8 +277,8 @@ impl Weighter<At, Block> for ByMemory {
     }
 }
 
-/// The same in every process, so that a simulated run repeats itself: keys here are numbers of the store's
-/// own.
+/// A hasher that is the same in every process, so that a simulated run repeats itself. The keys here are
+/// numbers of the store's own.
 #[derive(Clone, Debug)]
 struct Mix;
 

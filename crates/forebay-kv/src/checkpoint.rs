@@ -1,7 +1,7 @@
 //! Checkpoints: a copy of a store that shares its tables' files.
 //!
-//! It is made under another name, with a mark inside that makes every open refuse it, and gets its name when
-//! all of it is durable: under that name it is whole or not there.
+//! A checkpoint is made under another name, with a mark inside that makes every open refuse it. It gets its
+//! own name when all of it is durable: under that name it is complete, or it does not exist.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use crate::store::shared::Shared;
 use crate::value::Held;
 use crate::view::View;
 
-/// The file that marks a checkpoint in the making.
+/// The file that marks an unfinished checkpoint.
 pub(crate) const MARK: &str = "UNFINISHED";
-/// What is added to the name of a checkpoint in the making.
+/// The suffix of an unfinished checkpoint's name.
 const SUFFIX: &str = ".unfinished";
-/// Links that are under way at once: each has a flush of the directory, which the file system does together.
+/// Links in flight at once. Each includes a flush of the directory, and the file system combines these.
 const LINKS_MAX: usize = 16;
 /// Memory of the new manifest and log while they are written.
 const MEMORY: u64 = 1 << 20;
@@ -33,7 +33,7 @@ const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
 const ENOTEMPTY: i32 = 39;
 
-/// Makes a checkpoint in `dir`; goes on to its end, whoever still waits for it.
+/// Makes a checkpoint in `dir`. It runs to its end even if no caller waits for it any more.
 pub(crate) async fn checkpoint(shared: &Arc<Shared>, dir: &Path) -> Result<()> {
     shared.check_writable()?;
     let (owned, dir, task) = (shared.clone(), dir.to_path_buf(), shared.begin_task());
@@ -45,7 +45,7 @@ pub(crate) async fn checkpoint(shared: &Arc<Shared>, dir: &Path) -> Result<()> {
     making.await?
 }
 
-/// What a directory says that holds the beginning of a checkpoint.
+/// Returns the error for a directory that holds the beginning of a checkpoint.
 pub(crate) fn unfinished(dir: &Path) -> Error {
     let text = format!(
         "this is a checkpoint that was never finished: remove the directory and make the checkpoint again \
@@ -54,27 +54,27 @@ pub(crate) fn unfinished(dir: &Path) -> Error {
     Error::at(ErrorKind::Unfinished, dir, text)
 }
 
-/// The directory that has this name in it.
+/// Returns the directory that contains the entry `path`.
 pub(crate) fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The last name of a path that was found to have one.
+/// Returns the last component of a path that was found to have one.
 fn name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// The directories of a checkpoint in the making: what is made and removed in them stays in them.
+/// The directories of an unfinished checkpoint. Files made and removed through them stay in them.
 struct Made {
-    /// The one that it gets its name in.
+    /// The directory in which it gets its name.
     above: Dir,
-    /// Its own.
+    /// The checkpoint's own directory.
     dir: Dir,
 }
 
 struct Checkpoint<'a> {
     shared: &'a Arc<Shared>,
-    /// Its name at the end.
+    /// Its final name.
     dir: &'a Path,
     /// Its name until then.
     making: PathBuf,
@@ -113,7 +113,8 @@ impl<'a> Checkpoint<'a> {
         let _held = Held::new(Some(self.shared.cache.held()), MEMORY.min(held));
         self.shared.check_held()?;
         flush::everything(self.shared).await?;
-        // It keeps the tables' files. What is in no table yet was written after the flush began.
+        // The view keeps the tables' files. Entries that are in no table yet were written after the flush
+        // began.
         let view = self.shared.view();
         let above = engine.open_dir(parent_of(self.dir)).await?;
         let (name, making) = (name_of(self.dir), name_of(&self.making));
@@ -145,7 +146,8 @@ impl<'a> Checkpoint<'a> {
         Error::at(ErrorKind::InvalidInput, self.dir, text)
     }
 
-    /// Found out before anything is written, as far as that can be.
+    /// Checks that the checkpoint is on the store's file system, as far as that shows before anything is
+    /// written.
     async fn check_file_system(&self) -> Result<()> {
         let engine = &self.shared.engine;
         let parent = parent_of(self.dir);
@@ -159,10 +161,10 @@ impl<'a> Checkpoint<'a> {
         if above.device() == tables.device() { Ok(()) } else { Err(self.other_file_system()) }
     }
 
-    /// Writes everything, durably; then takes the mark away.
+    /// Writes everything durably, then removes the mark.
     async fn fill(&self, making: &Dir, view: &View) -> Result<()> {
         making.open(MARK, Open::create_new().buffered()).await?.sync(Durability::All).await?;
-        // The mark is there before anything that could be taken for a store.
+        // The mark is durable before anything that could be mistaken for a store.
         making.sync().await?;
         making.create_dir(TABLES).await?;
         self.link_tables(&making.open_dir(TABLES).await?, view).await?;
@@ -177,7 +179,7 @@ impl<'a> Checkpoint<'a> {
         for some in tables.chunks(LINKS_MAX) {
             self.shared.check_writable()?;
             let link = |id: &u32| self.shared.tables.hard_link(table_name(*id), to, table_name(*id));
-            // All begin now.
+            // All links start here.
             let links: Vec<_> = some.iter().map(link).collect();
             for link in links {
                 link.await.map_err(|error| match error.raw_os_error() {
@@ -189,7 +191,7 @@ impl<'a> Checkpoint<'a> {
         Ok(())
     }
 
-    /// A manifest that begins with these tables, and a log that begins with nothing.
+    /// Writes a manifest that begins with the view's tables, and an empty log.
     async fn write_manifest(&self, making: &Dir, view: &View) -> Result<()> {
         let (shared, engine) = (self.shared, &self.shared.engine);
         let store_id = random_id(engine, self.dir);
@@ -210,7 +212,7 @@ impl<'a> Checkpoint<'a> {
         let edit = Edit {
             is_whole: true,
             store_id,
-            // 1 at least: it says that the log is there.
+            // At least 1, which records that the log exists.
             next_table: added.iter().map(|(_, meta)| meta.id.saturating_add(1)).max().unwrap_or(1),
             log_start: Some(1),
             log_end: None,
@@ -236,9 +238,10 @@ impl<'a> Checkpoint<'a> {
 }
 
 impl Made {
-    /// Removes what was made, as far as it can be: what stays says that it is unfinished.
+    /// Removes the unfinished checkpoint as far as possible. Remaining files are still marked as
+    /// unfinished.
     async fn remove(&self, name: &OsStr) {
-        // A renaming that answers an error may have happened; then it is a whole store and stays.
+        // A rename that returned an error may have happened. Then this is a whole store, and it stays.
         if self.above.metadata(name).await.is_err() {
             return;
         }

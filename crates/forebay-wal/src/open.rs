@@ -30,33 +30,34 @@ pub(crate) const LOCK_NAME: &str = "wal.lock";
 pub(crate) const SALVAGED: &str = "salvaged-";
 
 impl Wal {
-    /// Opens the log in a directory and returns how it was found. A directory without a log
-    /// gets a new one, unless [`Options::create`] says otherwise.
+    /// Opens the log in a directory, and returns it with a report of recovery. Creates a log in a directory
+    /// without one, unless [`Options::create`] forbids it.
     ///
-    /// Reads and checks every segment that holds live records, in pieces of 256 KiB; it needs memory for
+    /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for
     /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
-    /// bytes for each group. A log that was not closed goes on in a fresh segment, so nothing is ever
-    /// appended behind damage; a new segment is written through once, which takes about as long as writing
-    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the
-    /// returned value closes the log again.
+    /// bytes for each group. A log that was not closed continues in a fresh segment, so nothing is ever
+    /// appended after damage. A new segment is written through once, which takes about as long as writing
+    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the future closes the log
+    /// again.
     ///
-    /// The log stays in the directory that `dir` leads to now: it goes on there when that is moved, and touches nothing
-    /// that is put in its place. When the directory or the segment is removed, the next append fails.
+    /// The log stays in the directory that `dir` leads to now. It keeps working there when the directory is
+    /// moved, and touches nothing that is put in its place. When the directory or the segment is removed, the
+    /// next append fails.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when acknowledged records are damaged or gone,
-    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while it is open
-    /// elsewhere, [`ErrorKind::Version`](crate::ErrorKind::Version),
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if acknowledged records are damaged or gone,
+    /// unless [`Options::salvage`] is set; [`ErrorKind::Locked`](crate::ErrorKind::Locked) while another
+    /// handle or process has it open, [`ErrorKind::Version`](crate::ErrorKind::Version),
     /// [`ErrorKind::Foreign`](crate::ErrorKind::Foreign),
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) when the disk is full and the log's reserve is gone or too short, and
-    /// the system's. After an error the log is as it was.
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full and the log's reserve is gone or
+    /// too short, and system errors. After an error the log is unchanged.
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
 
-    /// Opens the log in an open directory, as [`open`](Wal::open) does. The open log names its files in this directory,
-    /// wherever it is moved to.
+    /// Opens the log in an open directory, as [`open`](Wal::open) does. The log names its files relative to
+    /// this directory, even if the directory is moved.
     ///
     /// # Errors
     /// Those of [`open`](Wal::open).

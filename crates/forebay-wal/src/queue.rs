@@ -1,7 +1,6 @@
-//! What waits to be written: groups that callers fill on their own threads, and who waits for what.
+//! The queue of a log: groups that callers fill on their own threads, and the waiters of each.
 //!
-//! Everything here happens under one lock that is held for a copy of a record at most. Nobody is woken under
-//! it.
+//! All of this happens under one lock, held for a copy of a record at most. No waker is called under it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,94 +25,94 @@ mod push;
 pub(crate) use group::{Group, framed_bytes, own_buffer};
 pub(crate) use push::Change;
 
-/// Sizes that do not change while a log is open.
+/// Limits that do not change while a log is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The longest record.
+    /// Maximum length of a record.
     pub(crate) record_bytes: usize,
-    /// The most bytes of framed records in a group: a segment has to hold it.
+    /// Maximum bytes of framed records in a group: the group must fit into a segment.
     pub(crate) framed_bytes: usize,
-    /// A group gets no further records beyond this length.
+    /// A group that has reached this length accepts no further records.
     pub(crate) group_bytes: usize,
-    /// Bytes of framed records that may wait.
+    /// Maximum bytes of framed records that may be pending.
     pub(crate) pending_bytes: usize,
-    /// What places and lengths of groups are multiples of.
+    /// Alignment of the offsets and lengths of groups.
     pub(crate) unit: u32,
 }
 
-/// What all handles of a log and its task share.
+/// State shared by all handles of a log and its task.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) limits: Limits,
-    /// The newest group that is durable.
+    /// The newest durable group.
     done: AtomicU64,
-    /// The newest record that is durable.
+    /// The newest durable record.
     durable_lsn: AtomicU64,
-    /// What goes on in the background had better end.
+    /// Background work should stop.
     pub(crate) stop: AtomicBool,
     /// There is no space for the next segment; [`State`] has the error.
     short: AtomicBool,
-    /// Bytes that the segment has left behind its last group.
+    /// Bytes left in the segment after its last group.
     pub(crate) left: AtomicU64,
-    /// The log's reserve is there, or is being made.
+    /// The log's reserve exists or is being created.
     pub(crate) reserved: AtomicBool,
-    /// Where the log's task runs.
+    /// The shard of the log's task.
     shard: usize,
     state: Mutex<State>,
 }
 
-/// The queue and what goes with it.
+/// The queue and the state that belongs to it.
 pub(crate) struct State {
     /// Groups to be written, oldest first; the last one may still grow.
     groups: VecDeque<Group>,
-    /// Groups whose memory can be used again.
+    /// Groups whose memory can be reused.
     free: Vec<Group>,
-    /// The number of the group that was taken last, and who waits for it.
+    /// The number of the group that was taken last, and its waiters.
     flying: (u64, Vec<Waker>),
     next_group: u64,
     pub(crate) next_lsn: u64,
     /// The first record once everything in the queue is done.
     pub(crate) first_lsn: u64,
-    /// What an earlier salvage gave up, once everything in the queue is done.
+    /// Losses accepted by an earlier salvage, as of when everything in the queue is done.
     holes: Vec<Lost>,
     /// Bytes of framed records that are not durable.
     pending: usize,
     /// Appends that wait for room.
     line: Line,
-    /// Wakers of waits for room without a place in that line; all are woken when there may be some.
+    /// Wakers of waits for room without a place in that line; all of them are woken when there may be room.
     watchers: Vec<Waker>,
-    /// The log's task, when it waits for work.
+    /// Waker of the log's task, while it waits for work.
     writer: Option<Waker>,
     failed: Option<Error>,
     closing: bool,
     ended: bool,
-    /// What ended the log's task, when that was not its own end.
+    /// The error that ended the log's task, if the task did not end by itself.
     cut_short: Option<Error>,
-    /// Why the next segment cannot be made at present.
+    /// The reason why the next segment cannot be made at present.
     no_space: Option<Error>,
     ends: Vec<Waker>,
     pub(crate) index: Index,
     pub(crate) stats: Stats,
 }
 
-/// What somebody waits for.
+/// Identifies the group that a caller waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     group: u64,
-    /// Where the waker is in the group's list, once it is.
+    /// Index of the waker in the group's list, once it is there.
     slot: Option<usize>,
 }
 
-/// What the log's task does next.
+/// The next work of the log's task.
 pub(crate) enum Work {
     Group(Group),
-    /// It looks for space again.
+    /// The task tries again to make the next segment.
     Space,
-    /// Nothing is left, and nothing will come.
+    /// No work is left, and none will come.
     End,
 }
 
-/// Groups that are kept for use again: one fills while the other is being written.
+/// Maximum number of groups kept for reuse: one fills while the other is being written.
 const FREE_GROUPS_MAX: usize = 2;
 
 impl Shared {
@@ -156,7 +155,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was done while opening counts.
+    /// Takes the state that the open produced as the current one.
     pub(crate) fn settle(&self, next_lsn: u64) {
         let mut state = self.lock();
         state.next_lsn = next_lsn;
@@ -165,7 +164,7 @@ impl Shared {
         self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
     }
 
-    /// Whether these records can be in a group.
+    /// Checks that these records fit into a group.
     pub(crate) fn check_size(&self, records: &[&[u8]]) -> Result<()> {
         let limit = self.limits.record_bytes;
         if let Some(long) = records.iter().find(|record| record.len() > limit) {
@@ -187,23 +186,24 @@ impl Shared {
         self.durable_lsn.load(Ordering::Acquire)
     }
 
-    /// Whether there is no space for the next segment at present.
+    /// Returns whether there is no space for the next segment at present.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Bytes that the segment has left behind its last group and the records that wait.
+    /// Returns the bytes left in the segment after its last group and the pending records.
     pub(crate) fn segment_left(&self) -> u64 {
         let pending = self.lock().pending as u64;
         self.left.load(Ordering::Acquire).saturating_sub(pending)
     }
 
-    /// Why, if so.
+    /// Returns the reason why the next segment cannot be made at present, if so.
     pub(crate) fn no_space(&self) -> Option<Error> {
         self.is_short().then(|| self.lock().no_space.clone()).flatten()
     }
 
-    /// Takes note of what became of the next segment. The log's task is woken to try again in time.
+    /// Records whether there was space for the next segment. Wakes the log's task, so that it tries again in
+    /// time.
     pub(crate) fn note_space<T>(&self, made: &Result<T>) {
         let no_space = made.as_ref().err().filter(|error| *error.kind() == ErrorKind::NoSpace);
         if no_space.is_none() && !self.is_short() {
@@ -226,14 +226,15 @@ impl Shared {
         stats
     }
 
-    /// Returns the next group for the log's task, which is woken when there is one. `patience_ns` becomes the time at
-    /// which it has to [pass](Self::pass) appends that were called and not polled, if there are any.
+    /// Returns the next group for the log's task, which is woken when there is one. Sets `patience_ns` to the
+    /// time at which the task must [pass](Self::pass) appends that were called and not polled, if there are
+    /// any.
     pub(crate) fn poll_work(&self, waker: &Waker, patience_ns: &mut Option<u64>) -> Poll<Work> {
         let mut state = self.lock();
         let state = &mut *state;
         if let Some(mut group) = state.groups.pop_front() {
             state.flying.0 = group.number;
-            // The list that comes back is empty and keeps its memory.
+            // The list swapped in is empty and keeps its memory.
             std::mem::swap(&mut state.flying.1, &mut group.wakers);
             return Poll::Ready(Work::Group(group));
         }
@@ -248,7 +249,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Lets others pass the appends that were called and not polled in time.
+    /// Lets other appends pass those that were called and not polled in time.
     pub(crate) fn pass(&self) {
         let mut woken = Vec::new();
         {
@@ -260,8 +261,8 @@ impl Shared {
         wake_all(woken);
     }
 
-    /// The group taken last, with so many bytes of framed records, is durable: `update` changes the index,
-    /// then who waits for it is woken. `woken` is memory for their wakers and is left empty.
+    /// Completes the group taken last, which is durable and has `framed` bytes of framed records: `update`
+    /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty.
     pub(crate) fn complete(
         &self,
         mut group: Group,
@@ -290,7 +291,7 @@ impl Shared {
         wake_all(woken.drain(..).chain(watchers));
     }
 
-    /// Is the group of this ticket durable?
+    /// Completes once the group of this ticket is durable.
     pub(crate) fn poll_done(&self, ticket: &mut Ticket, waker: &Waker) -> Poll<Result<()>> {
         if self.done.load(Ordering::Acquire) >= ticket.group {
             return Poll::Ready(Ok(()));
@@ -320,7 +321,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether the log takes anything more.
+    /// Checks that the log still accepts calls.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {
             Some(error) => Err(error.clone()),
@@ -329,7 +330,7 @@ impl State {
         }
     }
 
-    /// The answer of a log that is closed.
+    /// Returns the error for calls on a closed log.
     fn closed(&self) -> Error {
         self.cut_short.clone().unwrap_or_else(closed)
     }
@@ -350,12 +351,12 @@ impl State {
         group.first_lsn = self.next_lsn;
         self.next_group += 1;
         self.groups.push_back(group);
-        // Just pushed; the queue is never empty here.
+        // Just pushed, so the queue is not empty here.
         let last = self.groups.len() - 1;
         &mut self.groups[last]
     }
 
-    /// What to wait for so that everything queued so far is durable.
+    /// Returns a ticket that completes once everything queued so far is durable.
     fn ticket_for_all(&self) -> Ticket {
         Ticket { group: self.next_group - 1, slot: None }
     }
@@ -365,7 +366,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the log was closed")
 }
 
-/// Whether records of so many framed bytes get a group of their own.
+/// Returns whether records of this length with framing get a group of their own.
 fn is_large(limits: &Limits, framed: usize) -> bool {
     HEADER_BYTES.saturating_add(framed) > limits.group_bytes
 }

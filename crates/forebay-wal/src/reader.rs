@@ -1,4 +1,4 @@
-//! Reading durable records while the log goes on.
+//! Reads durable records while the log is in use.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,30 +13,30 @@ use crate::lsn::Lsn;
 use crate::queue::Shared;
 use crate::segment::Place;
 
-/// Reads at once unless a group is longer.
+/// Length of one read, unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Reads a log's durable records in order; see [`Wal::read_from`](crate::Wal::read_from).
 ///
-/// The segment that it reads is kept as it is until it has gone on. It works on after the log was closed, as
-/// long as its engine lives, and keeps the engine alive itself.
+/// The segment being read is not reused until the reader has moved on. The reader keeps working after the log
+/// was closed, as long as its engine lives, and it keeps the engine alive itself.
 pub struct Reader {
     shared: Arc<Shared>,
-    /// The record to answer next.
+    /// The next record to return.
     next: u64,
-    /// Where the groups are that are being read.
+    /// Position of the groups being read.
     place: Option<Place>,
-    /// The bytes there from `place.offset` on.
+    /// The bytes from `place.offset` on.
     chunk: Block,
-    /// The group at the chunk's beginning, when it is the one with the next record: its header, how many of
-    /// its records lie behind, and where the next one begins.
+    /// The group at the chunk's beginning, if it has the next record: its header, the number of its records
+    /// already passed, and the offset of the next one.
     group: Option<(Header, u64, usize)>,
 }
 
 /// A record as it was appended.
 ///
-/// It shares the memory that it was read into, up to 256 KiB or its group's length, and keeps it from other
-/// use; see [`Block::detach`] for records that are kept long.
+/// It shares the memory that it was read into, up to 256 KiB or its group's length, and keeps that memory
+/// from other use. For records that are kept long see [`Block::detach`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     lsn: Lsn,
@@ -44,17 +44,17 @@ pub struct Record {
 }
 
 impl Record {
-    /// Its number.
+    /// Returns the record's LSN.
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Its bytes.
+    /// Returns the record's bytes.
     pub fn data(&self) -> &Block {
         &self.data
     }
 
-    /// Its bytes, without its number.
+    /// Returns the record's bytes and drops its LSN.
     pub fn into_data(self) -> Block {
         self.data
     }
@@ -79,21 +79,22 @@ impl Reader {
         Reader { shared, next, place: None, chunk: Block::new(), group: None }
     }
 
-    /// The number of the record that [`next`](Reader::next) answers next.
+    /// Returns the LSN of the record that [`next`](Reader::next) returns next.
     pub fn position(&self) -> Lsn {
         Lsn(self.next)
     }
 
-    /// The next record; `None` when there is no further durable one yet: ask again after more was appended.
+    /// Returns the next record, or `None` if there is no further durable one yet. Call it again after more
+    /// was appended.
     ///
-    /// After [`truncate_after`](crate::Wal::truncate_after) and [`reset_to`](crate::Wal::reset_to) it goes on
-    /// with its next number in what the log then holds. Costs a read of up to 256 KiB now and then. May be
-    /// dropped at any await; no record is skipped.
+    /// After [`truncate_after`](crate::Wal::truncate_after) and [`reset_to`](crate::Wal::reset_to) it
+    /// continues at the same LSN in the log as it is then. From time to time a call reads up to 256 KiB. The
+    /// future may be dropped at any await; no record is skipped.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] when the record was truncated away or lies beyond the next one to be
-    /// appended; [`ErrorKind::Corruption`] when it is damaged or was lost before; the system's. It stays
-    /// where it is.
+    /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be appended;
+    /// [`ErrorKind::Corruption`] if it is damaged or was lost before; system errors. The position does not
+    /// change.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Record>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
@@ -111,7 +112,7 @@ impl Reader {
         }
     }
 
-    /// Makes sure that it is known where the next record is; answers whether it is there.
+    /// Locates the next record; returns whether there is one.
     fn find(&mut self) -> Result<bool> {
         let known = self.place.as_ref().map(|place| (place.version, place.end));
         let state = self.shared.lock();
@@ -138,7 +139,7 @@ impl Reader {
             let text = format!("record {} was lost before this log was salvaged", self.next);
             return Err(Error::new(ErrorKind::Corruption(lost), text));
         };
-        // Further in the same groups: what was read goes on.
+        // Further on in the same groups, so the data already read stays valid.
         if let Some(old) = &self.place
             && old.version == place.version
             && old.segment.generation == place.segment.generation
@@ -152,7 +153,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The next record, if its group was read.
+    /// Returns the next record, if its group was read.
     fn take(&mut self) -> Option<Record> {
         let (header, index, at) = self.group.as_mut()?;
         loop {
@@ -173,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// Goes on to the next group, over damage as long as that is not where the next record is.
+    /// Advances to the next group. Skips damage unless the next record lies in it.
     async fn advance(&mut self) -> Result<()> {
         if let (Some(place), Some((header, ..))) = (&mut self.place, self.group.take()) {
             step(place, &mut self.chunk, header.total_len as usize);
@@ -203,8 +204,8 @@ impl Reader {
         }
     }
 
-    /// The group at the place, whose bytes are then at the chunk's beginning; `None` if there is no whole
-    /// one.
+    /// Returns the group at the place and puts its bytes at the chunk's beginning; `None` if there is no
+    /// whole group.
     async fn group_here(&mut self) -> Result<Option<Header>> {
         let Some(place) = &self.place else { return Ok(None) };
         let mut wanted = GRAIN as usize;
@@ -218,7 +219,7 @@ impl Reader {
             }
             wanted = total_len(&self.chunk);
         }
-        // A segment may end within a group's padding, as recovery allows.
+        // A segment may end within a group's padding; recovery allows this.
         let group = &self.chunk[..wanted.min(self.chunk.len())];
         let parsed = parse(group, place.segment.generation, place.offset);
         Ok(match parsed {
@@ -228,7 +229,7 @@ impl Reader {
     }
 
     fn damaged(&mut self, first: u64, last: u64, offset: Option<u64>) -> Error {
-        // The next try looks from the beginning again.
+        // The next attempt starts from the beginning again.
         let place = self.place.take();
         (self.chunk, self.group) = (Block::new(), None);
         let file = place.as_ref().map(|place| place.segment.path.clone()).unwrap_or_default();
@@ -239,13 +240,13 @@ impl Reader {
     }
 }
 
-/// Goes on by so many bytes, in what was read as well.
+/// Advances by `bytes` bytes, in the chunk as well.
 fn step(place: &mut Place, chunk: &mut Block, bytes: usize) {
     place.offset += bytes as u64;
     *chunk = chunk.slice(bytes.min(chunk.len())..).unwrap_or_default();
 }
 
-/// How long the group at the beginning of these bytes says that it is.
+/// Returns the length that the group at the beginning of these bytes claims.
 fn total_len(chunk: &[u8]) -> usize {
     let length = chunk.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
     (length as usize).max(GRAIN as usize)

@@ -1,6 +1,6 @@
-//! What recovery found, and how it judges what it finds.
+//! The result of recovery, and how it judges the segments.
 //!
-//! A [`Scanner`] looks at one segment's bytes, [`recover`] at all scans together; both are pure functions.
+//! A [`Scanner`] reads one segment's bytes, [`recover`] judges all scans together; both are pure functions.
 //! The reasons are in `docs/wal-format.md`.
 
 use std::path::PathBuf;
@@ -22,98 +22,98 @@ pub(crate) use walk::{Gap, Group};
 use crate::format::{Epochs, Position};
 use crate::lost::Lost;
 
-/// What was cut off behind the last good group: never acknowledged, or at most the very last group.
+/// Data cut off after the last good group: never acknowledged, or at most the very last group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cut {
     /// The segment.
     pub file: PathBuf,
-    /// Where it was cut, in bytes.
+    /// Offset of the cut, in bytes.
     pub offset: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// Damage that took no record: a group without records, or records that had been truncated. It was passed
-/// over.
+/// Damage that destroyed no record: a group without records, or records that had been truncated. It was
+/// skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
     /// The segment.
     pub file: PathBuf,
-    /// Where it begins, in bytes.
+    /// Offset of the damage, in bytes.
     pub offset: u64,
 }
 
-/// How a log was found; see [`Wal::open`](crate::Wal::open).
+/// The state in which a log was found; see [`Wal::open`](crate::Wal::open).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The log was made by this call.
+    /// The log was created by this call.
     pub created: bool,
-    /// The first record that it holds, but for what `lost` names; one past `last` when it holds none.
+    /// The first record in the log, except those in `lost`; one past `last` if the log is empty.
     pub first: Lsn,
     /// The last record.
     pub last: Lsn,
     /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
     pub epoch: u64,
-    /// Everything up to this record is proven: a later group says that it was durable.
+    /// Everything up to this record is proven: a later group states that it was durable.
     pub proven: Lsn,
-    /// Records after `proven`: intact, and kept.
+    /// Number of records after `proven`: intact, and kept.
     pub unproven: u64,
-    /// What was cut off behind the last good group.
+    /// The data cut off after the last good group.
     pub cut: Option<Cut>,
-    /// Damage that took no record.
+    /// Damage that destroyed no record.
     pub damage: Vec<Damage>,
-    /// What is lost, when the log was salvaged: now, or earlier and not yet truncated away.
+    /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
     pub lost: Vec<Lost>,
-    /// Segments read.
+    /// Number of segments read.
     pub segments: usize,
-    /// Files in the directory that are not the log's; they are left alone.
+    /// Files in the directory that do not belong to the log; they are left alone.
     pub strangers: Vec<PathBuf>,
 }
 
-/// What [`recover`] concludes: the live log, where it ends and how to go on.
+/// The conclusion of [`recover`]: the live log, its end, and how to continue.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     /// The log's random number.
     pub(crate) log_id: u128,
-    /// The live groups in order, those without live records too. Of the ones from `kept` on, which are
-    /// unproven, all records go into the REOPEN group, those before `first` too.
+    /// The live groups in order, including those without live records. The groups from `kept` on are
+    /// unproven: all their records go into the REOPEN group, including those before `first`.
     pub(crate) groups: Vec<Group>,
-    /// How many of `groups` stay where they are.
+    /// Number of `groups` that stay in their place.
     pub(crate) kept: usize,
-    /// The first record that the log holds, but for `holes`; `next_lsn` if none.
+    /// The first record in the log, except for `holes`; `next_lsn` if the log is empty.
     pub(crate) first: u64,
-    /// The next record's number, the copied ones included.
+    /// The LSN of the next record, after the copied ones.
     pub(crate) next_lsn: u64,
-    /// The epoch at the end: a clean log goes on in it.
+    /// The epoch at the end: a clean log continues in it.
     pub(crate) epochs: Epochs,
     /// The REOPEN group's epoch.
     pub(crate) reopen_epochs: Epochs,
-    /// Where the last live group ends: where a clean log goes on.
+    /// The end of the last live group: a clean log continues there.
     pub(crate) end: Position,
-    /// The checksum of the last live group: `previous` of what is written at `end`.
+    /// The checksum of the last live group: `previous` of the group written at `end`.
     pub(crate) last_crc: u32,
-    /// The REOPEN group's `cut`: where the kept groups end.
+    /// The REOPEN group's `cut`: the end of the kept groups.
     pub(crate) proven_end: Position,
-    /// The REOPEN group's `watermark`: `proven_end`, or behind it the end that is lost.
+    /// The REOPEN group's `watermark`: `proven_end`, or the lost end after it.
     pub(crate) watermark: Position,
     /// The REOPEN group's `previous`: the checksum of the last kept group, 0 if none is kept.
     pub(crate) proven_crc: u32,
-    /// The REOPEN group's `first_lsn`: the next LSN behind the kept groups.
+    /// The REOPEN group's `first_lsn`: the next LSN after the kept groups.
     pub(crate) proven_next: u64,
-    /// Nothing to copy, nothing to cut, nothing lost now: after a sync of the last segment the log may go on
-    /// at `end`.
+    /// Nothing to copy, nothing to cut, nothing lost now. After a sync of the last segment the log may
+    /// continue at `end`.
     pub(crate) clean: bool,
-    /// Losses found now, under salvage: each needs a Gap group behind the REOPEN group.
+    /// Losses found now, under salvage: each needs a Gap group after the REOPEN group.
     pub(crate) gaps: Vec<Gap>,
-    /// Ranges of LSNs from `first` on that the log does not hold.
+    /// Ranges of LSNs from `first` on that are missing in the log.
     pub(crate) holes: Vec<std::ops::Range<u64>>,
-    /// The oldest segment that the log needs, as its last group says.
+    /// The oldest segment that the log needs, as stated in its last group.
     pub(crate) start_generation: u64,
-    /// The highest number among the segments; a fresh one takes the next.
+    /// The highest number among the segments; a fresh one gets the next.
     pub(crate) max_generation: u64,
-    /// What the program is told; `created` and `strangers` are the caller's.
+    /// The report for the program; the caller sets `created` and `strangers`.
     pub(crate) recovery: Recovery,
 }

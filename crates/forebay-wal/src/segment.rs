@@ -15,58 +15,60 @@ mod index;
 
 pub(crate) use index::{Done, Index, Place, cut_holes};
 
-/// One file of the log, which is kept as it is while anybody holds it.
+/// One file of the log. It is not reused or removed while a reference to it exists.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) generation: u64,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub(crate) bytes: u64,
-    /// It may hold bytes of older groups where none of its own are.
+    /// It may have bytes of older groups outside of its own groups.
     pub(crate) recycled: bool,
-    /// It holds nothing but zeros and what was written since the log was opened.
+    /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has at
+    /// most groups with lower numbers.
     pub(crate) known: bool,
 }
 
-/// Zeros that are written at once.
+/// Bytes of zeros per write.
 const ZEROS_BYTES: u64 = 256 << 10;
 
-/// Where and how segments are made.
+/// Directory, shard and lengths for making segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
     pub(crate) engine: Engine,
     pub(crate) dir: Dir,
     pub(crate) shard: usize,
     pub(crate) bytes: u64,
-    /// The length of the log's reserve.
+    /// Length of the log's reserve, in bytes.
     pub(crate) reserve_bytes: u64,
 }
 
-/// A segment without a number, in which a log that is opened goes on when there is no space for a fresh one. A log
-/// that is open never uses it up.
+/// A segment without a number. A log that is being opened continues in it if there is no space for a fresh
+/// one. A log that is open never uses it up.
 pub(crate) const RESERVE_NAME: &str = "wal.reserve";
-/// Its name until it is complete.
+/// The reserve's name until it is complete.
 pub(crate) const RESERVE_NEW_NAME: &str = "wal.reserve.new";
-/// What the reserve has room for beside the longest ordinary group, in bytes: the marks and truncations that free space.
+/// Room in the reserve beside the longest ordinary group, in bytes: for the marks and truncations that free
+/// space.
 const RESERVE_ROOM: u64 = 4 * UNIT_MAX as u64;
 
-/// Returns the length of a log's reserve: the records that an open may have to copy, and some room.
+/// Returns the length of a log's reserve: the records that an open may have to copy, and some extra room.
 pub(crate) fn reserve_bytes(segment_bytes: u64, group_bytes_max: usize) -> u64 {
     let group = (group_bytes_max as u64).min(segment_bytes).next_multiple_of(u64::from(GRAIN));
     (group + RESERVE_ROOM).min(segment_bytes)
 }
 
 impl Maker {
-    /// Makes the log's reserve, if there is none that is long enough.
+    /// Makes the log's reserve, if there is none of sufficient length.
     ///
     /// # Errors
-    /// The system's; a reserve that was there stays.
+    /// System errors; an existing reserve stays.
     pub(crate) async fn make_reserve(&self, stop: &AtomicBool) -> Result<()> {
         if self.dir.metadata(RESERVE_NAME).await.is_ok_and(|found| found.len() >= self.reserve_bytes) {
             return Ok(());
         }
-        // What an earlier try left.
+        // Left over from an earlier attempt.
         if self.dir.metadata(RESERVE_NEW_NAME).await.is_ok() {
             self.dir.remove_file(RESERVE_NEW_NAME).await?;
         }
@@ -80,11 +82,12 @@ impl Maker {
         Ok(())
     }
 
-    /// Makes a segment ready to be written: a used one under its new name, or a new file that was written
-    /// through once. Durable when it answers. `stop`, if there is one, becomes true when the work is to end.
+    /// Makes a segment ready for writing: a used one under its new name, or a new file that was written
+    /// through once. The segment is durable on return. `stop`, if there is one, becomes true when the
+    /// work is to end.
     ///
     /// # Errors
-    /// `NoSpace`, saying how much is missing, and the system's. A file that could not be finished is removed.
+    /// `NoSpace`, with the number of missing bytes, and system errors. An unfinished file is removed.
     pub(crate) async fn make(
         &self,
         generation: u64,
@@ -111,7 +114,7 @@ impl Maker {
             if used.known || self.can_become(&used, generation).await? {
                 self.dir.rename(segment_name(used.generation), segment_name(generation)).await?;
                 let segment = self.open(generation, true).await?;
-                // Whatever else it holds has a lower number than any that is given from now on.
+                // All other groups in it have lower numbers than any given from now on.
                 return Ok(Arc::new(Segment { known: true, ..segment }));
             }
             self.remove(used.generation);
@@ -121,15 +124,15 @@ impl Maker {
         Ok(segment)
     }
 
-    /// Whether the segment holds no group that would be whole at its place under this number, or under one
-    /// that comes later. A drive that lied about a flush can leave such: the renaming of the segment
-    /// undone, and what was written to it then still there. Reads all of it.
+    /// Returns whether the segment has no group that would be whole at its place under this number or a later
+    /// one. A drive that lied about a flush can leave such a group: the renaming of the segment is undone,
+    /// and the groups written to it after that are still there. Reads the whole segment.
     async fn can_become(&self, used: &Segment, generation: u64) -> Result<bool> {
         let scan = scan_file(&used.file, used.path.clone(), used.generation).await?;
         Ok(scan.ahead.0 < generation)
     }
 
-    /// As [`make`](Self::make), with a name of the caller's that is not made durable.
+    /// As [`make`](Self::make), with a name chosen by the caller that is not made durable.
     pub(crate) async fn make_at(
         &self,
         name: &str,
@@ -147,14 +150,14 @@ impl Maker {
                 known: true,
             })),
             Err(error) => {
-                // Only space is lost if this fails: an empty segment means nothing.
+                // If this fails, only space is lost: an empty segment has no meaning.
                 let _ = self.dir.remove_file(name).await;
                 Err(error)
             }
         }
     }
 
-    /// Opens a segment to be written.
+    /// Opens a segment for writing.
     pub(crate) async fn open(&self, generation: u64, recycled: bool) -> Result<Segment> {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::write().shard(self.shard)).await?;
@@ -163,8 +166,7 @@ impl Maker {
         Ok(Segment { generation, file, path, bytes, recycled, known: false })
     }
 
-    /// Opens a segment that another opener prepared, perhaps not to the end, and makes sure that it is
-    /// durable.
+    /// Opens a segment that another opener prepared, perhaps incompletely, and makes it durable.
     pub(crate) async fn adopt(&self, generation: u64) -> Result<Arc<Segment>> {
         let segment = self.open(generation, true).await?;
         segment.file.sync(Durability::All).await?;
@@ -172,7 +174,7 @@ impl Maker {
         Ok(Arc::new(segment))
     }
 
-    /// Opens a segment to be read.
+    /// Opens a segment for reading.
     pub(crate) async fn open_to_read(&self, generation: u64) -> Result<Arc<Segment>> {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::read().shard(self.shard)).await?;
@@ -180,21 +182,21 @@ impl Maker {
         Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false }))
     }
 
-    /// The path of a segment for messages: the directory may have been moved since it was opened.
+    /// Returns the path of a segment for messages: the directory may have been moved since it was opened.
     pub(crate) fn path(&self, generation: u64) -> PathBuf {
         self.dir.path().join(segment_name(generation))
     }
 
-    /// Refuses a segment that has no name any more: what is written to it is gone when it is closed. Costs one system call
-    /// that reaches no device.
+    /// Rejects a segment that has no name any more: data written to it vanishes when it is closed. Costs one
+    /// system call that reaches no device.
     ///
     /// # Errors
-    /// `Io`, naming the segment.
+    /// `Io`, with the path of the segment.
     pub(crate) async fn check_named(&self, segment: &Segment) -> Result<()> {
         if !segment.file.is_removed()? {
             return Ok(());
         }
-        // There are file systems that count no names at all, so the name has the last word.
+        // Some file systems count no names at all, so the name itself is decisive.
         let name = segment.path.file_name().unwrap_or_default();
         if let (Ok(named), Ok(own)) = (self.dir.metadata(name).await, segment.file.metadata().await)
             && (named.inode(), named.device()) == (own.inode(), own.device())
@@ -208,7 +210,7 @@ impl Maker {
 
     /// Removes a segment that the log does not need; one that cannot be removed is left for the next time.
     pub(crate) fn remove(&self, generation: u64) {
-        // The removal begins with the call; nobody waits for it.
+        // The removal begins with the call; no task waits for it.
         drop(self.dir.remove_file(segment_name(generation)));
     }
 
@@ -234,7 +236,7 @@ impl Maker {
     }
 }
 
-/// Tries so often, and so far apart, to lock a segment.
+/// Number of attempts to lock a segment, and the pause between them.
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -245,9 +247,10 @@ async fn lock(file: &File) -> Result<()> {
     }
 }
 
-/// A write that a dead process left to the kernel holds its file, and so the file's lock, until it is over:
-/// whoever has the lock is alone with the file, although the process that had it before may have ended in the
-/// middle of a write. False when somebody has it who does not give it back within a second.
+/// Tries for up to a second to lock a file; returns false if another process keeps the lock that long. A
+/// write that a dead process left to the kernel holds its file, and so the file's lock, until the write
+/// completes. So the owner of the lock is alone with the file, although the previous owner may have ended in
+/// the middle of a write.
 pub(crate) async fn locked_in_time(file: &File, lock: Lock) -> Result<bool> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock(lock).await {

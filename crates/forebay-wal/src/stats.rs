@@ -1,4 +1,4 @@
-//! What a log counts while it runs.
+//! Statistics of a running log.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use hdrhistogram::Histogram;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Groups that became durable, each one write and one flush, those without records included.
+    /// Durable groups, including those without records. Each took one write and one flush.
     pub groups: u64,
-    /// Of these, the ones without records: marks, truncations, resets.
+    /// The part of `groups` without records: marks, truncations, resets.
     pub control_groups: u64,
     /// Records that became durable.
     pub records: u64,
@@ -21,26 +21,26 @@ pub struct Stats {
     pub record_bytes: u64,
     /// Bytes written, with headers, framing and padding.
     pub write_bytes: u64,
-    /// Of these, zeros that fill groups up to the device's write unit.
+    /// The part of `write_bytes` that is zeros which fill groups up to the device's write unit.
     pub padded_bytes: u64,
-    /// Records in a group, of groups that had any.
+    /// Number of records per group, for groups with any.
     pub group_records: Distribution,
-    /// From a group's submission until it was durable.
+    /// Time from a group's submission until it was durable.
     pub flush_ns: Distribution,
-    /// From the arrival of a group's first record until the group's submission.
+    /// Time from the arrival of a group's first record until the group's submission.
     pub queued_ns: Distribution,
-    /// Segments that were made new.
+    /// Number of new segments made.
     pub segments_made: u64,
-    /// Segments that were used again.
+    /// Number of segments reused.
     pub segments_recycled: u64,
-    /// Times that a group had to wait for its segment to be made.
+    /// Number of times that a group had to wait for its segment to be made.
     pub segment_waits: u64,
-    /// Appends that had to wait for room; see
+    /// Number of appends that had to wait for room; see
     /// [`Options::pending_bytes_max`](crate::Options::pending_bytes_max).
     pub full_waits: u64,
-    /// Bytes of records that wait to become durable now.
+    /// Bytes of records that are waiting to become durable.
     pub pending_bytes: usize,
-    /// A write or flush failed, and every later call answers that failure.
+    /// A write or flush failed, and every later call returns that failure.
     pub poisoned: bool,
 }
 
@@ -68,12 +68,12 @@ impl Stats {
 
 const TIME_NS_MAX: u64 = 60_000_000_000;
 
-/// How values are distributed: two significant digits.
+/// A distribution of values, with two significant digits.
 #[derive(Clone)]
 pub struct Distribution(Option<Histogram<u64>>);
 
 impl Distribution {
-    /// Should the bounds ever be refused, nothing is recorded: statistics are no reason to fail.
+    /// If the bounds are ever rejected, nothing is recorded: statistics are no reason to fail.
     fn new(max: u64) -> Distribution {
         Distribution(Histogram::new_with_bounds(1, max, 2).ok())
     }
@@ -84,22 +84,23 @@ impl Distribution {
         }
     }
 
-    /// Values recorded.
+    /// Returns the number of values recorded.
     pub fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::len)
     }
 
-    /// What the share `quantile` (0.0 to 1.0) of values does not exceed; 0 when nothing was recorded.
+    /// Returns the value that a share of `quantile` (0.0 to 1.0) of the values does not exceed; 0 if nothing
+    /// was recorded.
     pub fn at(&self, quantile: f64) -> u64 {
         self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(quantile))
     }
 
-    /// The arithmetic mean; 0 when nothing was recorded.
+    /// Returns the arithmetic mean; 0 if nothing was recorded.
     pub fn mean(&self) -> f64 {
         self.0.as_ref().map_or(0.0, Histogram::mean)
     }
 
-    /// The largest value; 0 when nothing was recorded.
+    /// Returns the largest value; 0 if nothing was recorded.
     pub fn max(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::max)
     }

@@ -19,14 +19,14 @@ use crate::stats::Stats;
 ///
 /// Its operations are futures that also have `.wait()`. They begin when they are first polled. **Dropping the
 /// future of an append does not take the record back**: once polled, the record may be in the log, or may
-/// come to be.
+/// still get there.
 ///
-/// A write or a flush that fails *poisons* the log: whatever waits and every later call answers
-/// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned) with the first failure as cause. What the disk then
-/// holds is unknown until the log is opened again.
+/// A failed write or flush *poisons* the log: all pending calls and every later call fail with
+/// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), with the first failure as cause. The contents of the
+/// disk are then unknown until the log is opened again.
 ///
-/// When the last handle is dropped what is queued is still written, in the background; [`close`](Wal::close)
-/// tells when that is done. The engine lives as long as the log.
+/// When the last handle is dropped, queued records are still written, in the background;
+/// [`close`](Wal::close) reports when that is done. The engine lives as long as the log.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -57,7 +57,7 @@ pub struct Wal {
     handle: Arc<Handle>,
 }
 
-/// Shared by all clones; with it goes the log.
+/// Shared by all clones; the log closes when it is dropped.
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -77,12 +77,13 @@ impl Wal {
         &self.handle.shared
     }
 
-    /// Appends a record; answers its number when it is durable. An empty record is a record.
+    /// Appends a record; resolves with its LSN when the record is durable. An empty record is a record.
     ///
-    /// Records whose appends were polled one after the other get numbers in that order. When too much waits
-    /// already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)) it waits for its turn: first come, first served among appends that
-    /// are polled when they are woken. Others pass one that is not (kept in a `select!`, say) while
-    /// there is room; the first time they may wait 50 ms for it. Once its record is queued it is written, polled or not.
+    /// Records whose appends were polled one after the other get LSNs in that order. If too much is pending
+    /// already ([`Options::pending_bytes_max`](crate::Options::pending_bytes_max)), the append waits for its turn: first come, first served
+    /// among appends that are polled when they are woken. Other appends pass one that is not polled (kept in
+    /// a `select!`, say) while there is room; the first time they may wait 50 ms for it. A queued record is
+    /// written, whether the future is polled or not.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -111,19 +112,19 @@ impl Wal {
         Append::new(self.shared(), record)
     }
 
-    /// Appends records in one group, with numbers in a row: after a crash all of them are there or none.
-    /// Answers their numbers when they are durable.
+    /// Appends records in one group, with consecutive LSNs: after a crash all of them are there or none.
+    /// Resolves with their LSNs when they are durable.
     ///
     /// # Errors
-    /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also when they do not
-    /// fit into a segment together, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when there
-    /// are none.
+    /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also if they do not
+    /// fit into a segment together, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if there are
+    /// none.
     pub fn append_batch<'a>(&'a self, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
         AppendBatch::new(self.shared(), records)
     }
 
-    /// Appends a record and answers its number as soon as it is queued; [`sync`](Wal::sync) tells when it is
-    /// durable. It is written in any case, without waiting for a sync.
+    /// Appends a record and resolves with its LSN as soon as it is queued; [`sync`](Wal::sync) reports when
+    /// it is durable. It is written in any case, without waiting for a sync.
     ///
     /// # Errors
     /// As [`append`](Wal::append), for failures known by then.
@@ -131,19 +132,20 @@ impl Wal {
         AppendUnsynced::new(self.shared(), record)
     }
 
-    /// Answers when everything that was queued before is durable; also while the log closes and after:
-    /// whoever queued records may ask for them whatever other handles do.
+    /// Resolves when everything queued before is durable, also while the log closes and after that: a caller
+    /// that queued records may wait for them regardless of the actions of other handles.
     ///
-    /// # Errors [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the engine, the log's shard or its task ended
+    /// # Errors
+    /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) if the engine, the log's shard or its task ended
     /// before.
     pub fn sync(&self) -> Settled<'_> {
         Settled::new(self.shared(), None)
     }
 
     /// Gives up the records before `lsn`; durable when it resolves. Segments without any other records are
-    /// used again. A number that is not above the first record's changes nothing. Where a salvage gave the record
-    /// `lsn` up, the log begins behind that loss.
+    /// reused. A number not above the first record's changes nothing. If a salvage gave up the record `lsn`,
+    /// the log begins after that loss.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -165,18 +167,18 @@ impl Wal {
         Settled::new(self.shared(), Some(Change::TruncateBefore(lsn.0)))
     }
 
-    /// Removes the records after `lsn`; durable when it answers, and the next record gets the number after
-    /// `lsn`. What is queued before is written first, and then removed.
+    /// Removes the records after `lsn`; durable when it resolves. The next record gets the number after
+    /// `lsn`. Records queued before are written first, and then removed.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) when there is no such record; one before the
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if there is no such record; one before the
     /// first removes all. As [`append`](Wal::append).
     pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
 
-    /// Removes all records; durable when it answers, and the next record gets the number `next`, whatever
-    /// there was before: a snapshot may leave a gap.
+    /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of
+    /// the previous ones: a snapshot may leave a gap.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for 0 and `u64::MAX`; as
@@ -185,15 +187,16 @@ impl Wal {
         Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
     }
 
-    /// The last record that is durable; one before [`first_lsn`](Wal::first_lsn) when there is none.
+    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn(self.shared().durable_lsn())
     }
 
-    /// Records in the file `wal.end` where the log ends, once everything queued before is durable. An open compares: a
-    /// log that lost its end since is refused with [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), even where
-    /// nothing in its segments says that there was more. [`close`](Wal::close), [`truncate_after`](Wal::truncate_after)
-    /// and [`reset_to`](Wal::reset_to) do it by themselves. Costs a flush of the segment and one of that file.
+    /// Records the log's end in the file `wal.end`, once everything queued before is durable. An open
+    /// compares: a log that has lost its end since then is rejected with
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), even if its segments alone do not show the
+    /// loss. [`close`](Wal::close), [`truncate_after`](Wal::truncate_after) and [`reset_to`](Wal::reset_to)
+    /// do it by themselves. Costs a flush of the segment and one of that file.
     ///
     /// # Errors
     /// As [`append`](Wal::append).
@@ -201,24 +204,24 @@ impl Wal {
         Settled::new(self.shared(), Some(Change::RecordEnd))
     }
 
-    /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a moment.
+    /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a short
+    /// time.
     pub fn durable_end(&self) -> End {
         self.shared().lock().index.durable_end()
     }
 
-    /// The number that the next record gets.
+    /// Returns the LSN of the next record.
     pub fn next_lsn(&self) -> Lsn {
         Lsn(self.shared().lock().next_lsn)
     }
 
-    /// The first record that the log holds, as far as that is durable; the next one's number when it holds
-    /// none.
+    /// Returns the first durable record of the log; the LSN of the next record if the log is empty.
     pub fn first_lsn(&self) -> Lsn {
         Lsn(self.shared().lock().index.first_lsn())
     }
 
-    /// Reads durable records from `lsn` on, up to the last one and, when asked again, on to those that came
-    /// since.
+    /// Returns a reader of durable records from `lsn` on. It reads up to the last one; later calls continue
+    /// with the records added since.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -243,34 +246,35 @@ impl Wal {
         Reader::new(self.shared().clone(), lsn.0)
     }
 
-    /// Returns why the next segment cannot be made at present: its file system is full. `None` once it was made, and while
-    /// it is not due yet. Costs one atomic load when there is space.
+    /// Returns the reason why the next segment cannot be made at present: its file system is full. Returns
+    /// `None` once it was made, and while it is not due yet. Costs one atomic load if there is space.
     ///
-    /// The log works until the segment that it writes is full, which is up to three quarters of
-    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later; an append that needs the next one then fails and poisons the log. So a program
-    /// can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and go on when this is `None`. The log
-    /// tries again when a truncation frees a segment, and once a second. After an open that found no space for a segment
-    /// it is set at once, and the segment in use may be shorter than others.
+    /// The log works until the current segment is full, which is up to three quarters of
+    /// [`Options::segment_bytes`](crate::Options::segment_bytes) later. An append that needs the next segment then fails and poisons the
+    /// log. So a program can stop appending, truncate ([`truncate_before`](Wal::truncate_before)) and
+    /// continue when this is `None`. The log tries again when a truncation frees a segment, and once a
+    /// second. After an open that found no space for a segment the error is set at once, and the segment in
+    /// use may be shorter than others.
     pub fn no_space(&self) -> Option<Error> {
         self.shared().no_space()
     }
 
-    /// Returns how many bytes the segment that is written has left for further records, framing and padding included: what a
-    /// program can still append while [`no_space`](Wal::no_space) is an error. Each group of records is padded to 4,096
-    /// bytes or what the device wants, and so is each truncation.
+    /// Returns the bytes left in the current segment for further records, including framing and padding: the
+    /// amount that a program can still append while [`no_space`](Wal::no_space) is an error. Each group of
+    /// records is padded to 4,096 bytes or the device's write unit, and so is each truncation.
     pub fn segment_bytes_left(&self) -> u64 {
         self.shared().segment_left()
     }
 
-    /// Counts and times since the log was opened.
+    /// Returns counts and times since the log was opened.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
 
-    /// Closes the log for all handles: what is queued is written, later calls that would change it answer
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and when this answers the log can be opened again.
-    /// The end begins with the call, also when the answer is never awaited. Readers go on, and
-    /// [`sync`](Wal::sync) and `close` itself tell what became of the records that were queued.
+    /// Closes the log for all handles. Queued records are written, and later calls that would change the log
+    /// fail with [`ErrorKind::Closed`](crate::ErrorKind::Closed). Once the future resolves, the log can be
+    /// opened again. The closing begins with the call, even if the future is never awaited. Readers continue,
+    /// and [`sync`](Wal::sync) and `close` itself report the fate of the queued records.
     ///
     /// # Errors
     /// The failure that poisoned the log. It is closed all the same.

@@ -18,7 +18,7 @@ mod next;
 use idle::Idle;
 pub(crate) use next::Next;
 
-/// Where a log goes on: what the next group says about the ones before it.
+/// The end of a log as the base of its next group, whose header refers to the groups before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
     pub(crate) log_id: u128,
@@ -32,34 +32,34 @@ pub(crate) struct Chain {
     pub(crate) base_lsn: u64,
     pub(crate) first_retained: u64,
     pub(crate) start_generation: u64,
-    /// The last group that is there has no records, so it says of all others that they are durable.
+    /// The last group has no records, so it states that all others are durable.
     pub(crate) marked: bool,
 }
 
-/// The task's own things.
+/// State of the log's task.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) maker: Maker,
-    /// Held as long as the log is open.
+    /// Held while the log is open.
     pub(crate) lock: File,
-    /// Where the log ended, outside of its segments.
+    /// The record of the log's end, outside of its segments.
     pub(crate) end: EndFile,
     pub(crate) chain: Chain,
     pub(crate) segment: Arc<Segment>,
-    /// Where the next group goes.
+    /// Offset of the next group.
     pub(crate) offset: u64,
     pub(crate) next: Next,
-    /// The segment before gives its lock back.
+    /// The release of the previous segment's lock.
     pub(crate) unlocking: Option<Pending<()>>,
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
     pub(crate) mark_after: Duration,
-    /// Memory of groups without records.
+    /// Memory for groups without records.
     pub(crate) small: BlockMut,
     pub(crate) wakers: Vec<Waker>,
 }
 
-/// What became of a group.
+/// Result of writing a group.
 pub(crate) struct Written {
     done: Done,
     framed: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Written {
     queued_ns: Option<u64>,
 }
 
-/// The log ends with its task, however that ends.
+/// Ends the log with its task, however the task ends.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -84,12 +84,12 @@ impl Writer {
         if let Err(error) = self.serve().await {
             self.shared.fail(&error);
         }
-        // Once the lock is given back another log may use the files, so nothing of ours may be on its way to
+        // Once the lock is released another log may use the files, so none of our writes may be in flight to
         // them.
         self.shared.stop.store(true, std::sync::atomic::Ordering::Release);
         self.next.end().await;
-        // Given back by name, for with the files they would go later: a ring holds its files until the system has
-        // taken it down, which may be after its process has ended.
+        // Released explicitly, as closing the files would release the locks later: a ring holds its files
+        // until the kernel has torn it down, which may be after its process has ended.
         if let Some(unlocking) = self.unlocking.take() {
             let _ = unlocking.await;
         }
@@ -117,7 +117,8 @@ impl Writer {
     async fn write_queued(&mut self, mut group: Group) -> Result<()> {
         let written = self.write(&mut group).await?;
         if group.record_end || matches!(group.kind, Kind::Truncate | Kind::Reset) {
-            // Before anybody hears of it: should the group be lost, the log must not come back as it was before.
+            // Before any waiter is notified: if the group is lost later, the log must not return to its
+            // previous state.
             self.record_end().await?;
         }
         let mut retired = Vec::new();
@@ -131,7 +132,7 @@ impl Writer {
         });
         self.next.settle(&self.maker);
         self.next.retire(retired);
-        // Without space a group behind this one is due soon: it frees the segments.
+        // Without space, a group after this one is due soon: it frees the segments.
         self.chain.marked &= !(self.shared.is_short() && self.next.is_leaving());
         #[cfg(feature = "_breakage")]
         if crate::breakage::Breakage::SegmentGoneEarly.is_on() {
@@ -141,8 +142,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a group without records, which says of all before it that they are durable. Costs a write and a
-    /// flush, and is left out when it would need a segment that is not there yet.
+    /// Writes a group without records, which states that all groups before it are durable. Costs a write and
+    /// a flush, and is omitted if it would need a segment that is not there yet.
     async fn mark(&mut self) -> Result<()> {
         if self.chain.marked || !(self.has_room() || self.next.is_made().await) {
             self.chain.marked = true;
@@ -158,12 +159,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether a group without records fits into the segment.
+    /// Returns whether a group without records fits into the segment.
     pub(crate) fn has_room(&self) -> bool {
         self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes
     }
 
-    /// Tries again to make the next segment, with one that a further group frees if there is such a one.
+    /// Tries again to make the next segment. If a further group frees a segment for that, writes such a group
+    /// first.
     async fn look_for_space(&mut self) -> Result<()> {
         if self.next.is_leaving() {
             self.chain.marked = false;
@@ -173,7 +175,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Records outside of the segments where the log ends now. All its groups are durable.
+    /// Records the log's present end outside of the segments. All its groups are durable.
     pub(crate) async fn record_end(&mut self) -> Result<()> {
         let chain = &self.chain;
         let record = EndRecord {
@@ -188,7 +190,7 @@ impl Writer {
         self.end.write(record).await
     }
 
-    /// Makes a group durable and goes on behind it.
+    /// Makes a group durable and advances past it.
     pub(crate) async fn write(&mut self, group: &mut Group) -> Result<Written> {
         let framed = group.framed_bytes();
         let total = group_bytes(framed, self.shared.limits.unit);
@@ -283,14 +285,15 @@ impl Writer {
         }
     }
 
-    /// Goes on in the next segment, which normally is ready.
+    /// Continues in the next segment, which normally is ready.
     async fn roll(&mut self) -> Result<()> {
         if !self.next.is_ready() {
             self.shared.lock().stats.segment_waits += 1;
         }
         let (segment, recycled) = self.next.take(&self.maker, &self.shared).await?;
         let old = std::mem::replace(&mut self.segment, segment);
-        // Nothing of ours is in flight to it; readers go on. The one before has been over for a whole segment.
+        // None of our writes is in flight to it; readers continue. The lock release of the segment before has
+        // had the time of a whole segment.
         if let Some(before) = self.unlocking.replace(old.file.unlock()) {
             let _ = before.await;
         }
@@ -305,7 +308,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the next segment made once a quarter of this one is used, and tries again where there was no space for it.
+    /// Starts making the next segment once a quarter of this one is used, and again if there was no space for
+    /// it.
     fn prepare_ahead(&mut self) {
         let is_short = self.shared.is_short();
         if is_short || self.offset >= self.segment.bytes / 4 {
@@ -317,7 +321,7 @@ impl Writer {
     }
 }
 
-/// Takes note of a durable group.
+/// Adds a durable group to the index and the statistics.
 pub(crate) fn note(state: &mut State, written: &Written) {
     let Written { done, framed, padded, .. } = written;
     state.index.add(*done);
@@ -335,15 +339,16 @@ pub(crate) fn note(state: &mut State, written: &Written) {
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
 }
 
-/// The memory of a block whose write is over, to be filled again.
+/// Returns the memory of a block whose write has completed, to be filled again.
 fn emptied(block: Block) -> BlockMut {
-    // The empty slice holds the memory alone once the block is gone, and nothing is moved to its front.
+    // Once the block is dropped, the empty slice is the only owner of the memory, and nothing is moved to its
+    // front.
     let empty = block.slice(..0);
     drop(block);
     empty.and_then(|empty| empty.try_into_mut().ok()).unwrap_or_default()
 }
 
-/// Whether this log was broken on purpose and takes a failed write for a good one.
+/// Returns whether this log was broken on purpose and treats a failed write as a good one.
 fn is_ignored() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::PoisonIgnored.is_on();

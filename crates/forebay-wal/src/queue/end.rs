@@ -1,4 +1,4 @@
-//! How a log ends: closed, failed, or with its engine.
+//! The end of a log: closed, failed, or stopped with its engine.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,12 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::wait::wake_all;
 
 impl Shared {
-    /// Nothing more is taken; what is queued is written, then the task ends.
+    /// Closes the log to new calls. Queued groups are written, then the task ends.
     pub(crate) fn begin_close(&self) {
         let wakers: Vec<Waker> = {
             let mut state = self.lock();
             state.closing = true;
-            // Those that wait for room find the log closed.
+            // Waiters for room find the log closed.
             let watchers = std::mem::take(&mut state.watchers);
             let room = state.line.clear().chain(watchers);
             state.writer.take().into_iter().chain(room).collect()
@@ -25,7 +25,7 @@ impl Shared {
         wake_all(wakers);
     }
 
-    /// Everything that waits, and every later call, fails with this.
+    /// Fails all waiters and every later call with this error.
     pub(crate) fn fail(&self, error: &Error) {
         self.stop.store(true, Ordering::Release);
         let wakers = {
@@ -48,8 +48,9 @@ impl Shared {
         wake_all(wakers);
     }
 
-    /// The task is over and has given its locks back. One that did not come to its end (its engine ended, or
-    /// it panicked) leaves nobody waiting and no file locked; then nothing can be read any more, either.
+    /// Ends the log, once its task has ended and released its locks. A task that did not end in order (its
+    /// engine ended, or it panicked) leaves no waiter blocked and no file locked. Nothing can be read any
+    /// more then, either.
     pub(crate) fn end(&self, orderly: bool) {
         self.stop.store(true, Ordering::Release);
         if self.lock().ended {
@@ -75,7 +76,8 @@ impl Shared {
         wake_all(room.chain(ends));
     }
 
-    /// What ended the task before its time: the engine knows, and a task that it would not begin is told.
+    /// Returns the error that ended the task early. The engine has it, and returns it for a task that it
+    /// refuses to start.
     fn why_cut_short(&self) -> Error {
         let probe = pin!(self.engine.spawn_on_shard(self.shard, Class::DEFAULT, || async {}));
         match probe.poll(&mut Context::from_waker(Waker::noop())) {
@@ -84,7 +86,7 @@ impl Shared {
         }
     }
 
-    /// Has the task ended?
+    /// Completes once the task has ended.
     pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<Result<()>> {
         let mut state = self.lock();
         if !state.ended {

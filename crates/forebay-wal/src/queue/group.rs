@@ -1,4 +1,4 @@
-//! One group: what becomes one write.
+//! A group, which becomes one write.
 
 use std::task::Waker;
 
@@ -8,30 +8,31 @@ use crate::format::{HEADER_BYTES, Kind, Position, RECORD_HEADER_BYTES, group_byt
 
 /// Records, or a change of the log, that become durable in one write.
 pub(crate) struct Group {
-    /// Counts groups since the log was opened.
+    /// Number of the group, counted since the log was opened.
     pub(crate) number: u64,
     pub(crate) kind: Kind,
     pub(crate) argument: u64,
-    /// It is the first group after an open; then, and in a gap, where the good groups before it end.
+    /// This is the first group after an open. Then, and in a gap, `cut` is the end of the good groups before
+    /// it.
     pub(crate) reopen: bool,
     pub(crate) cut: Position,
-    /// Where the log goes on behind a gap.
+    /// The position at which the log continues after a gap.
     pub(crate) resume: Position,
-    /// The first record's number; the next one's if there is none.
+    /// The LSN of the first record; without records, of the next one.
     pub(crate) first_lsn: u64,
     pub(crate) count: u32,
     /// The log's first record from this group on, if that changes.
     pub(crate) retain: Option<u64>,
-    /// Once it is durable the log's end is recorded outside of the segments.
+    /// Once the group is durable, the log's end is recorded outside of the segments.
     pub(crate) record_end: bool,
-    /// Room for the header, then records. Without memory when there are no records.
+    /// Room for the header, then records. Without memory if there are no records.
     pub(crate) buffer: BlockMut,
-    /// When the first record came, on the engine's clock.
+    /// Arrival of the first record, on the engine's clock.
     pub(crate) began_ns: Option<u64>,
     pub(crate) wakers: Vec<Waker>,
 }
 
-/// A new group's memory; it grows by doubling.
+/// Initial memory of a group; it grows by doubling.
 const INITIAL_BYTES: usize = 32 << 10;
 
 impl Group {
@@ -53,12 +54,12 @@ impl Group {
         }
     }
 
-    /// Bytes of the records with their framing.
+    /// Returns the bytes of the records with their framing.
     pub(crate) fn framed_bytes(&self) -> usize {
         self.buffer.len().saturating_sub(HEADER_BYTES)
     }
 
-    /// Empties it and keeps what it has of memory.
+    /// Empties the group and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
@@ -66,7 +67,7 @@ impl Group {
         self.wakers.clear();
     }
 
-    /// Makes sure that `framed` more bytes of records fit into its memory.
+    /// Reserves memory for `framed` more bytes of records.
     pub(crate) fn reserve(&mut self, engine: &Engine, framed: usize) -> forebay::Result<()> {
         let needed = self.buffer.len().max(HEADER_BYTES) + framed;
         if needed > self.buffer.capacity() {
@@ -85,14 +86,14 @@ impl Group {
 /// Appends records with their lengths.
 pub(crate) fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
     for record in records {
-        // Longer records than a segment were refused, and a segment is shorter than 4 GiB.
+        // Records longer than a segment were rejected, and a segment is shorter than 4 GiB.
         buffer.extend_from_slice(&(record.len() as u32).to_le_bytes())?;
         buffer.extend_from_slice(record)?;
     }
     Ok(())
 }
 
-/// Memory of exactly the size that these records need, with them in it.
+/// Returns memory of exactly the size of these records, with the records in it.
 pub(crate) fn own_buffer(
     engine: &Engine,
     records: &[&[u8]],
@@ -106,7 +107,7 @@ pub(crate) fn own_buffer(
     Ok(buffer)
 }
 
-/// Bytes of these records with their lengths.
+/// Returns the bytes of these records with their lengths.
 pub(crate) fn framed_bytes(records: &[&[u8]]) -> usize {
     records.iter().fold(0, |sum: usize, record| sum.saturating_add(record.len() + RECORD_HEADER_BYTES))
 }

@@ -1,34 +1,35 @@
 //! The line of appends that wait for room.
 //!
-//! A waiter is *called* (woken) once its record fits; from then on it is the caller's part to poll. Others wait for
-//! it for 50 ms, so that the order of arrival holds among appends that are polled; after that they pass it
-//! while there is room. So an append that is not polled loses its precedence, and stops no other. One that is polled
-//! and finds too little room again closes the line behind it until it fits, and keeps its precedence for longer each
-//! time: long records do not starve beside short ones.
+//! A waiter is *called* (woken) once its record fits; from then on its owner must poll it. Other appends wait
+//! for it for 50 ms, so that the order of arrival holds among appends that are polled. After that they pass
+//! it while there is room. So an append that is not polled loses its precedence, and blocks no other. An
+//! append that is polled and finds too little room again closes the line behind it until it fits, and keeps
+//! its precedence for longer each time: long records do not starve beside short ones.
 //!
-//! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.* So what
-//! wakes it is a group that becomes durable, or the end of that other one's time, which the log's task waits for.
+//! *Invariant: while a waiter is neither called nor passed, bytes are pending or another waiter is called.*
+//! So the waiter is woken by a group that becomes durable, or at the deadline of the called waiter, for which
+//! the log's task waits.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::queue::Limits;
 
-/// What asks for a turn.
+/// The kind of an append that requests a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// It waits, at this place if it has one already.
     Waits(Option<u64>),
-    /// It has no place, and leaves precedence only to waiters that lost theirs before.
+    /// It has no place. It yields to all waiters except those that lost their precedence.
     Tries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
-    /// Woken; others wait until then, on the engine's clock.
+    /// Woken; others wait until this time, on the engine's clock.
     Called(u64),
-    /// Woken, and not polled in time.
+    /// Woken, but not polled in time.
     Passed,
 }
 
@@ -38,13 +39,13 @@ struct Waiter {
     framed: usize,
     waker: Waker,
     state: State,
-    /// It was woken and found too little room, so often.
+    /// Number of times that it was woken and found too little room.
     refusals: u32,
 }
 
-/// Others wait so long for a waiter that was called: longer than a busy machine takes to run its thread.
+/// Time that others wait for a called waiter: longer than a busy machine takes to run its thread.
 const PATIENCE_NS: u64 = 50_000_000;
-/// The time doubles with each refusal, up to this many.
+/// The time doubles with each refusal, at most this many times.
 const REFUSALS_MAX: u32 = 3;
 
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ impl Line {
         self.waiters.is_empty()
     }
 
-    /// Whether records of so many bytes go now; `pending` bytes wait to be written.
+    /// Returns whether records of this length may enter now; `pending` bytes wait to be written.
     pub(super) fn is_turn(&self, limits: &Limits, pending: usize, framed: usize, asker: Asker) -> bool {
         let before = match asker {
             Asker::Waits(Some(place)) => self.index_of(place),
@@ -73,7 +74,7 @@ impl Line {
             })
     }
 
-    /// Keeps a waker until room comes. Returns whether the waiter is new.
+    /// Keeps a waker until there is room. Returns whether the waiter is new.
     pub(super) fn wait(&mut self, place: &mut Option<u64>, framed: usize, waker: &Waker) -> bool {
         if let Some(known) = *place {
             let index = self.index_of(known);
@@ -102,8 +103,8 @@ impl Line {
         }
     }
 
-    /// Calls, in order, the waiters that fit into the room that there is, beside those that are called already. Those
-    /// whose time is over are passed. `now_ns` is the engine's time.
+    /// Calls, in order, the waiters that fit into the room left by pending records and by waiters already
+    /// called. Passes waiters whose time has expired. `now_ns` is the engine's time.
     pub(super) fn call(&mut self, limits: &Limits, mut pending: usize, now_ns: u64, woken: &mut Vec<Waker>) {
         for waiter in &mut self.waiters {
             match waiter.state {
@@ -121,7 +122,7 @@ impl Line {
         }
     }
 
-    /// When the time of a waiter is over that others may wait for.
+    /// Returns the earliest deadline of a called waiter.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let times = self.waiters.iter().filter_map(|waiter| match waiter.state {
             State::Called(until) => Some(until),
@@ -130,18 +131,18 @@ impl Line {
         times.min()
     }
 
-    /// Takes all wakers: the log ends or has failed.
+    /// Takes all wakers, because the log ends or has failed.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.waiters).into_iter().map(|waiter| waiter.waker)
     }
 
-    /// Places ascend along the line.
+    /// Returns the index of a place in the line, in which places ascend.
     fn index_of(&self, place: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.place < place)
     }
 }
 
-/// Whether this log was broken on purpose and never passes a waiter that was called.
+/// Returns whether this log was broken on purpose and never passes a called waiter.
 fn keeps_its_turn() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::WokenKeepsItsTurn.is_on();
@@ -149,7 +150,7 @@ fn keeps_its_turn() -> bool {
     false
 }
 
-/// Something always fits when nothing is pending.
+/// Returns whether a record fits; any record does if nothing is pending.
 fn fits(limits: &Limits, pending: usize, framed: usize) -> bool {
     pending == 0 || pending.saturating_add(framed) <= limits.pending_bytes
 }

@@ -1,4 +1,4 @@
-//! Callers put records and changes of the log into the queue.
+//! Puts callers' records and changes of the log into the queue.
 
 use std::task::{Poll, Waker};
 
@@ -14,25 +14,25 @@ use crate::lsn::Lsn;
 use crate::segment::cut_holes;
 use crate::wait::wake_all;
 
-/// A change of the log that is no record.
+/// A change of the log other than a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Records before this one may go.
+    /// Allows the removal of records before this one.
     TruncateBefore(u64),
-    /// Records after this one go.
+    /// Removes the records after this one.
     TruncateAfter(u64),
-    /// All records go; the next is this one.
+    /// Removes all records; the next one is this.
     ResetTo(u64),
-    /// The log's end is recorded outside of the segments.
+    /// Records the log's end outside of the segments.
     RecordEnd,
 }
 
 impl Shared {
-    /// Queues records, all in one group and numbered in a row, when it is their turn and there is room.
-    /// Returns what to wait for, and the first one's number.
+    /// Queues records, all in one group and with consecutive LSNs, when it is their turn and there is room.
+    /// Returns the ticket to wait for, and the first LSN.
     ///
-    /// `place` is the caller's place among those who wait for room, kept until the records are in or it
-    /// [leaves](Self::leave).
+    /// `place` is the caller's place among the appends that wait for room. It is kept until the records are
+    /// in the queue or the caller [leaves](Self::leave).
     pub(crate) fn poll_push(
         &self,
         records: &[&[u8]],
@@ -46,14 +46,14 @@ impl Shared {
         }
     }
 
-    /// Queues a record now; `None` when there is no room, or when it is another's turn.
+    /// Queues a record now; returns `None` if there is no room or if it is another append's turn.
     pub(crate) fn try_push(&self, record: &[u8]) -> Result<Option<(Ticket, u64)>> {
         let records = [record];
         self.check_size(&records)?;
         self.push(&records, &mut None, None)
     }
 
-    /// Queues records if it is their turn; else `waker`, if there is one, is kept in the line.
+    /// Queues records if it is their turn; otherwise keeps `waker`, if there is one, in the line.
     fn push(
         &self,
         records: &[&[u8]],
@@ -79,7 +79,7 @@ impl Shared {
                 if !exhausted || state.pending == 0 {
                     return Err(error.into());
                 }
-                // The group that is being written will give its memory back.
+                // The group being written will return its memory.
                 is_turn = false;
             }
             if !is_turn {
@@ -100,7 +100,7 @@ impl Shared {
                 return pushed.map(Some);
             }
         }
-        // Its room is reserved; so long a copy is made without the lock.
+        // The room is reserved, so the copy of a long record is made without the lock.
         let buffer = group::own_buffer(&self.engine, records, framed, self.limits.unit);
         let mut locked = self.lock();
         let state = &mut *locked;
@@ -122,7 +122,7 @@ impl Shared {
         pushed.map(Some)
     }
 
-    /// Gives up a place among those who wait for room.
+    /// Gives up a place among the appends that wait for room.
     pub(crate) fn leave(&self, place: &mut Option<u64>) {
         if place.is_some() {
             let mut woken = Vec::new();
@@ -137,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Whether a record of `bytes` would be taken now; then `waker` is not kept.
+    /// Completes if a record of `bytes` would be accepted now; otherwise keeps `waker`.
     pub(crate) fn poll_room(&self, bytes: usize, waker: &Waker) -> Poll<Result<()>> {
         let framed = bytes.saturating_add(crate::format::RECORD_HEADER_BYTES);
         let mut state = self.lock();
@@ -153,7 +153,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// What to wait for so that everything queued before is durable.
+    /// Returns a ticket that completes once everything queued before is durable.
     pub(crate) fn ticket_for_all(&self) -> Result<Ticket> {
         let state = self.lock();
         match &state.failed {
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Queues a change behind everything queued before.
+    /// Queues a change after everything queued before.
     pub(crate) fn push_change(&self, change: Change) -> Result<Ticket> {
         let (ticket, writer) = {
             let mut state = self.lock();
@@ -198,7 +198,7 @@ impl State {
             }
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
-                // Within a loss nothing is left in the segments that proves where the log begins.
+                // Within a loss, no group in the segments is left to prove where the log begins.
                 let behind = |lsn: u64, lost: &Lost| match lost.first.0 <= lsn && lsn <= lost.last.0 {
                     true => lost.last.0 + 1,
                     false => lsn,
@@ -222,7 +222,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether so many records still have numbers. The highest is `u64::MAX - 1`: `u64::MAX` stands for "no end known".
+    /// Checks that this many LSNs are left. The highest is `u64::MAX - 1`: `u64::MAX` stands for "no end
+    /// known".
     fn check_numbers(&self, count: usize) -> Result<()> {
         if u64::MAX - self.next_lsn >= count as u64 {
             return Ok(());
@@ -235,7 +236,7 @@ impl State {
         Err(Error::new(ErrorKind::InvalidInput, text))
     }
 
-    /// The group that is written last; a new one without records if none waits.
+    /// Returns the last group in the queue, or a new one without records if the queue is empty.
     fn last_group(&mut self) -> &mut Group {
         if self.groups.is_empty() {
             return self.begin_group(Group::new(), Kind::Mark, 0);
@@ -244,7 +245,8 @@ impl State {
         &mut self.groups[last]
     }
 
-    /// Wakes appends that have their turn. The log's task is woken with them, to wait for those that are not polled.
+    /// Wakes appends that have their turn. Wakes the log's task with them, so that it sets a deadline for
+    /// those that are not polled.
     fn call(&mut self, shared: &Shared, woken: &mut Vec<Waker>) {
         if self.line.is_empty() {
             return;
@@ -256,7 +258,7 @@ impl State {
         }
     }
 
-    /// Makes sure that the queue's last group takes `framed` more bytes of records.
+    /// Ensures that the queue's last group has room for `framed` more bytes of records.
     fn make_group(&mut self, shared: &Shared, framed: usize) -> forebay::Result<()> {
         let limit = shared.limits.group_bytes;
         if let Some(last) = self.groups.back_mut()
@@ -278,7 +280,7 @@ impl State {
         reserved
     }
 
-    /// Into the last group, which has room.
+    /// Adds records to the last group, which has room.
     fn push(&mut self, records: &[&[u8]]) -> Result<(Ticket, u64)> {
         let first = self.next_lsn;
         let Some(group) = self.groups.back_mut() else {

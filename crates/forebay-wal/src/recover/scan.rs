@@ -1,52 +1,52 @@
-//! One segment's bytes: every whole group in it, and what else stands there.
+//! The bytes of one segment: every whole group in it, and all other content.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::format::{GRAIN, Header, Parsed, Position, UNIT_MAX, claimed_bytes, parse};
 
-/// What one segment holds. Costs about 250 bytes of memory for each group.
+/// The contents of one segment. Costs about 250 bytes of memory for each group.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan {
-    /// Its number, from the file's name.
+    /// The segment's number, from the file's name.
     pub(crate) generation: u64,
-    /// Its file.
+    /// The segment's path.
     pub(crate) file: PathBuf,
-    /// Bytes of the file.
+    /// Length of the file, in bytes.
     pub(crate) bytes: u64,
-    /// The whole groups that were written to where they stand, in order, of any log.
+    /// The whole groups that were written to this very place, in order, of any log.
     pub(crate) groups: Vec<Header>,
-    /// The beginnings of groups that are not whole.
+    /// The beginnings of incomplete or damaged groups.
     pub(super) torn: Vec<Torn>,
-    /// What is neither zeros nor a group, in whole grains, or a group that was written to another place
-    /// (`stale`).
+    /// Ranges, in whole grains, that are neither zeros nor a group; or groups that were written to another
+    /// place (`stale`).
     pub(super) other: Vec<Other>,
-    /// A whole group of another version of the format: where, and which.
+    /// The offset and version of a whole group of another version of the format.
     pub(super) version: Option<(u64, u16)>,
-    /// The highest segment number in the groups that were written to other places, and the log of that one.
+    /// The highest segment number in the groups that were written to other places, and the log of that group.
     pub(crate) ahead: (u64, u128),
 }
 
-/// The beginning of a group that is not whole.
+/// The beginning of an incomplete or damaged group.
 #[derive(Clone, Debug)]
 pub(super) struct Torn {
     pub(super) offset: u64,
-    /// It names this segment as its own.
+    /// Its header names this segment and offset as its own.
     pub(super) ours: bool,
     pub(super) why: &'static str,
 }
 
-/// Bytes that are not zeros and no group of this place.
+/// Bytes that are neither zeros nor a group of this place.
 #[derive(Clone, Debug)]
 pub(super) struct Other {
     pub(super) range: Range<u64>,
     pub(super) stale: bool,
 }
 
-/// Compared with whole grains at once.
+/// A grain of zeros, to compare whole grains at once.
 static ZEROS: [u8; GRAIN as usize] = [0; GRAIN as usize];
 
-/// Looks at every place of a segment where a group can begin, also behind damage. One pass over the bytes.
+/// Scans every place of a segment where a group can begin, also after damage. One pass over the bytes.
 #[cfg(test)]
 pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
     let mut scanner = Scanner::new(file, generation, bytes.len() as u64);
@@ -54,29 +54,29 @@ pub(crate) fn scan(file: PathBuf, generation: u64, bytes: &[u8]) -> Scan {
     scanner.scan
 }
 
-/// A scan of a segment whose bytes come in pieces.
+/// A scan of a segment whose bytes arrive in pieces.
 ///
-/// Holds them until the group is whole that they are of: besides the piece at hand memory for the longest
-/// group, and never more than the segment; a damaged header may claim a long group that is none.
+/// Holds the bytes until their group is whole. Besides the current piece it needs memory for the longest
+/// group, and never more than the segment; a damaged header may claim a long group where there is none.
 pub(crate) struct Scanner {
     scan: Scan,
-    /// What was looked at.
+    /// Number of bytes already scanned.
     offset: u64,
-    /// The bytes from there on that are known.
+    /// The available bytes from there on.
     held: Vec<u8>,
-    /// How many have to be known to go on.
+    /// Number of bytes that must be available to continue.
     wanted: usize,
 }
 
 impl Scanner {
-    /// Of a segment of so many bytes.
+    /// Returns a scanner for a segment of `bytes` bytes.
     pub(crate) fn new(file: PathBuf, generation: u64, bytes: u64) -> Scanner {
         let (groups, torn, other) = (Vec::new(), Vec::new(), Vec::new());
         let scan = Scan { generation, file, bytes, groups, torn, other, version: None, ahead: (0, 0) };
         Scanner { scan, offset: 0, held: Vec::new(), wanted: 0 }
     }
 
-    /// Takes the next bytes; none are left out.
+    /// Takes the next bytes; the caller passes all bytes in order.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         if !self.held.is_empty() {
             self.held.extend_from_slice(piece);
@@ -93,7 +93,7 @@ impl Scanner {
         }
     }
 
-    /// What was found. A file that turned out shorter than it said ends there.
+    /// Returns the scan. A file shorter than its stated length ends where its bytes end.
     pub(crate) fn finish(mut self) -> Scan {
         let held = std::mem::take(&mut self.held);
         if self.offset < self.scan.bytes {
@@ -103,8 +103,8 @@ impl Scanner {
         self.scan
     }
 
-    /// Goes through `bytes`, which follow what was looked at, as far as they are enough to say what stands
-    /// there; answers how far.
+    /// Scans `bytes`, which follow the bytes already scanned, as far as they suffice to judge each place;
+    /// returns the number of bytes scanned.
     fn look(&mut self, bytes: &[u8]) -> usize {
         let from = self.offset;
         while self.offset < self.scan.bytes {
@@ -119,7 +119,7 @@ impl Scanner {
     }
 }
 
-/// How many of the bytes at a place say what stands there; `left` are left of the segment.
+/// Returns the number of bytes needed to judge a place; `left` bytes of the segment are left.
 fn wanted(here: &[u8], left: u64) -> usize {
     let grain = left.min(u64::from(GRAIN));
     let bytes = match claimed_bytes(here) {
@@ -131,8 +131,8 @@ fn wanted(here: &[u8], left: u64) -> usize {
 }
 
 impl Scan {
-    /// Looks at one place; `here` are the bytes from there on, all that [`wanted`] says. Answers how far
-    /// the next place is.
+    /// Judges one place; `here` are the bytes from there on, at least as many as [`wanted`] returns. Returns
+    /// the distance to the next place.
     fn step(&mut self, here: &[u8], offset: u64) -> u64 {
         let generation = self.generation;
         let scan = self;
@@ -155,7 +155,7 @@ impl Scan {
                 scan.torn.push(Torn { offset, ours: names_place(grain, generation, offset), why });
             }
             Parsed::Nothing if *grain == ZEROS[..grain.len()] => {}
-            // The magic number itself may be what is damaged.
+            // The magic number itself may be damaged.
             Parsed::Nothing if names_place(grain, generation, offset) => {
                 let why = "a group stands there that does not begin as one";
                 scan.torn.push(Torn { offset, ours: true, why });
@@ -169,14 +169,14 @@ impl Scan {
     }
 }
 
-/// Whether these bytes say of themselves, as a group's header does, that they belong here.
+/// Returns whether these bytes, read as a group's header, state that they belong here.
 fn names_place(grain: &[u8], generation: u64, offset: u64) -> bool {
     grain.get(32..40) == Some(&generation.to_le_bytes()) && grain.get(40..48) == Some(&offset.to_le_bytes())
 }
 
 impl Scan {
-    /// What speaks for an unfinished or damaged group at `end`, behind the last good group of this segment,
-    /// or at the beginning of this segment (`end` is offset 0 then). `recycled`: old bytes are to be
+    /// Returns the evidence of an unfinished or damaged group at `end`, after the last good group of this
+    /// segment, or at the beginning of this segment (`end` is offset 0 then). `recycled`: old bytes are
     /// expected.
     pub(super) fn tail(&self, end: Position, recycled: bool) -> Option<&'static str> {
         let begun = |torn: &&Torn| torn.offset == end.offset || (torn.offset > end.offset && torn.ours);
@@ -193,19 +193,20 @@ impl Scan {
         other.then_some("there are bytes that are no group")
     }
 
-    /// Whether there is nothing but zeros.
+    /// Returns whether the segment is all zeros.
     pub(crate) fn is_blank(&self) -> bool {
         self.groups.is_empty() && self.torn.is_empty() && self.other.is_empty() && self.version.is_none()
     }
 
-    /// Whether no group counts in it that was written since it got its number, but for a REOPEN group at its beginning.
+    /// Returns whether no group counts that was written since the segment got its number, except a REOPEN
+    /// group at its beginning.
     pub(crate) fn is_unused(&self) -> bool {
         let reopen = self.groups.iter().all(|group| group.flags.reopen()) && self.groups.len() <= 1;
         reopen && self.version.is_none() && self.ahead.0 < self.generation
     }
 
-    /// The same for a segment without a live group: it was prepared, from zeros or from an older segment, and
-    /// nothing of it is known to have been used.
+    /// As `tail`, for a segment without a live group: it was prepared, from zeros or from an older segment,
+    /// and there is no proof that it was used.
     pub(super) fn begun(&self) -> Option<&'static str> {
         let first = Position { generation: self.generation, offset: 0 };
         let garbage = self.other.first().is_some_and(|other| other.range.start == 0 && !other.stale);
@@ -213,20 +214,20 @@ impl Scan {
     }
 }
 
-/// Which segments recovery looks at: from the newest on, down to the oldest one that any group of those
-/// names. A group that leads nowhere may name another one than those that count.
+/// The segments that recovery reads: from the newest on, down to the oldest one named by any of their groups.
+/// An unreachable group may name another one than the groups that count.
 #[derive(Debug, Default)]
 pub(crate) struct Needed {
     oldest: Option<u64>,
 }
 
 impl Needed {
-    /// Whether the next older segment has to be looked at.
+    /// Returns whether the next older segment must be read.
     pub(crate) fn includes(&self, generation: u64) -> bool {
         self.oldest.is_none_or(|oldest| generation >= oldest)
     }
 
-    /// Takes note of what a segment that is included holds.
+    /// Notes the oldest segment named by the groups of an included segment.
     pub(crate) fn add(&mut self, scan: &Scan) {
         let named = scan.groups.iter().map(|group| group.start_generation).min();
         self.oldest = self.oldest.into_iter().chain(named).min();

@@ -1,4 +1,4 @@
-//! The verdict over all segments together.
+//! The verdict on all segments together.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name};
 use crate::lsn::Lsn;
 
 /// Judges a log by the scans of its segments, in any order; segments older than the newest group's
-/// `start_generation` may be left out. `end` is what is recorded outside of the segments. `None`: there are neither,
-/// so there never was a log.
+/// `start_generation` may be left out. `end` is the record outside of the segments. Returns `None` if there
+/// are neither segments nor a record, so there never was a log.
 ///
 /// # Errors
 /// `Version`: a segment of another version of the format. `Foreign`: groups of two logs. `Corruption`:
@@ -42,7 +42,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
 
     let unproven = unproven(&walk.groups, watermark(&live));
     live.retain(|header| !header.is_end());
-    // The log ends where only the record says that it did.
+    // Only the record proves this end of the log.
     let end_lost = walk.last.is_some_and(|last| last.is_end());
     let missing = missing_segment(&scans, &walk, log_id);
     let lost = losses(&scans, &walk, missing);
@@ -52,14 +52,14 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     let new_loss = lost.iter().any(|(_, declared)| !declared);
     let behind = live.iter().find(|header| header.position() >= walk.end);
     let cut = cut(&scans, &walk, behind);
-    // Salvage leaves everything in its place: what it declares names those places.
+    // Salvage leaves everything in its place: its declarations name those places.
     let kept = if new_loss { walk.groups.len() } else { unproven.start };
     let whole = scan_of(&scans, walk.end.generation).is_some_and(|scan| scan.bytes >= walk.end.offset);
-    // What is outdated only a REOPEN group takes away for good.
+    // Only a REOPEN group removes outdated groups for good.
     let outdated = outdated.is_some_and(|header| header.position() >= walk.end);
     let clean = kept == walk.groups.len() && cut.is_none() && !new_loss && whole && !outdated && !end_lost;
 
-    // With nothing kept the log begins anew, behind what is lost.
+    // If nothing is kept, the log begins anew after the loss.
     let first = walk.last.filter(|_| !walk.groups.is_empty());
     let first = first.map_or(walk.next_lsn, |last| last.first_retained);
     let proven = proven(&walk, kept);
@@ -110,7 +110,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     }))
 }
 
-/// The log's random number, if any group is whole.
+/// Returns the log's random number, if any group is whole.
 fn one_log(scans: &[Scan]) -> Result<Option<u128>> {
     let mut log_id = None;
     for scan in scans {
@@ -128,12 +128,12 @@ fn one_log(scans: &[Scan]) -> Result<Option<u128>> {
     Ok(log_id)
 }
 
-/// The newest watermark: everything below was durable.
+/// Returns the newest watermark: everything below was durable.
 fn watermark(live: &[Header]) -> Position {
     live.iter().map(|header| header.watermark).max().unwrap_or_default()
 }
 
-/// Where the unproven groups begin, and where those begin that an open has to copy.
+/// The beginning of the unproven groups, and of those that an open must copy.
 struct Unproven {
     proven: usize,
     start: usize,
@@ -142,20 +142,20 @@ struct Unproven {
 fn unproven(groups: &[Group], watermark: Position) -> Unproven {
     let proven = groups.partition_point(|group| group.header.end() <= watermark);
     let tail = &groups[proven..];
-    // A group without records stays: what it does, the groups behind it say again, so its rotting loses
-    // nothing.
+    // A group without records stays. The groups after it repeat its effect, so damage to it loses nothing.
     let records = tail.iter().position(|group| group.header.record_count > 0);
     let only_records = tail.iter().all(|group| matches!(group.header.kind, Kind::Records | Kind::Mark));
     let start = records.filter(|_| only_records).map_or(groups.len(), |at| proven + at);
     Unproven { proven, start }
 }
 
-/// What a REOPEN group follows.
+/// The data that a REOPEN group follows.
 struct Proven {
     end: Position,
     crc: u32,
     next: u64,
-    /// From this number on nothing counts that is kept; `next`, but for damage that took no record.
+    /// No kept record counts from this number on. Equals `next` unless there is damage that destroyed no
+    /// record.
     first: u64,
     epochs: Epochs,
 }
@@ -163,7 +163,7 @@ struct Proven {
 fn proven(walk: &Walk, kept: usize) -> Proven {
     let last = kept.checked_sub(1).and_then(|last| walk.groups.get(last)).map(|group| group.header);
     if let Some(end) = walk.last.filter(Header::is_end) {
-        // All groups are kept, and a gap is behind them, up to what follows.
+        // All groups are kept; a gap follows them, up to the next group.
         let replaced = walk.gaps.last().map_or(walk.next_lsn, |gap| gap.replaced);
         return Proven {
             end: last.map_or(walk.end, |last| last.end()),
@@ -180,16 +180,16 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
             let (next, epochs) = (walk.next_lsn, walk.epochs);
             Proven { end: walk.end, crc: last.crc, next, first: next, epochs }
         }
-        // Damage between the two that took no record: the REOPEN group takes its place, and that of a copy
-        // that did so before.
+        // Damage between the two that destroyed no record: the REOPEN group takes its place, and that of a
+        // copy that did so before.
         (Some(last), Some(copied)) if gap.is_none_or(|gap| gap.lost.is_empty()) => {
             let reopened = copied.flags.reopen().then_some(copied.epochs.firsts[0]);
             let first = gap.map(|gap| gap.replaced).or(reopened).unwrap_or(copied.first_lsn);
             let (next, epochs) = (copied.first_lsn, last.epochs);
             Proven { end: last.end(), crc: last.crc, next, first: first.min(next), epochs }
         }
-        // Nothing is kept, or what is missing before it is named: the REOPEN group begins where the copied
-        // one did.
+        // Nothing is kept, or the loss before the copied group is declared: the REOPEN group begins where
+        // that group did.
         (_, Some(copied)) => {
             let (end, next) = (copied.position(), copied.first_lsn);
             Proven { end, crc: 0, next, first: next, epochs: copied.epochs }
@@ -201,21 +201,22 @@ fn proven(walk: &Walk, kept: usize) -> Proven {
     }
 }
 
-/// The number of the segment before the REOPEN group's for which that group's epoch is told from those of the lost end:
-/// of its epochs as many are its own as segments lie between it and its `cut`, and one more.
+/// Returns the number of the segment before the REOPEN group's. It is chosen so that the REOPEN group's epoch
+/// can be distinguished from those of the lost end: of its epochs, as many are its own as there are segments
+/// between it and its `cut`, and one more.
 fn leap(walk: &Walk, proven: &Proven, number: u64) -> u64 {
     let kept = walk.groups.last().map_or(number, |group| group.header.epochs.number);
     proven.end.generation.saturating_add(number.saturating_sub(kept)).saturating_sub(2)
 }
 
-/// Higher than the epoch of anything that was ever written behind `proven`, whole now or not: each attempt to
-/// open took a segment of its own, and an epoch one higher than the one before.
+/// Returns an epoch higher than that of anything ever written after `proven`, whole now or not: each attempt
+/// to open took a segment of its own, and an epoch one higher than the one before.
 fn reopen_epoch(proven: &Proven, copied: Option<&Group>, epoch_max: u64, max_generation: u64) -> u64 {
     let since = |epoch: u64, generation: u64| {
         epoch.saturating_add(max_generation.saturating_sub(generation)).saturating_add(1)
     };
     let kept = since(proven.epochs.number, proven.end.generation).saturating_add(1);
-    // Behind damage the copied group's epoch may be higher than the kept one's.
+    // After damage, the copied group's epoch may be higher than the kept one's.
     let copied = copied.map_or(0, |group| {
         let Header { epochs, generation, flags, .. } = group.header;
         since(epochs.number, generation).saturating_add(u64::from(!flags.reopen()))
@@ -223,7 +224,7 @@ fn reopen_epoch(proven: &Proven, copied: Option<&Group>, epoch_max: u64, max_gen
     kept.max(copied).max(epoch_max.saturating_add(1))
 }
 
-/// The losses in the order of the log, and whether an earlier salvage accepted each.
+/// Returns the losses in the order of the log, each with whether an earlier salvage accepted it.
 fn losses(scans: &[Scan], walk: &Walk, missing: Option<Lost>) -> Vec<(Lost, bool)> {
     let gaps = walk.gaps.iter().filter(|gap| !gap.lost.is_empty());
     let lost = gaps.map(|gap| {
@@ -234,14 +235,14 @@ fn losses(scans: &[Scan], walk: &Walk, missing: Option<Lost>) -> Vec<(Lost, bool
     lost.chain(missing.map(|lost| (lost, false))).collect()
 }
 
-/// Where a gap begins: the place behind the last good group, or the next segment where that place holds
-/// nothing.
+/// Returns the beginning of a gap: the place after the last good group, or the next segment if that place is
+/// empty.
 fn damage(scans: &[Scan], gap: &Gap) -> Damage {
     let Position { mut generation, mut offset } = gap.cut;
     let here = scan_of(scans, generation);
     let full = here.is_some_and(|scan| scan.bytes >= offset && scan.tail(gap.cut, true).is_none());
     if offset > 0 && gap.resume.generation > generation && full {
-        // Segments between that were prepared and never used hold nothing.
+        // Segments in between that were prepared and never used are empty.
         let between = generation + 1..=gap.resume.generation;
         let begun = |scan: &&Scan| between.contains(&scan.generation) && scan.begun().is_some();
         generation = scans.iter().find(begun).map_or(*between.start(), |scan| scan.generation);
@@ -250,9 +251,10 @@ fn damage(scans: &[Scan], gap: &Gap) -> Damage {
     Damage { file: file_of(scans, generation), offset }
 }
 
-/// Segments get their numbers without a gap and none vanishes while the log may need it, so a number that
-/// is missing between the log's end and its newest file is a segment that somebody took away. So is one
-/// that holds what was written to it under a later number: the log had gone on behind it.
+/// Returns the loss of a segment that was removed from outside. Segments get consecutive numbers, and none is
+/// removed while the log may need it. So a number missing between the log's end and its newest file is a
+/// removed segment. The same holds for a segment with groups written to it under a later number: the log had
+/// continued after it.
 fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128) -> Option<Lost> {
     let newest = scans.last()?.generation;
     let mut behind = (walk.end.generation..=newest).skip(1);
@@ -262,7 +264,7 @@ fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128) -> Option<Lost> {
     Some(Lost { first: Lsn(walk.next_lsn), last: Lsn(u64::MAX), file, offset: 0 })
 }
 
-/// What speaks for a group behind the log's end that is not whole.
+/// Returns the evidence of an incomplete or damaged group after the log's end.
 fn cut(scans: &[Scan], walk: &Walk, behind: Option<&Header>) -> Option<Cut> {
     if let Some(header) = behind {
         let why = "a group stands there to which nothing leads".to_owned();
@@ -284,7 +286,7 @@ fn scan_of(scans: &[Scan], generation: u64) -> Option<&Scan> {
     scans.get(at)
 }
 
-/// The file of a segment, which may be missing.
+/// Returns the path of a segment, which may be missing.
 fn file_of(scans: &[Scan], generation: u64) -> PathBuf {
     match (scan_of(scans, generation), scans.first()) {
         (Some(scan), _) => scan.file.clone(),
@@ -302,8 +304,9 @@ fn corruption(lost: Lost) -> Error {
     Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
 }
 
-/// A segment gets its name only when its log's first group is durable, so a log without any group is a
-/// damaged one. So is one without segments that has a record of its end.
+/// Returns the error for a log without any whole group. A segment gets its name only once its log's first
+/// group is durable, so such a log is damaged. The same holds for a log without segments that has a record of
+/// its end.
 fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     let generation = scans.first().map_or(1, |scan| scan.generation);
     let recorded = end.record.map(|end| end.first_retained..end.next_lsn).filter(|lost| !lost.is_empty());
@@ -324,11 +327,11 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
 }
 
-/// The record of the log's end, if it is this log's.
+/// Returns the record of the log's end, if it belongs to this log.
 fn end_of(end: &FoundEnd, log_id: Option<u128>, salvage: bool) -> Result<Option<EndRecord>> {
     match (end.record, log_id) {
         (Some(record), Some(log_id)) if record.log_id != log_id => match salvage {
-            // It is written anew.
+            // The record is written anew.
             true => Ok(None),
             false => {
                 let text = "this record of a log's end belongs to another log than the segments beside it; where the \
@@ -340,7 +343,8 @@ fn end_of(end: &FoundEnd, log_id: Option<u128>, salvage: bool) -> Result<Option<
     }
 }
 
-/// The losses that salvage has to declare. One at the end goes up to the REOPEN group, which is the next that there is.
+/// Returns the losses that salvage must declare. A loss at the end extends to the REOPEN group, which is the
+/// next group.
 fn new_gaps(walk: &Walk, max_generation: u64) -> Vec<Gap> {
     if walk.groups.is_empty() {
         return Vec::new();
@@ -352,9 +356,9 @@ fn new_gaps(walk: &Walk, max_generation: u64) -> Vec<Gap> {
 }
 
 impl Walk {
-    /// The next LSN before the group `index`.
+    /// Returns the next LSN before the group `index`.
     fn proven_before(&self, index: usize) -> u64 {
-        // As the group says it: what was before may have been truncated by one that is damaged.
+        // The group's own statement: records before it may have been truncated by a group that is damaged.
         self.groups.get(index).map_or(self.next_lsn, |group| group.header.first_lsn)
     }
 }

@@ -1,4 +1,4 @@
-//! The live groups in their order, and where the order is broken.
+//! The live groups in order, and the places where the order is broken.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::format::{Epochs, HEADER_BYTES, Header, Kind, Position};
 /// A live group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Its header.
+    /// The group's header.
     pub(crate) header: Header,
-    /// Those of its records that are live: neither truncated nor before the log's first.
+    /// LSNs of its records that are live: neither truncated nor before the log's first.
     pub(crate) live: Range<u64>,
 }
 
 impl Group {
-    /// Where its records lie in its segment, in bytes.
+    /// Returns the range of the group's records in its segment, in bytes.
     pub(crate) fn payload(&self) -> Range<u64> {
         let start = self.header.offset + HEADER_BYTES as u64;
         start..start + u64::from(self.header.payload_len)
@@ -24,13 +24,13 @@ impl Group {
 /// A place where the order of the live groups is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Where the good groups end.
+    /// The end of the good groups.
     pub(crate) cut: Position,
-    /// The next good group.
+    /// Position of the next good group.
     pub(crate) resume: Position,
     /// The records that were there and would be live; may be empty.
     pub(crate) lost: Range<u64>,
-    /// From this number on nothing counts that was there before the gap.
+    /// No record from before the gap counts from this number on.
     pub(super) replaced: u64,
     /// An earlier salvage accepted it.
     pub(crate) declared: bool,
@@ -40,22 +40,22 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 pub(super) struct Walk {
     pub(super) groups: Vec<Group>,
-    /// The last group, or the record of the log's end where that counts instead.
+    /// The last group, or the record of the log's end if that counts instead.
     pub(super) last: Option<Header>,
     pub(super) gaps: Vec<Gap>,
-    /// Where the last group ends.
+    /// The end of the last group.
     pub(super) end: Position,
     pub(super) next_lsn: u64,
     pub(super) epochs: Epochs,
 }
 
-/// Takes away the groups that are older than what stands before them: the epoch never goes back from one
-/// group to the next, and what begins anew is of a higher one than anything before it. `groups` are sorted
-/// by position. Answers the last one taken away as well.
+/// Removes the groups that are older than the ones before them: the epoch never goes back from one group to
+/// the next, and a new beginning has a higher one than anything before it. `groups` are sorted by position.
+/// Also returns the last one removed.
 ///
-/// An honest drive leaves none. One that lied about a flush may forget the renaming of a segment and keep
-/// what was written to it since; used again under the same number, the segment then holds groups of a time
-/// that was undone.
+/// An honest drive leaves no such groups. One that lied about a flush may forget the renaming of a segment
+/// and keep the groups written to it since. If the segment is reused under the same number, it then has
+/// groups of a time that was undone.
 pub(super) fn without_outdated(mut groups: Vec<Header>) -> (Vec<Header>, Option<Header>) {
     let (mut epoch, mut last) = (0, None);
     groups.retain(|header| {
@@ -69,14 +69,14 @@ pub(super) fn without_outdated(mut groups: Vec<Header>) -> (Vec<Header>, Option<
     (groups, last)
 }
 
-/// Takes away the groups that a REOPEN or a Gap group declares dead. `groups` are sorted by position.
+/// Removes the groups that a REOPEN or a Gap group declares dead. `groups` are sorted by position.
 pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
     let mut dead: Vec<(Range<Position>, u64)> = Vec::new();
     let mut live = Vec::with_capacity(groups.len());
-    // From the newest on: a group that is dead itself kills nothing.
+    // From the newest on: a dead group declares no other dead.
     for header in groups.into_iter().rev() {
         let (place, epoch) = (header.position(), header.epochs.number);
-        // What is of a higher epoch than the group that ends it came later, wherever it stands.
+        // A group with a higher epoch than the declaring group was written later, wherever it is.
         if dead.iter().any(|(range, ended)| range.contains(&place) && epoch <= *ended) {
             continue;
         }
@@ -91,9 +91,9 @@ pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
     live
 }
 
-/// Follows `live`, sorted by position, from the start that its last group names. Steps over a gap only where
-/// a watermark proves that there was something; otherwise it ends there, and the groups behind are not part
-/// of it.
+/// Follows `live`, sorted by position, from the start that its last group names. Skips a gap only if a
+/// watermark proves that a group was there. Otherwise the walk ends there and does not include the groups
+/// after it.
 pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
     let watermark = live.iter().map(|header| header.watermark).max()?;
     #[cfg(feature = "_breakage")]
@@ -115,7 +115,7 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
         let mut reached = from;
         for header in &live[from..] {
             if !walk.links(header) {
-                // Of a time that nothing is left of, not even the place where its last group ended.
+                // A record of a time of which nothing is left, not even the place where its last group ended.
                 if header.is_end() && header.position() < walk.end {
                     reached += 1;
                     continue;
@@ -125,7 +125,7 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
                 }
                 walk.step_over(header, &declared);
             } else if header.flags.reopen() && header.epochs.firsts[0] < walk.next_lsn {
-                // It was written behind damage: see `absorbs`.
+                // It was written after damage: see `absorbs`.
                 walk.forget_from(header.epochs.firsts[0]);
             }
             reached += 1;
@@ -138,15 +138,16 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
             walk.join_gaps();
             return Some(walk);
         }
-        // What an unreachable group says about the beginning of the log does not count.
+        // An unreachable group does not determine the beginning of the log.
         live = &live[..reached];
     }
 }
 
-/// The lowest number that may be another record's since the epoch `older`; `None`: too long ago to know.
+/// Returns the lowest LSN whose record may differ since the epoch `older`; `None` if that epoch is too old to
+/// have an entry.
 ///
-/// A REOPEN group's own epochs begin all at one number, and they are at least as many as the segments since
-/// its `cut` and one more; only what is above these began before the cut.
+/// A REOPEN group's own epochs all begin at one number. There are at least as many of them as segments since
+/// its `cut`, and one more. Only the epochs above these began before the cut.
 fn replaced_since(header: &Header, older: u64) -> Option<u64> {
     let Epochs { number, firsts } = header.epochs;
     let own = header.generation.saturating_sub(header.cut.generation).saturating_add(1);
@@ -157,10 +158,10 @@ fn replaced_since(header: &Header, older: u64) -> Option<u64> {
 }
 
 impl Walk {
-    /// Whether `header` is the group that was written behind the last one, with nothing between.
+    /// Returns whether `header` is the group that was written directly after the last one.
     fn links(&self, header: &Header) -> bool {
         let place = header.position();
-        // A log may begin within an accepted loss, once what was before it is truncated.
+        // A log may begin within an accepted loss, once the records before it are truncated.
         let Some(last) = self.last else { return place == self.end && header.first_lsn <= self.next_lsn };
         let next_segment = place.offset == 0 && place.generation > self.end.generation;
         let Epochs { number, firsts } = header.epochs;
@@ -176,8 +177,8 @@ impl Walk {
             && (!header.flags.reopen() || header.cut == self.end)
     }
 
-    /// Whether `header` was written for damage behind the last group that took no record: the numbers may
-    /// leap, and what counts no longer begins with its epoch's first.
+    /// Returns whether `header` was written because of damage after the last group that destroyed no record.
+    /// Then the LSNs may jump, and the records that no longer count begin with its epoch's first.
     fn absorbs(&self, header: &Header) -> bool {
         header.flags.reopen() && header.epochs.firsts[0] <= self.next_lsn.min(header.first_lsn)
     }
@@ -187,14 +188,14 @@ impl Walk {
         let (cut, resume, lost) = (self.end, header.position(), self.lost_before(header));
         let replaced = lost.start;
         self.forget_from(replaced);
-        // The log may begin within what was declared, once what was before it is truncated.
+        // The log may begin within the declared loss, once the records before it are truncated.
         let declared = declared.iter().any(|gap| gap.cut <= cut && resume <= gap.resume);
         self.gaps.push(Gap { cut, resume, lost, replaced, declared });
     }
 
-    /// The records that may have been between the last good group and `header`, which does not link to it:
-    /// the ones that are missing in the numbering, and the ones that an unseen truncation or reopening may
-    /// have replaced.
+    /// Returns the records that may have been between the last good group and `header`, which does not link
+    /// to it: those missing in the numbering, and those that an unseen truncation or reopening may have
+    /// replaced.
     fn lost_before(&self, header: &Header) -> Range<u64> {
         let Some(last) = self.last else {
             return self.next_lsn..header.first_lsn.max(self.next_lsn);
@@ -202,20 +203,20 @@ impl Walk {
         let replaced = replaced_since(header, self.epochs.number).unwrap_or(0);
         let mut lost = self.next_lsn.min(replaced)..header.first_lsn;
         if header.position() == self.end {
-            // Nothing can have been between the two: the last group is not the one that this one followed.
+            // No group can have been between the two: the last group is not the one that this one followed.
             lost.start = lost.start.min(last.first_lsn);
         }
         if lost.end < self.next_lsn && replaced >= self.next_lsn {
-            // The numbers go back, and no epoch says why.
+            // The LSNs go back, and no epoch explains it.
             lost = lost.start.min(lost.end)..self.next_lsn;
         }
         lost.start..lost.end.max(lost.start)
     }
 
-    /// Adds a group and does what it says.
+    /// Adds a group and applies its effect.
     fn take(&mut self, header: &Header) {
         if header.is_end() && self.links(header) {
-            // It repeats what the last group says.
+            // It repeats the last group's state.
             return;
         }
         self.last = Some(*header);
@@ -235,7 +236,7 @@ impl Walk {
         self.epochs = header.epochs;
     }
 
-    /// The records from `lsn` on are no longer live.
+    /// Marks the records from `lsn` on as no longer live.
     fn forget_from(&mut self, lsn: u64) {
         for group in self.groups.iter_mut().rev() {
             if !group.live.is_empty() && group.live.end <= lsn {
@@ -248,8 +249,8 @@ impl Walk {
         }
     }
 
-    /// Makes one of gaps that touch, and lets each end at a group: only the record of an earlier end stands before that
-    /// one, and it is gone once a later one is written.
+    /// Joins gaps that touch, and extends each to the next group. Only the record of an earlier end is before
+    /// that group, and that record is gone once a later one is written.
     fn join_gaps(&mut self) {
         let mut joined: Vec<Gap> = Vec::with_capacity(self.gaps.len());
         for gap in self.gaps.drain(..) {
@@ -274,7 +275,7 @@ impl Walk {
         self.gaps = joined;
     }
 
-    /// The records before `lsn` are no longer live.
+    /// Marks the records before `lsn` as no longer live.
     fn forget_before(&mut self, lsn: u64) {
         for live in self.groups.iter_mut().map(|group| &mut group.live) {
             live.start = live.start.max(lsn.min(live.end));

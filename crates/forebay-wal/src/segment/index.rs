@@ -1,4 +1,4 @@
-//! Where in the segments which records are.
+//! Index of the positions of records in the segments.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::lost::Lost;
 use crate::lsn::{End, Lsn};
 use crate::recover::Outcome;
 
-/// Live segments, and in each where the records with consecutive numbers begin.
+/// Live segments, and for each the positions at which runs of consecutive records begin.
 #[derive(Debug)]
 pub(crate) struct Index {
     log_id: u128,
-    /// By generation; the last one is written now.
+    /// Ordered by generation; the last one is being written.
     segments: Vec<Arc<Segment>>,
-    /// By number, without a gap between one's end and the next one's beginning.
+    /// Ordered by LSN, without a gap between the end of one run and the beginning of the next.
     runs: VecDeque<Run>,
     /// Everything below is durable.
     end: Position,
@@ -23,13 +23,13 @@ pub(crate) struct Index {
     next_lsn: u64,
     /// The epoch at `end`.
     epoch: u64,
-    /// Counts what made known places wrong.
+    /// Counts the changes that made known places invalid.
     version: u64,
-    /// Records that an earlier salvage gave up.
+    /// Losses accepted by an earlier salvage.
     holes: Vec<Lost>,
 }
 
-/// Groups in a row, within a segment, that hold consecutive records.
+/// Adjacent groups within a segment that have consecutive records.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     first: u64,
@@ -38,15 +38,15 @@ struct Run {
     start: Position,
 }
 
-/// Where to look for a record.
+/// The place to search for a record.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) segment: Arc<Segment>,
-    /// Groups in a row begin here, with this record's number.
+    /// Adjacent groups begin here; the first record has this place's LSN.
     pub(crate) offset: u64,
-    /// What is durable of the segment ends here at the latest.
+    /// Upper bound of the durable part of the segment.
     pub(crate) limit: u64,
-    /// The record after the last one that is there to be read in these groups.
+    /// The LSN after the last readable record in these groups.
     pub(crate) end: u64,
     pub(crate) version: u64,
     pub(crate) log_id: u128,
@@ -78,7 +78,7 @@ impl Done {
     }
 }
 
-/// Records from `next` on are gone, lost or not.
+/// Removes the losses from `next` on: those records are gone, lost or not.
 pub(crate) fn cut_holes(holes: &mut Vec<Lost>, next: u64) {
     for lost in holes.iter_mut() {
         lost.last = lost.last.min(Lsn(next.saturating_sub(1)));
@@ -87,7 +87,7 @@ pub(crate) fn cut_holes(holes: &mut Vec<Lost>, next: u64) {
 }
 
 impl Index {
-    /// Of a log without records, whose first will be `next_lsn`.
+    /// Returns the index of a log without records, whose first will be `next_lsn`.
     pub(crate) fn new(log_id: u128, next_lsn: u64) -> Index {
         Index {
             log_id,
@@ -102,8 +102,8 @@ impl Index {
         }
     }
 
-    /// Of the first `kept` groups that recovery found; the last one ends at `end`, before the record
-    /// `next_lsn`.
+    /// Returns the index of the first `kept` groups found by recovery; the last one ends at `end`, before the
+    /// record `next_lsn`.
     pub(crate) fn of(outcome: &Outcome, kept: usize, end: Position, next_lsn: u64) -> Index {
         let mut index = Index::new(outcome.log_id, next_lsn);
         index.first_lsn = outcome.first.min(next_lsn);
@@ -123,7 +123,7 @@ impl Index {
                 }
             }
             let ends = matches!(header.kind, Kind::Truncate | Kind::Reset);
-            // A group without records goes on with a row, and begins none.
+            // A group without records continues a run, but begins none.
             let rows = in_row || !live.is_empty() || row == Some(header.position());
             row = (whole && !ends && rows).then(|| header.end());
         }
@@ -132,7 +132,7 @@ impl Index {
         index
     }
 
-    /// The loss that a record is in.
+    /// Returns the loss that a record is in.
     pub(crate) fn hole_at(&self, lsn: u64) -> Lost {
         let found = self.holes.iter().find(|lost| lost.first.0 <= lsn && lsn <= lost.last.0);
         found.cloned().unwrap_or_else(|| Lost {
@@ -143,7 +143,7 @@ impl Index {
         })
     }
 
-    /// What an earlier salvage gave up of the log's records.
+    /// Returns the losses accepted by an earlier salvage.
     pub(crate) fn holes(&self) -> &[Lost] {
         &self.holes
     }
@@ -164,12 +164,12 @@ impl Index {
         self.version
     }
 
-    /// A segment that is written from now on.
+    /// Adds the segment that is written from now on.
     pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) {
         self.segments.push(segment);
     }
 
-    /// Gives all segments up; nothing can be read any more.
+    /// Releases all segments; nothing can be read any more.
     pub(crate) fn release(&mut self) -> Vec<Arc<Segment>> {
         self.version += 1;
         std::mem::take(&mut self.segments)
@@ -179,7 +179,7 @@ impl Index {
         self.segments.is_empty()
     }
 
-    /// Takes note of a group.
+    /// Adds a durable group.
     pub(crate) fn add(&mut self, done: Done) {
         let continues = self.end == done.start;
         if !continues || self.runs.is_empty() {
@@ -200,7 +200,7 @@ impl Index {
         }
     }
 
-    /// Records from `next` on are gone; what follows begins at the index's end.
+    /// Removes the records from `next` on; later ones begin at the index's end.
     pub(crate) fn cut(&mut self, next: u64) {
         while self.runs.back().is_some_and(|run| run.first >= next) {
             self.runs.pop_back();
@@ -227,14 +227,15 @@ impl Index {
         self.runs.get(after.checked_sub(1)?).filter(|run| lsn < run.end)
     }
 
-    /// The oldest segment that a log beginning with `first` needs.
+    /// Returns the oldest segment that a log beginning with `first` needs.
     pub(crate) fn start_generation(&self, first: u64, current: u64) -> u64 {
-        // A first record that was lost: what counts is the next one that is there.
+        // If the first record was lost, the next existing one counts.
         let at = self.runs.partition_point(|run| run.end <= first);
         self.runs.get(at).map_or(current, |run| run.start.generation)
     }
 
-    /// Records before `first` are gone for good, and so are segments before `generation`, which are answered.
+    /// Removes the records before `first` for good, and returns the segments before `generation`, which are
+    /// no longer part of the index.
     pub(crate) fn retire(&mut self, first: u64, generation: u64) -> Vec<Arc<Segment>> {
         self.first_lsn = self.first_lsn.max(first);
         while self.runs.front().is_some_and(|run| run.end <= first && run.start.generation < generation) {
@@ -244,7 +245,7 @@ impl Index {
         self.segments.drain(..kept).collect()
     }
 
-    /// Where a durable record is; `None` when it is not one of the log's.
+    /// Returns the place of a durable record; `None` if the log does not have it.
     pub(crate) fn place_of(&self, lsn: u64) -> Option<Place> {
         if lsn < self.first_lsn || lsn >= self.next_lsn {
             return None;

@@ -1,4 +1,4 @@
-//! Waiting for work.
+//! Waits for work.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,23 +12,24 @@ use super::next::RETRY;
 use crate::error::Result;
 use crate::queue::{Shared, Work};
 
-/// Waits for work, and for the time when there was none for long.
+/// Waits for work, and for the end of a quiet period.
 #[derive(Default)]
 pub(super) struct Idle {
     tick: Option<shard::Sleep>,
-    /// Until appends that were called and not polled are passed, and the time on the engine's clock.
+    /// The deadline on the engine's clock after which appends that were called and not polled are passed, and
+    /// its timer.
     patience: Option<(u64, shard::Sleep)>,
     ticks: u32,
-    /// Until it looks for space again, while there is none for the next segment.
+    /// Timer until the task tries again to make the next segment, while there is no space for it.
     space: Option<shard::Sleep>,
 }
 
-/// The time without a group is counted in halves, so that a busy log arms a timer now and then and not once a
-/// group.
+/// The time without a group is counted in halves, so that a busy log arms a timer only from time to time and
+/// not once per group.
 const QUIET_TICKS: u32 = 3;
 
 impl Idle {
-    /// The next group; `None` after a while without one, if the last one had records.
+    /// Returns the next group; `None` after a quiet period, if the last group had records.
     pub(super) async fn next(&mut self, writer: &Writer) -> Result<Option<Work>> {
         let (marked, half) = (writer.chain.marked, writer.mark_after / 2);
         let work = poll_fn(|context| self.poll(&writer.shared, marked, half, context)).await;

@@ -15,39 +15,39 @@ use crate::segment::{Maker, Segment};
 
 type Making = JoinHandle<Made>;
 
-/// What became of a segment.
+/// Result of making a segment.
 struct Made {
     segment: Result<Arc<Segment>>,
-    /// The log's reserve is made behind it.
+    /// The task that makes the log's reserve after it.
     reserving: Option<JoinHandle<()>>,
 }
 
-/// The segment after the one that is written.
+/// The segment after the current one.
 pub(crate) struct Next {
     making: Option<Making>,
-    /// What became of it, once that was looked at.
+    /// The result of making it, once that was checked.
     made: Option<Result<Arc<Segment>>>,
-    /// The log's reserve is being made.
+    /// The task that makes the log's reserve.
     reserving: Option<JoinHandle<()>>,
-    /// When its making began, on the engine's clock.
+    /// The time at which making it began, on the engine's clock.
     began_ns: u64,
-    /// The one being made is a used one.
+    /// The segment being made is a used one.
     recycled: bool,
-    /// It is there already.
+    /// The segment exists already.
     found: bool,
-    /// Its generation. Numbers have no gaps, so one that could not be made is tried again.
+    /// The segment's generation. Numbers have no gaps, so after a failure the same one is tried again.
     generation: u64,
-    /// Segments that the log does not need any more, to be used again, oldest first.
+    /// Segments that the log no longer needs, to be reused, oldest first.
     used: Vec<Arc<Segment>>,
-    /// Segments that the newest group says are not needed. Should that group rot, recovery looks for them
-    /// again, so they stay until a group behind it is durable.
+    /// Segments that are not needed according to the newest group. If that group is damaged, recovery needs
+    /// them again, so they stay until a group after it is durable.
     leaving: Vec<Arc<Segment>>,
 }
 
-/// How long after one that found no space another try is made, unless a segment was freed since.
+/// Delay until another attempt after one that found no space, unless a segment was freed since.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// Segments kept to be used again; further ones are removed.
+/// Maximum number of segments kept for reuse; further ones are removed.
 const USED_MAX: usize = 2;
 
 impl Next {
@@ -65,12 +65,12 @@ impl Next {
         }
     }
 
-    /// One was found when the log was opened: prepared, and never used.
+    /// Returns the state for a segment found when the log was opened: prepared, and never used.
     pub(crate) fn found(generation: u64) -> Next {
         Next { found: true, ..Next::new(generation) }
     }
 
-    /// Has it made in the background, unless it is.
+    /// Starts making the segment in the background, unless that was started before.
     pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>) {
         if self.is_ready() {
             return;
@@ -93,7 +93,8 @@ impl Next {
         self.making = Some(task);
     }
 
-    /// Has it made again, if there was no space for it and a segment was freed or some time has passed since.
+    /// Starts making the segment again, if there was no space for it and a segment was freed or some time has
+    /// passed since.
     pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Shared>) {
         if let Some(making) = &mut self.making
             && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
@@ -112,12 +113,12 @@ impl Next {
         }
     }
 
-    /// Whether it can be had without waiting long.
+    /// Returns whether the segment is available without a long wait.
     pub(crate) fn is_ready(&self) -> bool {
         self.making.is_some() || self.made.is_some()
     }
 
-    /// Waits until its making is over; returns whether it is there then.
+    /// Waits until the attempt to make the segment has ended; returns whether the segment exists then.
     pub(crate) async fn is_made(&mut self) -> bool {
         if let Some(making) = &mut self.making {
             let made = making.await;
@@ -126,7 +127,7 @@ impl Next {
         matches!(self.made, Some(Ok(_)))
     }
 
-    /// Its making is over.
+    /// Keeps the result of making the segment.
     fn keep(&mut self, made: forebay::Result<Made>) {
         self.making = None;
         match made {
@@ -138,13 +139,13 @@ impl Next {
         }
     }
 
-    /// Whether segments are given up that a further durable group frees.
+    /// Returns whether there are segments that a further durable group frees.
     pub(crate) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// The segment, and whether it is a used one. What fails is tried once more: space may have come back
-    /// since.
+    /// Returns the segment, and whether it is a used one. A failure is tried once more: space may have been
+    /// freed since.
     pub(crate) async fn take(&mut self, maker: &Maker, shared: &Arc<Shared>) -> Result<(Arc<Segment>, bool)> {
         let mut tries = 0;
         loop {
@@ -164,19 +165,19 @@ impl Next {
         }
     }
 
-    /// The oldest used segment, if nobody reads it.
+    /// Returns the index of the oldest used segment, if it has no reader.
     fn free(&self) -> Option<usize> {
         let oldest = self.used.first()?;
         (Arc::strong_count(oldest) == 1).then_some(0)
     }
 
-    /// Takes over segments that the log does not need any more, as its newest group says.
+    /// Takes segments that the log no longer needs according to its newest group.
     pub(crate) fn retire(&mut self, retired: Vec<Arc<Segment>>) {
         self.leaving.extend(retired);
     }
 
-    /// A group is durable: what the ones before it gave up can go. Called before what this one gives up is
-    /// [retired](Self::retire).
+    /// Releases the segments given up by earlier groups, as a later group is durable. Called before the
+    /// segments given up by that group are [retired](Self::retire).
     pub(crate) fn settle(&mut self, maker: &Maker) {
         for segment in std::mem::take(&mut self.leaving) {
             match segment.bytes == maker.bytes {
@@ -184,8 +185,8 @@ impl Next {
                 false => maker.remove(segment.generation),
             }
         }
-        // They go oldest first: a drive that lied about a flush and forgets the newer ones has forgotten
-        // the older ones as well, and what had been cut off the end of those does not come back.
+        // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten
+        // the older ones as well, and records cut off the end of those segments do not come back.
         self.used.sort_by_key(|used| used.generation);
         let surplus = self.used.len().saturating_sub(USED_MAX);
         for segment in self.used.drain(..surplus) {
@@ -193,7 +194,7 @@ impl Next {
         }
     }
 
-    /// Waits until nothing is being made any more, and gives the lock of what was made back.
+    /// Waits until nothing is being made any more, and releases the lock of the segment made.
     pub(crate) async fn end(&mut self) {
         if self.is_made().await
             && let Some(Ok(segment)) = self.made.take()
@@ -206,7 +207,8 @@ impl Next {
     }
 }
 
-/// Has the log's reserve made in the background, unless it is there; without space another try comes with the next segment.
+/// Starts making the log's reserve in the background, unless it exists. Without space, the next attempt comes
+/// with the next segment.
 fn reserve(maker: &Maker, shared: &Arc<Shared>) -> Option<JoinHandle<()>> {
     if shared.reserved.swap(true, Ordering::AcqRel) {
         return None;
