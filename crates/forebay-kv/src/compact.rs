@@ -1,4 +1,4 @@
-//! Compaction: a task of the store that keeps its levels in shape.
+//! Compaction: a task of the store that keeps the levels in shape.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,30 +18,31 @@ mod run;
 
 pub(crate) use out::Output;
 
-/// A store whose tables have not changed for so long is at rest.
+/// A store whose tables have not changed for this long is at rest.
 const REST: Duration = Duration::from_secs(1);
 
-/// A store at rest looks for what has expired when it may be worth it, but no more and no less often than
-/// this.
+/// Limits for the time after which a store at rest looks for expired entries. Within them it looks when
+/// that may be worthwhile.
 const EXPIRY_MIN: Duration = Duration::from_secs(10);
 const EXPIRY_MAX: Duration = Duration::from_secs(600);
 
-/// What compaction shares with those who wait for it.
+/// State that compaction shares with its waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
-    /// One compaction at a time: the tables below level 0 change only in this turn.
+    /// Serializes compactions: the tables below level 0 change only while this turn is held.
     pub(crate) turn: Turn,
     /// Counts the changes of the tables.
     edits: AtomicU64,
-    /// The count for which nothing was found to do, not even at rest; one more, so that 0 is none.
+    /// The count of changes at which no work was found, not even work for a store at rest. Stored plus 1,
+    /// so that 0 means none.
     rested: AtomicU64,
-    /// Somebody waits for rest, or did when compaction was last at rest. Not a count: one who is not polled any more
-    /// must not have everything compacted at once for ever.
+    /// A task waits for rest, or did when compaction was last at rest. This is not a count: a waiter that
+    /// is no longer polled must not make every change be compacted at once forever.
     is_awaited: AtomicBool,
 }
 
 impl Compaction {
-    /// The tables change; called in the commit section.
+    /// Counts a change of the tables. Called in the commit section.
     pub(crate) fn note_edit(&self) {
         self.edits.fetch_add(1, Ordering::AcqRel);
     }
@@ -55,7 +56,7 @@ impl Compaction {
     }
 }
 
-/// Why compaction goes to work.
+/// Why compaction starts, or stops.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Urgent,
@@ -66,7 +67,7 @@ enum Reason {
 /// Compacts until the store closes or fails.
 pub(crate) async fn run(shared: &Arc<Shared>) {
     let compaction = &shared.compaction;
-    // The attempt of a full store in which it looked for work last.
+    // The attempt of a full store at which compaction last looked for work.
     let mut looked = None;
     loop {
         let is_resting = match reason(shared, looked).await {
@@ -101,7 +102,7 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
                     return;
                 }
             }
-            // What is flushed meanwhile may be urgent.
+            // Tables flushed in the meantime may make other work urgent.
             if flushes != shared.counters.flushes.load(Ordering::Relaxed) {
                 break;
             }
@@ -109,14 +110,14 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Waits until there is something to do.
+/// Waits for work and returns the reason for it, or `Over` when the store closes or fails.
 async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
     let compaction = &shared.compaction;
     let now = || {
         if shared.check_writable().is_err() {
             return Some(Reason::Over);
         }
-        // Where there is no space all that gives some back is worth the work, once for each occasion.
+        // Without space on disk every compaction that frees some is worth the work, once per attempt.
         if shared.full.is_full() {
             return (looked != Some(shared.full.attempt())).then_some(Reason::Rest);
         }
@@ -146,17 +147,17 @@ async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
         let (edits, waits) = (compaction.edits(), shared.changed.until(now));
         match forebay::shard::timeout(REST, waits).await {
             Ok(reason) => return reason,
-            // Only a whole wait without a change is rest.
+            // Only a whole wait without a change counts as rest.
             Err(_) if edits == compaction.edits() => return Reason::Rest,
             Err(_) => {}
         }
     }
 }
 
-/// Waits until nothing is left to compact, not even to save space.
+/// Waits until nothing is left to compact, not even work that only saves space.
 pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
     let compaction = &shared.compaction;
-    // Time may have passed without a change.
+    // Entries may have expired without a change of the tables.
     compaction.rested.store(0, Ordering::Release);
     let (of_flushes, of_compactions) =
         (shared.full.patience(Work::Flush), shared.full.patience(Work::Compaction));
@@ -172,7 +173,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
         if let Err(error) = tries.iter().try_for_each(|(work, most)| shared.full.check_tries(*work, *most)) {
             return Some(Err(error));
         }
-        // What was flushed meanwhile is asked for again.
+        // Tables flushed in the meantime need another request.
         if !compaction.is_awaited.swap(true, Ordering::AcqRel) {
             shared.changed.tell();
         }
@@ -181,10 +182,10 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
     shared.changed.until(rests).await
 }
 
-/// Brings everything that a keyspace has between two keys to the last level.
+/// Compacts everything that a keyspace has within `bounds` to the last level.
 pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -> Result<()> {
     flush::everything(shared).await?;
-    // A task of its own: a compaction that was begun is finished, whoever still waits for it.
+    // A task of its own: a compaction that has begun finishes even if no caller waits for it any more.
     let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.background);
     let compacting = shared.engine.spawn_on_shard(shared.background_shard(), class, move || async move {
         let _task = task;
@@ -199,18 +200,18 @@ pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -
     compacting.await?
 }
 
-/// The next step towards the last level, in compaction's turn. Answers whether there was one.
+/// Runs the next step towards the last level, in compaction's turn. Returns whether there was one.
 async fn step(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds, upto: u32) -> Result<bool> {
     now(shared, |version, how| pick::asked(version, how, keyspace, bounds, upto)).await
 }
 
-/// The next step that takes keys out of the first two levels, in compaction's turn. Answers whether there was
-/// one.
+/// Runs the next step that moves keys out of the first two levels, in compaction's turn. Returns whether
+/// there was one.
 pub(crate) async fn clear(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
     now(shared, |version, how| pick::clearing(version, how, keyspace, bounds)).await
 }
 
-/// Runs the job that is picked, if there is one, in compaction's turn.
+/// Runs the picked job, in compaction's turn. Returns false if there was none.
 async fn now(
     shared: &Arc<Shared>,
     pick: impl Fn(&Version, &pick::How<'_>) -> Option<pick::Job>,
@@ -219,7 +220,7 @@ async fn now(
     let patience = shared.full.patience(Work::Compaction);
     loop {
         let attempt = shared.full.attempt();
-        // Again for each try: of a job that was run piece by piece some may be done.
+        // Picked again for each attempt: some pieces of a job that was run piece by piece may be done.
         let Some(job) = shared.with_view(|view| pick(&view.version, &shared.pick_how())) else {
             return Ok(false);
         };

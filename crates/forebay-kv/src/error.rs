@@ -1,4 +1,4 @@
-//! What can go wrong with a store, and what to do about it.
+//! The errors of a store, and how a program can react to them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The result of an operation on a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on a store failed. Cheap to clone, because one cause may be the answer to many waiting
+/// Why an operation on a store failed. Cheap to clone, because one cause may be the result of many waiting
 /// calls.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
@@ -28,62 +28,64 @@ enum Cause {
     Store(Error),
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kinds of failure that an [`Error`] reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system refused; [`Error::core`] has the operation, the file, the errno, and in its kind what to match on
-    /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied), [`NotFound`](forebay::ErrorKind::NotFound) ...).
+    /// The system refused an operation. [`Error::core`] has the operation, the file and the errno, and its
+    /// kind is the one to match on ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
+    /// [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
-    /// What was read is not what was written: [`Error::path`] and [`Error::offset`] say where. Nothing was
-    /// changed on disk.
+    /// The bytes read are not the bytes written. [`Error::path`] and [`Error::offset`] locate the damage.
+    /// Nothing was changed on disk.
     Corruption,
     /// A table that the manifest names is not there, or is shorter than it was. Nothing was changed on disk.
     MissingTable,
-    /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is lost. An open
-    /// store goes on: reads and deletes work, compaction frees the space of deleted keys, and puts are accepted
-    /// again as soon as there is space.
+    /// The store's file system, or the quota on it, has no space left. Nothing was written, and nothing is
+    /// lost. An open store goes on: reads and deletes work, compaction frees the space of deleted keys, and
+    /// puts are accepted again as soon as there is space.
     NoSpace,
-    /// An earlier write of this store failed, and nothing can be written any more; reads go on. The text and
-    /// [`source`](std::error::Error::source) are that first failure's. Opening the store again recovers.
+    /// An earlier write of this store failed, and no more writes are possible. Reads go on. The text and
+    /// [`source`](std::error::Error::source) are those of that first failure. Opening the store again
+    /// recovers.
     ReadOnly,
-    /// A key is longer than keys may be.
+    /// A key exceeds the limit for keys.
     KeyTooLong {
-        /// The most bytes that a key may have.
+        /// The maximum length of a key, in bytes.
         limit: usize,
     },
-    /// A value, or a batch, is longer than it may be.
+    /// A value, or a batch, exceeds its limit.
     TooLarge {
-        /// The most bytes that it may have.
+        /// The maximum length, in bytes.
         limit: usize,
     },
-    /// The store's memory is used up by what the program holds: values, snapshots, streams.
+    /// The store's memory is used up by values, snapshots and streams that the program holds.
     MemoryBudget {
         /// Bytes that the program holds.
         held: u64,
     },
-    /// Somebody else has the store open.
+    /// The store is already open elsewhere, in this process or in another one.
     Locked,
     /// The store was written by another version of the format.
     Version {
-        /// The version that was found.
+        /// The version found.
         found: u16,
     },
-    /// The directory holds something else than a store.
+    /// The directory holds something other than a store.
     Foreign,
-    /// What was asked for by name does not exist: a keyspace, or the store itself where none may be made.
+    /// A keyspace of this name does not exist, or the store itself does not and may not be created.
     NotFound,
-    /// What was to be made exists already.
+    /// The object to be created exists already.
     Exists,
-    /// A checkpoint that was begun into this directory was not finished; it may be removed.
+    /// A checkpoint into this directory was begun and not finished. The directory may be removed.
     Unfinished,
-    /// The store was closed, or its engine was.
+    /// The store or its engine was closed.
     Closed,
-    /// An option or argument cannot be right.
+    /// An option or argument is not valid.
     InvalidInput,
-    /// `.wait()` on a shard's thread would wait for what that thread has to do; `.await` there.
+    /// `.wait()` on a shard's thread would wait for work of that same thread. Use `.await` there.
     WaitOnShard,
-    /// `.wait()` would stop the one thread of a simulated world; `.await` there.
+    /// `.wait()` would stop the only thread of a simulated world. Use `.await` there.
     WaitInWorld,
 }
 
@@ -97,19 +99,19 @@ impl Error {
         Error(Arc::new(Inner { kind, path, offset: None, text: text.into(), cause: None }))
     }
 
-    /// Damage at a place in a file.
+    /// Returns the error for damage at a place in a file.
     pub(crate) fn corrupt(path: &Path, offset: u64, text: impl Into<String>) -> Error {
         let (kind, path, offset) = (ErrorKind::Corruption, Some(path.to_path_buf()), Some(offset));
         Error(Arc::new(Inner { kind, path, offset, text: text.into(), cause: None }))
     }
 
-    /// The error of calls that need space in a full store.
+    /// Returns the error of calls that need space in a full store.
     pub(crate) fn no_space(dir: &Path, text: String, cause: &Error) -> Error {
         let (path, cause) = (Some(dir.to_path_buf()), Some(Cause::Store(cause.clone())));
         Error(Arc::new(Inner { kind: ErrorKind::NoSpace, path, offset: None, text, cause }))
     }
 
-    /// The answer to writes after the first one that failed.
+    /// Returns the error for writes after the first one that failed.
     pub(crate) fn read_only(&self) -> Error {
         if matches!(self.0.kind, ErrorKind::ReadOnly | ErrorKind::Closed) {
             return self.clone();
@@ -119,12 +121,12 @@ impl Error {
         Error(Arc::new(Inner { kind: ErrorKind::ReadOnly, path: None, offset: None, text, cause }))
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// The file or directory that it concerns, where there is one.
+    /// Returns the file or directory concerned, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref().or_else(|| match self.0.cause.as_ref()? {
             Cause::Core(core) => core.path(),
@@ -133,7 +135,7 @@ impl Error {
         })
     }
 
-    /// Where in that file, in bytes, if damage was found there.
+    /// Returns the offset in that file, in bytes, if damage was found there.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset.or_else(|| match self.0.cause.as_ref()? {
             Cause::Store(store) => store.offset(),
@@ -145,7 +147,7 @@ impl Error {
         })
     }
 
-    /// The core's error behind it.
+    /// Returns the core's error that caused this one.
     pub fn core(&self) -> Option<&forebay::Error> {
         match self.0.cause.as_ref()? {
             Cause::Core(core) => Some(core),
@@ -154,7 +156,7 @@ impl Error {
         }
     }
 
-    /// The log's error behind it: that of the store's log or of its manifest.
+    /// Returns the log's error that caused this one: of the store's log or of its manifest.
     pub fn log(&self) -> Option<&forebay_wal::Error> {
         match self.0.cause.as_ref()? {
             Cause::Core(_) => None,
@@ -163,7 +165,8 @@ impl Error {
         }
     }
 
-    /// The failure that made the store read-only, of the answer to later writes; any other error as it is.
+    /// Returns the failure that made the store read-only if this is the error of a later write; any other
+    /// error is returned unchanged.
     pub(crate) fn first(&self) -> Error {
         match (&self.0.kind, &self.0.cause) {
             (ErrorKind::ReadOnly, Some(Cause::Store(first))) => first.clone(),

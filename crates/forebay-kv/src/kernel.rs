@@ -1,15 +1,16 @@
 //! Table descents inside the kernel, for threads that wait for their gets.
 //!
-//! Such a thread has nothing better to do, so it enters the kernel itself: the program there reads from the first inner node
-//! that is not in memory down to the leaf, and the system call returns with that. No shard is woken, and nobody wakes the
-//! thread. A session with the kernel belongs to one thread, and serves one table at a time.
+//! Such a thread has nothing better to do, so it enters the kernel itself. The program there reads from the
+//! first inner node that is not in memory down to the leaf, and the system call returns with the leaf. No
+//! shard is woken, and the thread needs no wake-up. A session with the kernel belongs to one thread and
+//! serves one table at a time.
 //!
-//! What the kernel reads does not come into the cache: it keeps the inner nodes to itself, and a leaf is no hotter than the
-//! node above it. So a node at which two descents of late begin is read in the ordinary way ([`Seen`]), which puts it there, and
-//! the kernel is left with those that are seldom asked for.
+//! Nodes that the kernel reads do not come into the cache: it does not return inner nodes, and a leaf is no
+//! hotter than the node above it. So a node at which two recent descents began is read in the ordinary way
+//! ([`Seen`]), which puts it into the cache. The kernel is left with nodes that are seldom requested.
 //!
-//! What the kernel finds is never the last word: [`Lookup::take_leaf`] checks the leaf, and the ordinary walk, which checks
-//! every node, decides all that this one cannot.
+//! The kernel's result is never final: [`Lookup::take_leaf`] checks the leaf. The ordinary walk, which
+//! checks every node, decides everything that this one cannot.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,34 +28,34 @@ mod seen;
 
 use seen::Seen;
 
-/// A session's memory: the slots and pages that it shares with the kernel, the ring, the program.
+/// A session's memory: the slots and pages that it shares with the kernel, the ring, and the program.
 const SESSION_BYTES: u64 = 64 << 10;
 
-/// What helps where there are none.
+/// The remedy reported where kernel walks are not available.
 const REMEDY: &str = "see `forebay doctor` and docs/kernel-walks.md, or leave Options::kernel_walk off";
 
 /// A store's walks inside the kernel.
 pub(crate) struct KernelWalks {
     is_wanted: bool,
-    /// Tells the store from others, for the threads' sessions.
+    /// Identifies the store in the threads' sessions.
     number: u64,
-    /// Why there are none.
+    /// Why there are no kernel walks.
     refused: OnceLock<String>,
-    /// `None`: only in tests.
+    /// `None` only in tests.
     seen: Option<Seen>,
-    /// The memory of threads' sessions, for as long as these live.
+    /// The memory of threads' sessions, pinned while the sessions live.
     sessions: Mutex<Vec<(Weak<()>, Pin)>>,
     walks: AtomicU64,
     fell_back: AtomicU64,
 }
 
-/// What a thread has.
+/// A thread's session.
 struct Mine {
     walk: LocalWalk<TableDescent>,
     process: u32,
-    /// Gone with the session.
+    /// Dropped with the session.
     life: Arc<()>,
-    /// The stores that count its memory.
+    /// The stores that count the session's memory.
     known: Vec<u64>,
 }
 
@@ -76,8 +77,8 @@ impl KernelWalks {
         }
     }
 
-    /// Walks to the leaf and looks into it, while the calling thread waits in the kernel. `None`: the ordinary walk goes
-    /// on from where the lookup is now.
+    /// Walks to the leaf and searches it, while the calling thread waits in the kernel. Returns `None` if
+    /// the ordinary walk has to go on from the lookup's present position.
     pub(crate) fn descend(&self, shared: &Shared, lookup: &mut Lookup) -> Option<Option<Found>> {
         if !self.is_wanted {
             return None;
@@ -105,13 +106,14 @@ impl KernelWalks {
         }
         let walked = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else { return AtLeaf::Undecided };
-            // A forked child has its parent's session and none of its memory, so not even its end.
+            // A forked child has its parent's session but none of its memory, so the session must not even
+            // be dropped here.
             if mine.as_ref().is_some_and(|mine| mine.process != std::process::id()) {
                 std::mem::forget(mine.take());
             }
             self.walk(&mut mine, &shared.cache, lookup, descent).unwrap_or_else(|error| {
                 *mine = None;
-                // The first reason stays.
+                // Only the first reason is kept.
                 if self.refused.set(error.to_string()).is_ok() {
                     shared.engine.add_degradation("kernel walks", &error.to_string(), REMEDY);
                 }
@@ -121,8 +123,8 @@ impl KernelWalks {
         walked.unwrap_or(AtLeaf::Undecided)
     }
 
-    /// One walk on the thread's session, which is opened if there is none yet. An error is the session's, and the end of
-    /// it; a walk that fails decides nothing.
+    /// Runs one walk on the thread's session, which is opened if there is none yet. An error concerns the
+    /// session and ends it. A walk that fails decides nothing.
     fn walk(
         &self,
         mine: &mut Option<Mine>,
@@ -137,7 +139,7 @@ impl KernelWalks {
                 mine
             }
             None => {
-                // Not the module, which would pin each table, and keep compaction from removing it.
+                // Not the module: it would pin each table and keep compaction from removing it.
                 let mut choice = forebay_kernel::Options::default();
                 (choice.only, choice.depth) = (Some(EngineKind::BpfLoop), 1);
                 let walk = LocalWalk::open_with(file, TableDescent, choice)?;
@@ -157,12 +159,13 @@ impl KernelWalks {
                 }
             })?;
         }
-        // A table that compaction removes while this thread is elsewhere must not stay on the disk for that.
+        // A table that compaction removes while this thread is elsewhere must not stay on disk because of
+        // the session.
         mine.walk.let_go()?;
         Ok(at_leaf)
     }
 
-    /// Counts a session within the budget, and no longer those of threads that have ended.
+    /// Counts a session within the budget, and drops those of threads that have ended.
     fn count(&self, life: &Arc<()>, cache: &Arc<Cache>) {
         let pin = cache.must_pin(Pinning::Tables, SESSION_BYTES);
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +173,7 @@ impl KernelWalks {
         sessions.push((Arc::downgrade(life), pin));
     }
 
-    /// Walks, those that fell back, and why there are none.
+    /// Returns the number of walks, the number that fell back, and why there are no walks.
     pub(crate) fn stats(&self) -> (u64, u64, Option<String>) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.walks), count(&self.fell_back), self.refused.get().cloned())

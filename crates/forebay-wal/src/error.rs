@@ -25,8 +25,9 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A system call failed. [`Error::cause`] has the operation, the file and the errno, and its kind is the
-    /// one to match on ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
+    /// An operation failed in the operating system. [`Error::cause`] has the operation, the file and the
+    /// errno, and its kind is the one to match on
+    /// ([`PermissionDenied`](forebay::ErrorKind::PermissionDenied),
     /// [`NotFound`](forebay::ErrorKind::NotFound) ...).
     Io,
     /// The file system is full, or a quota is used up. From an open: there is no space for the segment in
@@ -82,8 +83,8 @@ impl Error {
         Error(Arc::new(Inner { kind, path: Some(path.to_path_buf()), text: text.into(), cause: None }))
     }
 
-    /// Returns the error for a lack of space for a segment of `bytes` bytes; `remedy` states how to free
-    /// space.
+    /// Returns the error, caused by `cause`, for a lack of space for a segment of `bytes` bytes; `remedy`
+    /// states how to free space.
     pub(crate) fn no_space(path: PathBuf, bytes: u64, remedy: &str, cause: &Error) -> Error {
         let text = format!("there is no space for a segment of {bytes} bytes; {remedy}");
         let (kind, path, cause) = (ErrorKind::NoSpace, Some(path), cause.0.cause.clone());

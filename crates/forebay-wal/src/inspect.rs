@@ -162,8 +162,7 @@ impl From<Position> for Place {
 }
 
 impl Report {
-    /// Returns whether the log is undamaged: nothing was cut off, and every loss was accepted by an earlier
-    /// salvage.
+    /// Returns whether nothing is damaged or cut off, and every loss was accepted by an earlier salvage.
     pub fn is_whole(&self) -> bool {
         let recovery = self.recovery.as_ref();
         matches!(self.verdict, Verdict::Opens)

@@ -87,8 +87,8 @@ impl Options {
     /// worker is involved, which saves two context switches per group, but nothing else on that shard
     /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. The default does
     /// the same while the shard has nothing else in flight, and uses [`Flush::Queued`] beside other
-    /// operations. Choose the latter if a later operation must never wait for a flush. `forebay doctor`
-    /// measures both ways on the disk.
+    /// operations. Choose [`Flush::Queued`] if a later operation must never wait for a flush. `forebay
+    /// doctor` measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
         self.flush = flush;
         self

@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) record_bytes: usize,
     /// Maximum bytes of framed records in a group: the group must fit into a segment.
     pub(crate) framed_bytes: usize,
-    /// A group that has reached this length accepts no further records.
+    /// A group accepts no further record that would make it longer than this.
     pub(crate) group_bytes: usize,
     /// Maximum bytes of framed records that may be pending.
     pub(crate) pending_bytes: usize,

@@ -25,8 +25,8 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
     /// It may have bytes of older groups outside of its own groups.
     pub(crate) recycled: bool,
-    /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has at
-    /// most groups with lower numbers.
+    /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has
+    /// at most groups with lower numbers.
     pub(crate) known: bool,
 }
 

@@ -215,7 +215,8 @@ impl Wal {
         Lsn(self.shared().lock().next_lsn)
     }
 
-    /// Returns the first durable record of the log; the LSN of the next record if the log is empty.
+    /// Returns the first record of the log, as far as truncations are durable; the LSN of the next record if
+    /// the log is empty.
     pub fn first_lsn(&self) -> Lsn {
         Lsn(self.shared().lock().index.first_lsn())
     }

@@ -1,5 +1,6 @@
-//! Systematic damage at every structural boundary of a log, and every way of looking at it: an open, one with salvage,
-//! `inspect` (which is `verify`), its records, `repair`, and the reader. No two of them may say different things.
+//! Systematic damage at every structural boundary of a log, and every way of reading it: an open, one with
+//! salvage, `inspect` (which is `verify`), its records, `repair`, and the reader. No two of them may
+//! disagree.
 
 #[allow(dead_code, reason = "shared with the simulation")]
 #[path = "simulation/groups.rs"]
@@ -39,13 +40,14 @@ fn put(dir: &Path, files: &Files) {
     }
 }
 
-/// A record of a number; `time` tells records of one number apart.
+/// Returns the record with an LSN; `time` distinguishes records with the same LSN.
 fn record(lsn: u64, time: u64) -> Vec<u8> {
     let long = if lsn % 7 == 3 { 6_000 } else { 300 };
     format!("{lsn}/{time};").into_bytes().iter().cycle().take(long).copied().collect()
 }
 
-/// A log of several lives: truncated at both ends, reopened after a crash, with long groups and used segments.
+/// Makes a log of several lives: truncated at both ends, reopened after a crash, with long groups and reused
+/// segments.
 fn base(closed: bool) -> (Files, Records) {
     let dir = dir();
     let mut all = Records::new();
@@ -76,7 +78,7 @@ fn base(closed: bool) -> (Files, Records) {
     (files(dir.path()), all)
 }
 
-/// What is there, over what the reader says is damaged or lost.
+/// Returns the readable records, skipping those that the reader reports as damaged or lost.
 fn read(wal: &Wal) -> (Records, Vec<Lost>) {
     let (mut reader, mut records, mut lost) = (wal.read_from(wal.first_lsn()), Records::new(), Vec::new());
     loop {
@@ -97,7 +99,7 @@ fn numbers(lost: &[Lost]) -> BTreeSet<u64> {
     lost.iter().filter(|lost| lost.last.0 < 1_000).flat_map(|lost| lost.first.0..=lost.last.0).collect()
 }
 
-/// The records that a report says are there.
+/// Returns the records that a report promises.
 fn promised(recovery: &Recovery) -> BTreeSet<u64> {
     let lost = numbers(&recovery.lost);
     (recovery.first.0..=recovery.last.0).filter(|lsn| !lost.contains(lsn)).collect()
@@ -106,13 +108,13 @@ fn promised(recovery: &Recovery) -> BTreeSet<u64> {
 struct Case<'a> {
     engine: &'a Engine,
     dir: &'a Path,
-    /// What was appended and not removed.
+    /// The records that were appended and not removed.
     all: &'a Records,
     name: String,
 }
 
 impl Case<'_> {
-    /// Compares everything that is said of these files. Returns whether an open refuses them.
+    /// Compares all reports on these files. Returns whether an open refuses them.
     fn judge(&self, files: &Files) -> Result<bool, String> {
         let Case { engine, dir, .. } = self;
         put(dir, files);
@@ -205,7 +207,7 @@ impl Case<'_> {
         }
     }
 
-    /// The reader gives what the report promises, byte for byte what was appended, and names the rest.
+    /// Checks that the reader returns the promised records, byte for byte as appended, and names the rest.
     fn content(&self, wal: &Wal, recovery: &Recovery) -> Result<Records, String> {
         let (there, lost) = read(wal);
         let is: BTreeSet<u64> = there.keys().copied().collect();
@@ -223,7 +225,7 @@ impl Case<'_> {
     }
 }
 
-/// Each damage, and what it is called.
+/// Returns each damage with its name.
 fn damages(files: &Files) -> Vec<(String, Files)> {
     let mut all = Vec::new();
     let mut add = |name: String, change: &dyn Fn(&mut Files)| {
@@ -303,9 +305,9 @@ fn damages(files: &Files) -> Vec<(String, Files)> {
     all
 }
 
-/// The stories: `verify` called a log whole that an open refused, or could not read one that an open took; after a
-/// salvage one more record could not be read than the report had named; and a log whose segment was cut within its
-/// last padding opened whole, and its reader found it corrupt for ever.
+/// Regressions: `verify` reported a log as whole that an open refused, or could not read one that an open
+/// accepted. After a salvage one more record could not be read than the report had named. And a log whose
+/// segment was cut within its last padding opened as whole, but its reader always found it corrupt.
 fn agree(closed: bool) {
     let (files, all) = base(closed);
     let (engine, dir) = (engine(), dir());

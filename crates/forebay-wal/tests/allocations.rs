@@ -1,4 +1,4 @@
-//! Counts heap allocations on the shard's thread: none per append once the log is warm, whoever appends.
+//! Counts heap allocations on the shard's thread: none per append once the log is warm, for any caller.
 
 mod common;
 
@@ -13,7 +13,7 @@ use forebay_wal::{Options, Wal};
 struct Counting;
 
 thread_local! {
-    /// `None`: this thread is not watched.
+    /// Allocations counted; `None`: this thread is not watched.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -21,28 +21,28 @@ fn count() {
     let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
 }
 
-// SAFETY: everything is passed on to the system's allocator unchanged; counting touches a plain thread-local.
+// SAFETY: all calls are passed to the system's allocator unchanged; counting touches a plain thread-local.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -50,13 +50,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What may be counted however many appends there are: the driver of threads starts a thread when all others
-/// are busy.
+/// Returns the allocations allowed regardless of the number of appends: the thread driver starts a thread
+/// when all others are busy.
 fn allowance(engine: &Engine) -> u64 {
     if engine.driver() == "threads" { 64 * 8 } else { 0 }
 }
 
-/// No mark and no new segment within the test: they are rare, and not free.
+/// Options without a mark or a new segment within the test: these are rare, but they allocate.
 fn options() -> Options {
     Options::new().segment_bytes(64 << 20).mark_after(Duration::from_secs(3600))
 }
@@ -105,8 +105,8 @@ fn appends_from_elsewhere_allocate_nothing_on_the_shard() {
     watch(Some(0)).wait().unwrap();
     append(200);
     let allocations = watch(None).wait().unwrap().unwrap_or(u64::MAX);
-    // Beginning and ending the watch are tasks of their own, and Tokio's queue of tasks that were woken
-    // elsewhere may grow.
+    // Starting and ending the watch are tasks of their own, and Tokio's queue of tasks woken from elsewhere
+    // may grow.
     let rest = 64;
     assert!(allocations <= rest + allowance(&engine), "{allocations} allocations in 3,200 appends");
 }

@@ -33,7 +33,7 @@ fn what_was_appended_comes_back_after_a_close() {
 fn what_was_appended_comes_back_without_a_close() {
     let (engine, dir) = (engine(), dir());
     for round in 0..5u64 {
-        // The end of the log before, whose last handle is gone, is awaited by trying again.
+        // The last handle of the log before is gone; retry until that log has ended.
         let (wal, recovery) = loop {
             match Wal::open(&engine, dir.path(), options().mark_after(std::time::Duration::from_secs(3600)))
                 .wait()
@@ -66,9 +66,9 @@ fn an_engine_that_ends_leaves_an_unproven_tail_that_is_kept() {
             assert_eq!(wal.append(&record(last)).wait().unwrap(), Lsn(last));
         }
         engine.close().wait().unwrap();
-        // The log ends with its engine: an error for everyone, and nobody hangs.
+        // The log ends with its engine: every call fails, and none hangs.
         assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
-        // Everything that was queued is durable, and closed it is.
+        // Everything queued is durable, and the log is closed.
         wal.sync().wait().unwrap();
         wal.close().wait().unwrap();
     }
@@ -216,7 +216,7 @@ fn a_second_opener_is_told() {
     assert_eq!(open(&second, &dir).1.last, Lsn(1));
 }
 
-/// The story: a log whose directory was missing could not be opened, although it was to be made.
+/// Regression: a log whose directory was missing could not be opened, although it was to be created.
 #[test]
 fn a_directory_that_is_missing_is_made() {
     let (engine, dir) = (engine(), dir());
@@ -228,8 +228,8 @@ fn a_directory_that_is_missing_is_made() {
     assert_eq!(Wal::open(&engine, &path, options()).wait().unwrap().1.last, Lsn(1));
 }
 
-/// The story: the last handle was dropped, and opening the log again in the same process answered that somebody else had
-/// it open.
+/// Regression: the last handle was dropped, and opening the log again in the same process failed, with the report
+/// that it was open elsewhere.
 #[test]
 fn a_log_is_opened_again_right_after_its_last_drop() {
     let (engine, dir) = (engine(), dir());
@@ -241,14 +241,14 @@ fn a_log_is_opened_again_right_after_its_last_drop() {
     }
 }
 
-/// The story: "somebody else has this log open" did not say who.
+/// Regression: "somebody else has this log open" did not name the process.
 #[test]
 fn the_process_that_has_the_log_open_is_named() {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, &dir);
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
     assert!(error.to_string().contains(&format!("({})", std::process::id())), "{error}");
-    // As another process would see it.
+    // As if by another process.
     std::fs::write(dir.path().join("wal.lock"), "4194303").unwrap();
     let error = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
     assert!(error.to_string().contains("process 4194303"), "{error}");
@@ -268,7 +268,7 @@ fn directories_that_cannot_be_used_are_named() {
     let error = Wal::open(&engine, &file, options()).wait().unwrap_err();
     assert_eq!((error.kind(), error.path()), (&ErrorKind::InvalidInput, Some(&*file)));
 
-    // Where nobody may make a file, not even root.
+    // A place where no user may create a file, not even root.
     let error = Wal::open(&engine, "/sys", options()).wait().unwrap_err();
     assert!(error.cause().and_then(forebay::Error::raw_os_error).is_some(), "{error:?}");
     assert!(error.to_string().contains("/sys/wal.lock"), "{error}");
@@ -329,7 +329,7 @@ fn bounded_memory_makes_appends_wait_in_order() {
     });
     assert!(wal.stats().full_waits > 0);
 
-    // Futures that wait for room and are dropped let the others by, and leave no record.
+    // Futures that wait for room and are dropped let the others pass, and leave no record.
     runtime.block_on(async {
         let text = vec![8; 1000];
         let mut kept = Vec::new();

@@ -1,6 +1,6 @@
-//! The damage table: 100 records of 200 bytes, each appended and synced by itself, then damaged on disk in
-//! the ways in which other logs were seen to lie; with and without the mark that a log writes when nothing
-//! more comes. What must come back is written beside each row.
+//! The damage table: 100 records of 200 bytes, each appended and synced by itself. The log is then damaged on
+//! disk in the ways in which other logs were seen to fail, with and without the mark that a log writes when
+//! it is idle. The expected result is written beside each row.
 
 #[allow(dead_code, reason = "shared with the simulation")]
 #[path = "simulation/groups.rs"]
@@ -36,7 +36,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     named.map(|name| (name.clone(), fs::read(dir.join(name)).expect("a file"))).collect()
 }
 
-/// The records of an open log.
+/// Returns the records of an open log.
 fn content(wal: &Wal) -> BTreeMap<u64, Vec<u8>> {
     futures::executor::block_on(async {
         let mut reader = wal.read_from(wal.first_lsn());
@@ -45,7 +45,7 @@ fn content(wal: &Wal) -> BTreeMap<u64, Vec<u8>> {
             match reader.next().await.transpose() {
                 Ok(Some(record)) => assert!(records.insert(record.lsn().0, record.to_vec()).is_none()),
                 Ok(None) => break,
-                // What was lost is said again when it is asked for.
+                // A loss is reported again when its records are read.
                 Err(error) => {
                     let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
                     assert_eq!(lost.first, reader.position());
@@ -57,18 +57,18 @@ fn content(wal: &Wal) -> BTreeMap<u64, Vec<u8>> {
     })
 }
 
-/// What a row expects.
+/// The expected result of a row.
 #[derive(Clone, Copy, Debug)]
 enum Expect {
-    /// Everything is there; so many records at the end are unproven; something was cut off or not.
+    /// Everything is there; this many records at the end are unproven; `cut`: data was cut off.
     All { unproven: u64, cut: bool },
-    /// The last record is cut off, and the report says so.
+    /// The last record is cut off, and the report names the cut.
     AllButTheLast,
-    /// Refused: this record is lost, and nothing changes. Salvage gives back all others.
+    /// Refused: this record is lost, and nothing changes. Salvage returns all others.
     Lost(u64),
 }
 
-/// A written log, closed, and where its groups lie.
+/// A log that was written and closed, with the positions of its groups.
 struct Bench {
     dir: tempfile::TempDir,
     groups: Vec<Group>,
@@ -89,7 +89,7 @@ impl Bench {
         let mut bench = Bench { groups: groups::live(&files(dir.path())), dir, engine };
         let mark = bench.groups.last().expect("a mark").clone();
         assert!(mark.lsns.is_empty(), "the last group is a mark");
-        // A mark may also stand in the middle, when the machine was slow.
+        // A mark may also be in the middle, if the machine was slow.
         assert_eq!(bench.group(RECORDS).lsns, RECORDS..RECORDS + 1);
         if !with_mark {
             fs::write(bench.dir.path().join("wal.end"), end).expect("as before it was closed");
@@ -156,7 +156,7 @@ impl Bench {
             (_, opened) => opened.expect("a log that opens"),
         };
         self.check(&wal, &recovery, expect);
-        // It goes on, and what it said once it says again.
+        // The log continues, and reports the same again.
         let next = wal.next_lsn().0;
         assert_eq!(wal.append(&record(next)).wait().expect("an append"), Lsn(next));
         let held = content(&wal);
@@ -188,7 +188,7 @@ impl Bench {
                 RECORDS
             }
         };
-        // A first record that is lost is still the first: the report does not hide it.
+        // A lost first record is still the first: the report does not hide it.
         let first = 1;
         assert!(!recovery.created);
         assert_eq!((recovery.first, recovery.last), (Lsn(first), Lsn(last)), "{recovery:?}");
@@ -200,13 +200,13 @@ impl Bench {
     }
 }
 
-/// Where a record's bytes begin in a group that holds nothing else: behind the header and its length.
+/// Offset of a record's bytes in a group with one record: after the header and the record's length.
 const RECORD_AT: u64 = 192 + 4;
 
 #[test]
 fn nothing_damaged() {
     Bench::new(true).expect(Expect::All { unproven: 0, cut: false });
-    // Nobody can know whether a machine that stopped here had acknowledged the last record.
+    // It is unknowable whether a machine that stopped here had acknowledged the last record.
     Bench::new(false).expect(Expect::All { unproven: 1, cut: false });
 }
 
@@ -221,8 +221,8 @@ fn the_last_40_bytes_are_zero() {
 
 #[test]
 fn the_file_ends_40_bytes_early() {
-    // With the mark it is the mark that is cut short: every record is there, and the end that was recorded when the log
-    // was closed proves the last one.
+    // With the mark, the mark is the group that is cut short: every record is there, and the end recorded
+    // when the log was closed proves the last one.
     let bench = Bench::new(true);
     let mark = bench.last();
     bench.open(mark).set_len(mark.offset + 192 - 40).expect("damage");
@@ -233,8 +233,8 @@ fn the_file_ends_40_bytes_early() {
     bench.expect(Expect::AllButTheLast);
 }
 
-/// The story: padding that changed made the last group a torn one, and its acknowledged record was gone; other logs keep
-/// theirs. What stood in the padding is known: zeros.
+/// Regression: changed padding made the last group a torn one, and its acknowledged record was gone; other
+/// logs keep theirs. The content of the padding is known: zeros.
 #[test]
 fn garbage_in_the_padding_costs_nothing() {
     for (with_mark, unproven) in [(true, 0), (false, 1)] {
@@ -247,8 +247,8 @@ fn garbage_in_the_padding_costs_nothing() {
     }
 }
 
-/// The story: a segment that ended within the padding of its last group, as recovery allows, opened whole, and the
-/// reader then found it corrupt for ever; `verify` could not read it at all.
+/// Regression: a segment that ended within the padding of its last group, as recovery allows, opened as
+/// whole, but the reader then always found it corrupt; `verify` could not read it at all.
 #[test]
 fn a_segment_that_ends_within_padding_is_read() {
     let options = || Options::new().segment_bytes(64 << 10).mark_after(std::time::Duration::from_secs(3600));
@@ -334,7 +334,7 @@ fn garbage_behind_the_end() {
     }
 }
 
-/// What a segment held before it was recycled belongs to another time, whatever its checksums say.
+/// The older content of a recycled segment belongs to another time, whatever its checksums are.
 #[test]
 fn a_stale_recycled_segment() {
     for (with_mark, unproven) in [(true, 0), (false, 1)] {
@@ -346,7 +346,7 @@ fn a_stale_recycled_segment() {
     }
 }
 
-/// A log gets its name when its first group is durable, so one without any group has lost everything: it is
+/// A log gets its name once its first group is durable, so one without any group has lost everything: it is
 /// never taken for a new one.
 #[test]
 fn nothing_is_left() {

@@ -1,4 +1,4 @@
-//! The end of a log that is gone: `wal.end` says that there was more.
+//! A log that lost its end: `wal.end` shows that there was more.
 
 #[allow(dead_code, reason = "shared with the simulation")]
 #[path = "simulation/groups.rs"]
@@ -17,10 +17,10 @@ use forebay::Engine;
 use forebay_wal::{ErrorKind, Lost, Lsn, Options, Recovery, Wal};
 
 const END: &str = "wal.end";
-/// Where the second slot begins.
+/// Offset of the second slot.
 const SLOT: u64 = 64 << 10;
 
-/// No mark comes by itself, so every append is a group of one unit: sixteen fill a segment.
+/// Options without automatic marks, so every append is a group of one unit: sixteen fill a segment.
 fn quiet() -> Options {
     options().mark_after(Duration::from_secs(3600))
 }
@@ -35,7 +35,7 @@ fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
     }
 }
 
-/// A closed log of so many records.
+/// Makes a closed log of `records` records.
 fn written(records: u64) -> (Engine, tempfile::TempDir) {
     let (engine, dir) = (engine(), dir());
     let (wal, _) = open(&engine, dir.path());
@@ -54,12 +54,13 @@ fn write(dir: &Path, name: &str, at: u64, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(dir.join(name)).unwrap().write_all_at(bytes, at).unwrap();
 }
 
-/// Zeros over a group.
+/// Overwrites a group with zeros.
 fn erase(dir: &Path, group: &groups::Group) {
     write(dir, &group.file(), group.offset, &vec![0; group.len]);
 }
 
-/// The log is refused with exactly these records, nothing changes, and salvage gives the others and names these.
+/// Checks that the log is refused with exactly these records and nothing changes, and that salvage returns
+/// the others and names these.
 fn lost(engine: &Engine, dir: &Path, records: std::ops::RangeInclusive<u64>) {
     let before = files(dir);
     let error = Wal::open(engine, dir, quiet()).wait().map(|(_, recovery)| recovery).unwrap_err();
@@ -82,7 +83,7 @@ fn lost(engine: &Engine, dir: &Path, records: std::ops::RangeInclusive<u64>) {
     wal.close().wait().unwrap();
 }
 
-/// What is there, over what is named as lost.
+/// Returns the readable records, skipping those named as lost.
 fn all(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     let (mut reader, mut records) = (wal.read_from(wal.first_lsn()), Vec::new());
     loop {
@@ -97,8 +98,8 @@ fn all(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
     }
 }
 
-/// The story: a log of 100 records was closed, its last three groups became zeros, and it opened with 97 records
-/// and not a word. The mark that says that all were durable lies in the tail that is lost.
+/// Regression: a log of 100 records was closed, its last three groups became zeros, and it opened with 97
+/// records and without any report. The mark that proves that all were durable lies in the lost tail.
 #[test]
 fn a_closed_log_whose_last_groups_are_zeros_is_refused() {
     let (engine, dir) = written(100);
@@ -108,7 +109,7 @@ fn a_closed_log_whose_last_groups_are_zeros_is_refused() {
     lost(&engine, dir.path(), 98..=100);
 }
 
-/// The same with the file cut, in the middle of a segment.
+/// The same with the file cut in the middle of a segment.
 #[test]
 fn a_closed_log_that_is_cut_is_refused() {
     let (engine, dir) = written(100);
@@ -119,7 +120,7 @@ fn a_closed_log_that_is_cut_is_refused() {
     lost(&engine, dir.path(), 99..=100);
 }
 
-/// The story: all but the first of eight segments were deleted, and the log opened with 15 of 100 records.
+/// Regression: all but the first of eight segments were deleted, and the log opened with 15 of 100 records.
 #[test]
 fn a_closed_log_with_only_its_first_segment_is_refused() {
     let (engine, dir) = written(100);
@@ -131,8 +132,9 @@ fn a_closed_log_with_only_its_first_segment_is_refused() {
     lost(&engine, dir.path(), left..=100);
 }
 
-/// The story: after a salvage the records before the loss were truncated up to a number within it, and the next open no longer
-/// knew that the log began within a loss: what was missing was promised. It begins behind the loss.
+/// Regression: after a salvage the records before the loss were truncated up to a number within it. The next
+/// open no longer recognized that the log began within a loss, and promised the missing records. The log
+/// begins after the loss.
 #[test]
 fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     let (engine, dir) = written(100);
@@ -149,7 +151,7 @@ fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     let (wal, recovery) = open(&engine, dir.path());
     assert_eq!((recovery.first, recovery.last, recovery.lost), (Lsn(101), Lsn(105), vec![]));
     assert_eq!(all(&wal), expected(101..=105));
-    // Nor is a reset to lower numbers a loss.
+    // A reset to lower numbers is no loss either.
     wal.reset_to(Lsn(7)).wait().unwrap();
     append(&wal, 7..=9);
     wal.close().wait().unwrap();
@@ -158,9 +160,9 @@ fn a_log_that_is_truncated_within_a_loss_begins_behind_it() {
     assert_eq!((&recovery.lost[..], &recovery.damage[..]), (&[][..], &[][..]));
 }
 
-/// The story: behind a loss that salvage had declared the end was truncated, newer records were appended, and everything up to
-/// a number within the loss was given up. The segment in which the log began then held nothing that proved the loss, and the
-/// log was refused. Found in a simulated world.
+/// Regression: after a loss that salvage had declared, the end was truncated, newer records were appended,
+/// and everything up to a number within the loss was given up. The segment in which the log began then had no
+/// proof of the loss, and the log was refused. Found in a simulated world.
 #[test]
 fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     let (engine, dir) = written(100);
@@ -182,7 +184,7 @@ fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     assert_eq!(all(&wal), expected(55..=62));
 }
 
-/// The story: with every segment deleted a new log was made in the old one's place.
+/// Regression: with every segment deleted, a new log was created in place of the old one.
 #[test]
 fn a_log_without_segments_is_no_new_one() {
     let (engine, dir) = written(100);
@@ -199,7 +201,8 @@ fn a_log_without_segments_is_no_new_one() {
     assert!(open(&engine, dir.path()).1.created);
 }
 
-/// A machine that stopped: what was appended since the end was recorded is judged by the segments alone, as ever.
+/// A machine stopped: records appended since the end was recorded are judged by the segments alone, as
+/// without the record.
 #[test]
 fn the_end_of_a_log_that_was_not_closed_is_recorded_on_demand() {
     for recorded in [false, true] {
@@ -220,13 +223,14 @@ fn the_end_of_a_log_that_was_not_closed_is_recorded_on_demand() {
     }
 }
 
-/// The story: the end was recorded where a segment is full, the last groups of that segment rotted, and salvage declared the
-/// damage up to the recorded place. Once a later end was recorded the log was refused again: nothing stood at that place.
+/// Regression: the end was recorded at a position where a segment is full, the last groups of that segment
+/// were damaged, and salvage declared the damage up to the recorded position. Once a later end was recorded
+/// the log was refused again: no group was at that position.
 #[test]
 fn a_loss_before_a_recorded_place_stays_declared_when_that_place_is_forgotten() {
     let (running, dir) = (engine(), dir());
     let (wal, _) = open(&running, dir.path());
-    // With the log's first group and the truncation sixteen: the end lies where the segment does.
+    // With the log's first group and the truncation sixteen: the end of the log is the end of the segment.
     append(&wal, 1..=14);
     wal.truncate_after(Lsn(12)).wait().unwrap();
     append(&wal, 13..=17);
@@ -244,7 +248,7 @@ fn a_loss_before_a_recorded_place_stays_declared_when_that_place_is_forgotten() 
     assert_eq!(all(&wal), [expected(1..=11), expected(13..=20)].concat());
 }
 
-/// The story: a truncation was acknowledged, the group that had done it rotted, and what was removed came back.
+/// Regression: a truncation was acknowledged, its group was damaged, and the removed records came back.
 #[test]
 fn what_was_truncated_stays_so_without_its_group() {
     for next in [11, 5_000] {
@@ -270,7 +274,7 @@ fn what_was_truncated_stays_so_without_its_group() {
     }
 }
 
-/// What is recorded is a fact of the past: an older record judges nothing that came since.
+/// The record is a fact of the past: an older one does not judge groups written since.
 #[test]
 fn an_older_record_of_the_end_refuses_nothing() {
     let (engine, dir) = written(100);
@@ -292,7 +296,7 @@ fn an_older_record_of_the_end_refuses_nothing() {
         assert_eq!(records_wait(&wal, next + 10).unwrap(), expected(next + 10..=next + 40));
         wal.close().wait().unwrap();
     }
-    // A directory that is rolled back as a whole is as it was.
+    // A directory that is rolled back as a whole is in its former state.
     let before = files(dir.path());
     let (wal, _) = open(&engine, dir.path());
     append(&wal, 341..=350);
@@ -304,7 +308,7 @@ fn an_older_record_of_the_end_refuses_nothing() {
     assert_eq!(open(&engine, dir.path()).1.last, Lsn(340));
 }
 
-/// Either slot may be lost. Without both the log opens, says so, and writes the file anew.
+/// Either slot may be lost. Without both the log opens, reports the damage, and writes the file anew.
 #[test]
 fn a_damaged_record_of_the_end_is_named() {
     let (engine, dir) = written(20);
@@ -321,7 +325,7 @@ fn a_damaged_record_of_the_end_is_named() {
     let (wal, recovery) = open(&engine, dir.path());
     assert!(recovery.damage.is_empty());
     wal.close().wait().unwrap();
-    // Every byte that says something is covered.
+    // Every byte that carries information is covered.
     let whole = fs::read(dir.path().join(END)).unwrap();
     for at in 0..128 {
         let mut bytes = whole.clone();
@@ -333,7 +337,7 @@ fn a_damaged_record_of_the_end_is_named() {
     }
 }
 
-/// A log from before there was such a file opens, and has one from then on.
+/// A log from before the file existed opens, and has the file from then on.
 #[test]
 fn an_old_log_has_none() {
     let (engine, dir) = written(20);
@@ -349,7 +353,7 @@ fn an_old_log_has_none() {
     lost(&engine, dir.path(), 20..=20);
 }
 
-/// Segments of one log beside the record of another's end.
+/// The segments of one log beside the record of another log's end.
 #[test]
 fn another_logs_record_is_refused() {
     let ((engine, dir), (_, other)) = (written(20), written(30));

@@ -1,5 +1,5 @@
-//! Both ways to make groups durable: a log that recovers, and one whose first failure is its last word.
-//! One test alone, because the limit that makes writes fail is the whole process's.
+//! Both ways to make groups durable: a log recovers, and a log's first failure is final. This file has only
+//! one test, because the limit that makes writes fail applies to the whole process.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -8,10 +8,10 @@ use common::{dir, engine, expected, options, record, records_wait};
 use forebay::{Class, Durability, Flush};
 use forebay_wal::{ErrorKind, Lsn, Wal};
 
-/// Beyond a file's start; a log of 64 KiB segments writes past it soon.
+/// Beyond a file's beginning; a log of 64 KiB segments soon writes past it.
 const LIMIT: libc::rlim_t = 16 << 10;
 
-/// Sets how long a file may become, in bytes, and answers what it was.
+/// Sets the maximum length of a file, in bytes, and returns the previous limit.
 fn set_file_limit(bytes: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls read or write the one structure, which outlives them.
@@ -68,7 +68,7 @@ fn either_way_a_log_recovers_and_a_failed_write_poisons_it() {
             }
         };
         set_file_limit(before);
-        // The limit is gone, and the log stays as it is: what a failed flush lost nobody knows.
+        // The limit is lifted, but the log stays failed: the data that a failed flush lost is unknown.
         for error in [error, wal.append(b"later").wait().unwrap_err(), wal.close().wait().unwrap_err()] {
             assert_eq!(*error.kind(), ErrorKind::Poisoned, "{flush:?}: {error}");
             assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(libc::EFBIG), "{error}");

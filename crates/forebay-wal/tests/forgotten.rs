@@ -1,5 +1,5 @@
-//! What a drive that lied about a flush may leave: the renaming of a segment forgotten, and what was
-//! written to it since still there, under its old name.
+//! The state that a drive may leave after a false flush: the renaming of a segment is forgotten, and the
+//! groups written to it since are still there, under its old name.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn put(dir: &tempfile::TempDir, files: &Files) {
     }
 }
 
-/// No mark comes by itself, so every append is a group of one unit: sixteen fill a segment.
+/// Opens without automatic marks, so every append is a group of one unit: sixteen fill a segment.
 fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
     let options = options().mark_after(Duration::from_secs(3600));
     Wal::open(engine, dir.path(), options).wait().unwrap()
@@ -39,11 +39,11 @@ fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
     }
 }
 
-/// The story: a segment was renamed to be used again under number 9, and groups were written to it. The
-/// drive had lied: after a power cut the file had its old name again, and those groups were still in it.
-/// The log, which had been closed before and so went on where it was, in the same epoch, came to number 9
-/// once more and took the same file; and behind its first new groups stood whole ones at their very place.
-/// They proved a loss that there was none of.
+/// Regression: a segment was renamed to be reused under number 9, and groups were written to it. The drive
+/// had lied: after a power cut the file had its old name again, and those groups were still in it. The log
+/// had been closed before, so it continued in place, in the same epoch. It came to number 9 once more and
+/// took the same file. After its first new groups there were whole ones at their very place, which proved a
+/// loss that had not happened.
 #[test]
 fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
     let dir = dir();
@@ -63,7 +63,7 @@ fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
     let gone = before.keys().filter(|name| !after.contains_key(*name));
     let came: Vec<_> = after.keys().filter(|name| !before.contains_key(*name)).collect();
     assert!(!came.is_empty());
-    // Oldest first; one that was made anew has no old name.
+    // Oldest first; a new segment has no old name.
     for (old, new) in gone.zip(came) {
         forgotten.insert(old.clone(), after[new].clone());
     }
@@ -72,7 +72,7 @@ fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
         let engine = engine();
         let (wal, recovery) = open(&engine, &dir);
         assert_eq!((recovery.first, recovery.last, &recovery.lost[..]), (Lsn(95), Lsn(102), &[][..]));
-        // Other records than the first time, by one.
+        // Different records than the first time, by one.
         wal.append(b"other").wait().unwrap();
         append(&wal, 104..=last);
         // The process dies.

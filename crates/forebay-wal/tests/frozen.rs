@@ -1,4 +1,4 @@
-//! Futures that are kept and not polled any more, as a `select!` in a loop keeps them: they cost others nothing.
+//! Futures that are kept and no longer polled, as a `select!` in a loop keeps them, do not delay others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ fn world() -> World {
     World::new(1).disk(Profile::nand())
 }
 
-/// Leaves no room for another record of 400 bytes.
+/// Fills the queue, so that there is no room for another record of 400 bytes.
 fn fill(wal: &Wal) {
     for _ in 0..2 {
         drop(wal.try_append(&[1; 400]).unwrap().expect("room"));
@@ -34,8 +34,8 @@ fn freeze(append: &mut Append<'_>) {
     assert!(matches!(polled, Poll::Pending), "{polled:?}");
 }
 
-/// The story: an append that had waited for room stayed at the head of the line after its `select!` had gone on
-/// without it. Nothing was pending any more, and no later append of anybody ever got its turn.
+/// Regression: an append that had waited for room stayed at the head of the line after its `select!` had
+/// continued without it. Nothing was pending any more, and no later append of any task ever got its turn.
 #[test]
 fn an_append_that_is_not_polled_stops_no_other() {
     world()
@@ -52,7 +52,7 @@ fn an_append_that_is_not_polled_stops_no_other() {
             let appended = wal.try_append(&[4; 300]).unwrap().expect("nothing is pending");
             assert_eq!(appended.await.unwrap(), Lsn(41));
             wal.room(300).await.unwrap();
-            // Polled again, they are appends like any other.
+            // Polled again, they are ordinary appends.
             for (append, number) in frozen.into_iter().zip(42..) {
                 assert_eq!(append.await.unwrap(), Lsn(number));
             }
@@ -98,7 +98,8 @@ async fn fill_up(wal: &Wal) {
     }
 }
 
-/// A long append that is polled comes to its turn beside short ones that never leave it enough room by themselves.
+/// A long append that is polled gets its turn beside short ones that never leave it enough room by
+/// themselves.
 #[test]
 fn a_long_append_does_not_starve() {
     world()
@@ -138,7 +139,8 @@ fn a_long_append_does_not_starve() {
         .unwrap();
 }
 
-/// Nothing else that is kept and not polled stops anybody: a wait for room, for durability, a reader's next record.
+/// No other future that is kept and not polled blocks a task: a wait for room, for durability, a reader's
+/// next record.
 #[test]
 fn other_futures_that_are_not_polled_stop_nobody() {
     world()

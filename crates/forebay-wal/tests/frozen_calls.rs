@@ -1,7 +1,8 @@
-//! Shows: a future of the log that is not polled any more costs what it holds, and every other call goes on.
-//! How: each kind of call is kept unpolled at each of its awaits, one of each kind and many of one kind, while one of each
-//! kind goes to its end beside them; then the kept ones are polled again on another thread, or dropped. On a real
-//! engine, whose round must end within a minute, and in worlds whose seed decides who is kept.
+//! Shows: a future of the log that is no longer polled costs only the resources it holds, and every other
+//! call proceeds. How: each kind of call is kept unpolled at each of its awaits, one of each kind and many of
+//! one kind, while one of each kind runs to its end beside them. Then the kept ones are polled again on
+//! another thread, or dropped. On a real engine, whose round must end within a minute, and in worlds whose
+//! seed decides which calls are kept.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -20,27 +21,27 @@ use futures::stream::FuturesUnordered;
 
 mod common;
 
-/// A call with its answer checked.
+/// A call, with a check of its result.
 type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 type Named = (&'static str, Call);
 
 /// More polls than any of the calls needs.
 const POLLS: usize = 6;
-/// After this long something hangs.
+/// Time after which a round counts as hanging.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Three of them are as much as may wait.
+/// Length of a record: three of them fill the limit of pending bytes.
 const RECORD: usize = 1000;
 
-/// A number and its bytes.
+/// An LSN and the record's bytes.
 type Record = (u64, Vec<u8>);
 
-/// A log with room for three records, and what was acknowledged.
+/// A log with room for three records, and the acknowledged records.
 #[derive(Clone)]
 struct Scene {
     engine: Engine,
     dir: PathBuf,
     wal: Wal,
-    /// A log whose records may go.
+    /// A log whose records may be removed.
     scrap: Wal,
     next: Arc<AtomicU64>,
     acknowledged: Arc<Mutex<Vec<Record>>>,
@@ -71,7 +72,7 @@ impl Scene {
         Ok(Scene { engine, dir, wal, scrap, next: Arc::default(), acknowledged: Arc::default() })
     }
 
-    /// A record that no other is like.
+    /// Returns a unique record.
     fn record(&self) -> Vec<u8> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut record = number.to_le_bytes().to_vec();
@@ -83,12 +84,12 @@ impl Scene {
         self.acknowledged.lock().unwrap().push((lsn.0, record));
     }
 
-    /// A directory of its own.
+    /// Returns the path of a new directory.
     fn fresh(&self) -> PathBuf {
         self.dir.join(format!("fresh-{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// One call of each kind.
+    /// Returns one call of each kind.
     fn calls(&self) -> Vec<Named> {
         let mut calls: Vec<Named> = Vec::new();
         macro_rules! call {
@@ -181,17 +182,17 @@ impl Scene {
         calls
     }
 
-    /// Kinds of calls, by number.
+    /// Returns the number of kinds of calls.
     fn kinds(&self) -> usize {
         self.calls().len()
     }
 
-    /// Many of one kind.
+    /// Returns many calls of one kind.
     fn many(&self, kind: usize) -> Vec<Named> {
         (0..8).map(|_| self.calls().swap_remove(kind)).collect()
     }
 
-    /// What was acknowledged is there.
+    /// Checks that the acknowledged records are there.
     async fn check(&self) -> Result<(), String> {
         self.wal.sync().await.map_err(text)?;
         let mut acknowledged = self.acknowledged.lock().unwrap().clone();
@@ -209,7 +210,7 @@ impl Scene {
     }
 }
 
-/// Polls each once, so that none of them has been woken yet; those that are not over.
+/// Polls each call once, so that none of them has been woken yet; returns those that have not completed.
 fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
     let mut kept = Vec::new();
     for (name, mut call) in calls {
@@ -221,7 +222,7 @@ fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
     Ok(kept)
 }
 
-/// Polls each so often and keeps those that are not over.
+/// Polls each call `polls` times and returns those that have not completed.
 async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
     let mut kept = Vec::new();
     for (name, call) in calls {
@@ -233,7 +234,7 @@ async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
     Ok(kept)
 }
 
-/// All beside each other, each polled only when it was woken itself.
+/// Runs all calls concurrently, each polled only when it was woken itself.
 async fn go_on(calls: Vec<Named>) -> Result<(), String> {
     let named =
         calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
@@ -244,14 +245,14 @@ async fn go_on(calls: Vec<Named>) -> Result<(), String> {
     Ok(())
 }
 
-/// One of each kind is kept while one of each kind goes on.
+/// Keeps one call of each kind while one of each kind completes.
 async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
     let kept = freeze(scene.calls(), polls).await?;
     go_on(scene.calls()).await?;
     Ok(kept)
 }
 
-/// As many of one kind as fill the log's queue are kept while one of each kind goes on.
+/// Keeps as many calls of one kind as fill the log's queue, while one of each kind completes.
 async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
     let kept = match polls {
         0 => begin(scene.many(kind))?,
@@ -270,7 +271,7 @@ fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'stati
     thread.join().unwrap().unwrap();
 }
 
-/// A round on a real engine; what was kept goes to its end on another thread, or is dropped.
+/// Runs a round on a real engine; the kept calls complete on another thread, or are dropped.
 fn round(
     scene: &Scene,
     what: String,
@@ -288,8 +289,8 @@ fn round(
     });
 }
 
-/// The story: an append that had waited for room and was then kept in a `select!` held the first place in the line, and
-/// every later append waited behind it for ever, with nothing pending.
+/// Regression: an append that had waited for room and was then kept in a `select!` held the first place in
+/// the line, and every later append waited behind it forever, with nothing pending.
 #[test]
 fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
@@ -307,7 +308,8 @@ fn no_call_waits_for_one_that_is_not_polled() {
     }
 }
 
-/// Tasks that make calls in some order, and leave some of them where they stand; each may take up what others left.
+/// Makes calls in random order, and keeps some of them unpolled; each task may continue calls that others
+/// left.
 async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
     let mut calls = scene.calls();
     while !calls.is_empty() {
@@ -336,7 +338,7 @@ async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), 
 async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
     let scene = Scene::new(engine, PathBuf::from("/")).await?;
     let kept = match seed % 3 {
-        // More of the first kind, which is an append, than there is room for.
+        // More calls of the first kind, which is an append, than there is room for.
         0 => many_of_one(&scene, 0, 0).await?,
         1 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
         _ => many_of_one(&scene, sim::random(scene.kinds() as u64) as usize, sim::random(3) as usize).await?,
@@ -351,7 +353,7 @@ async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
     scene.check().await
 }
 
-/// A round in a world; what hangs is told as an error, after a minute of the world's time.
+/// Runs a round in a world; a hang is reported as an error, after a minute of the world's time.
 fn simulate(seed: u64) -> Result<(), String> {
     let config = Config::default().shards(2).inbox_depth(1 + (seed % 3) as usize).queue_depth(2);
     let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
@@ -371,7 +373,7 @@ fn no_call_waits_for_one_that_is_not_polled_in_any_world() {
     }
 }
 
-/// The test is tested: a wake-up that a kept append swallows is seen.
+/// Checks the test itself: a wake-up that a kept append swallows is detected.
 #[cfg(feature = "_breakage")]
 #[test]
 fn a_wake_up_that_a_kept_append_swallows_is_caught() {

@@ -1,5 +1,5 @@
-//! Logs on full disks, in simulated worlds: what a program hears while the log still works, and that a log can be opened
-//! and truncated although there is no space left.
+//! Logs on full disks, in simulated worlds: the notice that a program gets while the log still works, and
+//! that a log can be opened and truncated although there is no space left.
 
 mod common;
 
@@ -19,7 +19,7 @@ async fn open(engine: &Engine) -> (Wal, forebay_wal::Recovery) {
     Wal::open(engine, "/log", small()).await.unwrap()
 }
 
-/// Takes all space that the disk has left.
+/// Takes all space that is left on the disk.
 async fn fill(engine: &Engine) -> File {
     let filler = engine.open("/filler", Open::create()).await.unwrap();
     let mut at = filler.len().await.unwrap();
@@ -44,7 +44,7 @@ async fn append_until_short(wal: &Wal) {
     panic!("there is no end of the space");
 }
 
-/// Waits until the log found space, which it looks for once a second.
+/// Waits until the log found space, for which it checks once a second.
 async fn until_space(wal: &Wal) {
     for _ in 0..40 {
         if wal.no_space().is_none() {
@@ -55,9 +55,9 @@ async fn until_space(wal: &Wal) {
     panic!("{:?}", wal.no_space());
 }
 
-/// A log on a full disk said nothing until an append that needed the next segment poisoned it, and the making of that segment,
-/// once it had failed in the background, was not tried again before. Now a program hears of it while the log works, and
-/// truncates.
+/// Regression: a log on a full disk reported nothing until an append that needed the next segment poisoned
+/// it. Once making that segment had failed in the background, it was not tried again before that append. Now
+/// a program is notified while the log works, and truncates.
 #[test]
 fn a_program_hears_that_there_is_no_space_while_the_log_works() {
     let mut world = World::new(1).disk(Profile::ideal().capacity(1 << 20));
@@ -76,7 +76,7 @@ fn a_program_hears_that_there_is_no_space_while_the_log_works() {
             assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(28));
             assert!(error.to_string().contains("truncate the log"), "{error}");
 
-            // Not one append is needed to make use of a truncation.
+            // No append is needed to make use of a truncation.
             let last = wal.durable_lsn();
             wal.truncate_before(last).await.unwrap();
             until_space(&wal).await;
@@ -94,8 +94,8 @@ fn a_program_hears_that_there_is_no_space_while_the_log_works() {
         .unwrap();
 }
 
-/// Space that others gave back was not looked for before the segment was needed, so a program that had stopped to append would
-/// have waited for ever.
+/// Regression: a log did not check for space freed by others before it needed the segment, so a program that
+/// had stopped appending would have waited forever.
 #[test]
 fn space_that_others_give_back_is_found_without_an_append() {
     let mut world = World::new(2).disk(Profile::ideal().capacity(1 << 20));
@@ -118,7 +118,7 @@ fn space_that_others_give_back_is_found_without_an_append() {
         .unwrap();
 }
 
-/// The names in the log's directory.
+/// Returns the names in the log's directory.
 async fn names(engine: &Engine) -> Vec<String> {
     let entries = engine.read_dir("/log").await.unwrap();
     let mut names: Vec<_> = entries.iter().map(|entry| entry.name().to_string_lossy().into_owned()).collect();
@@ -128,8 +128,9 @@ async fn names(engine: &Engine) -> Vec<String> {
 
 const RESERVE: &str = "wal.reserve";
 
-/// A first life: a log whose disk others fill up when it has some `early` records, and that goes on until it knows that
-/// there is no space, and for `late` records behind that. Nothing is closed. Returns the last acknowledged record.
+/// Runs a first life: other data fills the log's disk when the log has some `early` records. The log
+/// continues until it detects the lack of space, and for `late` records after that. Nothing is closed.
+/// Returns the last acknowledged record.
 fn fill_up(world: &mut World, early: u64, late: u64) -> u64 {
     let ran = world.run(async |engine| {
         let (wal, _) = open(&engine).await;
@@ -155,7 +156,7 @@ fn fill_up(world: &mut World, early: u64, late: u64) -> u64 {
     last
 }
 
-/// Opens the log on the full disk and compares all it holds.
+/// Opens the log on the full disk and compares all its contents.
 async fn open_full(engine: &Engine, last: u64) -> Wal {
     let (wal, recovery) = open(engine).await;
     assert_eq!((recovery.last, recovery.strangers.len()), (Lsn(last), 0), "{recovery:?}");
@@ -165,7 +166,8 @@ async fn open_full(engine: &Engine, last: u64) -> Wal {
     wal
 }
 
-/// Gives up all records but the last, then appends `count` and truncates whenever there is no space. Returns the last record.
+/// Gives up all records but the last, then appends `count` and truncates whenever there is no space. Returns
+/// the last record.
 async fn go_on(wal: &Wal, count: u64) -> u64 {
     wal.truncate_before(wal.durable_lsn()).await.unwrap();
     until_space(wal).await;
@@ -179,8 +181,8 @@ async fn go_on(wal: &Wal, count: u64) -> u64 {
     wal.durable_lsn().0
 }
 
-/// A log that was not closed goes on in a fresh segment, which needs space: on a full disk it could not be opened, so nothing
-/// could be read or truncated, and the disk stayed full.
+/// Regression: a log that was not closed continues in a fresh segment, which needs space. On a full disk it
+/// could not be opened, so nothing could be read or truncated, and the disk stayed full.
 #[test]
 fn a_log_on_a_full_disk_opens_and_truncates_and_goes_on() {
     for seed in 0..12 {
@@ -200,8 +202,8 @@ fn a_log_on_a_full_disk_opens_and_truncates_and_goes_on() {
     }
 }
 
-/// The reserve was used up by the first open on the full disk, and the next one found none: the power may go at any operation of
-/// an open, and of the one behind it.
+/// Regression: the reserve was used up by the first open on the full disk, and the next one found none. The
+/// power may fail at any operation of an open, and of the one after it.
 #[test]
 fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
     for (seed, late) in [(1, 0), (2, 1), (3, 3)] {
@@ -242,7 +244,7 @@ fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
     }
 }
 
-/// Space that comes back refills the reserve, so the next full disk is no worse than the first.
+/// Space that is freed refills the reserve, so the next full disk is no worse than the first.
 #[test]
 fn a_used_reserve_is_made_again() {
     let mut world = World::new(5).disk(Profile::nand().capacity(2 << 20));
@@ -270,7 +272,7 @@ fn a_used_reserve_is_made_again() {
     world.run(async |engine| drop(open_full(&engine, last).await)).unwrap();
 }
 
-/// Records that are longer than the reserve need space of their own; the error says how much.
+/// Records longer than the reserve need space of their own; the error states how much.
 #[test]
 fn records_longer_than_the_reserve_say_how_much_space_they_need() {
     let options = || Options::new().log_id(7).segment_bytes(1 << 20).group_bytes_max(4096);
@@ -306,8 +308,8 @@ fn records_longer_than_the_reserve_say_how_much_space_they_need() {
     ran.unwrap();
 }
 
-/// A disk that stays full, and a log that lives by truncating: whenever its power goes, it finds a segment that it does not
-/// need any more, or its reserve.
+/// A disk that stays full, and a log that survives by truncating: whenever its power fails, it finds a
+/// segment that it no longer needs, or its reserve.
 #[test]
 fn a_log_lives_on_a_disk_that_stays_full() {
     for seed in 0..20 {

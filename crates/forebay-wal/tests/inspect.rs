@@ -1,6 +1,6 @@
-//! Looking at logs, reading them without opening them, and repairing them, on simulated disks: parts that
-//! cannot be read, every call that fails, and power cuts. On real disks the tests of the program `forebay` do
-//! it.
+//! Inspects logs, reads them without opening them, and repairs them, on simulated disks: with unreadable
+//! parts, with every call failing in turn, and with power cuts. The tests of the program `forebay` do the
+//! same on real disks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn world(seed: u64) -> World {
     World::new(seed).disk(Profile::nand().at("/disk"))
 }
 
-/// A closed log of several segments.
+/// Writes a closed log of several segments.
 fn with_log(world: &mut World) -> Report {
     let written = world.run(async |engine| {
         engine.create_dir(DIR).await.expect("a directory");
@@ -44,7 +44,7 @@ fn with_log(world: &mut World) -> Report {
     report
 }
 
-/// All files of a directory; `None` if there is no directory.
+/// Returns all files of a directory; `None` if there is no directory.
 async fn files(engine: &Engine, dir: &str) -> Option<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in engine.read_dir(dir).await.ok()? {
@@ -56,7 +56,7 @@ async fn files(engine: &Engine, dir: &str) -> Option<BTreeMap<String, Vec<u8>>> 
     Some(files)
 }
 
-/// The records of a log that opens.
+/// Returns the records of a log that opens.
 async fn content(engine: &Engine, dir: &str) -> Result<BTreeMap<u64, Vec<u8>>, forebay_wal::Error> {
     let (wal, _) = Wal::open(engine, dir, options().create(false)).await?;
     read(wal).await
@@ -112,8 +112,8 @@ fn what_the_drive_cannot_read_is_named_and_the_rest_is_saved() {
     assert!(ran.expect("the world runs") == all_but(&[33]));
 }
 
-/// Records before and after a mark were lost, so that recovery told of two losses, one behind the other. The
-/// new log had one gap for both, and repair took that for a fault of the new log.
+/// Regression: records before and after a mark were lost, so recovery reported two adjacent losses. The new
+/// log had one gap for both, and repair took that for a fault of the new log.
 #[test]
 fn losses_on_both_sides_of_a_mark_are_one_gap() {
     let mut world = world(2);
@@ -141,8 +141,8 @@ fn losses_on_both_sides_of_a_mark_are_one_gap() {
     assert!(ran.expect("the world runs") == BTreeMap::from(kept));
 }
 
-/// The first call of the repair fails, then the second, and so on: the damaged log stays as it is, and what
-/// is made is all or nothing.
+/// The first call of the repair fails, then the second, and so on. The damaged log stays as it is, and the
+/// result is complete or absent.
 #[test]
 fn a_repair_that_fails_leaves_nothing() {
     for fault in [Fault::WriteError, Fault::FlushError, Fault::NoSpace] {
@@ -177,8 +177,8 @@ fn a_repair_that_fails_leaves_nothing() {
     }
 }
 
-/// The power goes at the first operation of the repair, then at the second, and so on: the damaged log stays
-/// as it is, and what was begun is never taken for a log with fewer records.
+/// The power fails at the first operation of the repair, then at the second, and so on. The damaged log stays
+/// as it is, and an incomplete result is never taken for a log with fewer records.
 #[test]
 fn a_power_cut_in_a_repair_never_leaves_a_log_with_less() {
     let mut whole = 0;
@@ -211,7 +211,7 @@ fn a_power_cut_in_a_repair_never_leaves_a_log_with_less() {
     assert!(whole > 0);
 }
 
-/// A life of appends, truncations, resets, reopenings and marks, in small segments.
+/// Runs a life of appends, truncations, resets, reopenings and marks, in small segments.
 async fn lively(engine: &Engine) {
     engine.create_dir(DIR).await.expect("a directory");
     for _ in 0..=sim::random(3) {
@@ -236,7 +236,7 @@ async fn lively(engine: &Engine) {
             .expect("it works");
         }
         match sim::random(3) {
-            // The last handle goes; what is queued is written.
+            // The last handle is dropped; queued records are written.
             0 => drop(wal),
             _ => wal.close().await.expect("closing"),
         }
@@ -244,7 +244,7 @@ async fn lively(engine: &Engine) {
     }
 }
 
-/// Zeros or flips bytes of some groups, of any kind.
+/// Zeros some groups of any kind, or flips bytes in them.
 async fn damage(engine: &Engine, report: &Report) {
     for segment in &report.segments {
         let file = engine.open(&segment.file, Open::write().buffered()).await.expect("a segment");
@@ -260,7 +260,7 @@ async fn damage(engine: &Engine, report: &Report) {
     }
 }
 
-/// The records of a log that is not opened; `None` if nothing is left of it.
+/// Returns the records of a log that is not opened; `None` if nothing is left of it.
 async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     let before = files(engine, DIR).await;
     let mut listed = BTreeMap::new();
@@ -274,7 +274,7 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     while let Some((lsn, record)) = found.next().await.transpose().expect("readable") {
         assert!(listed.insert(lsn.0, record).is_none());
     }
-    // Nobody opens it meanwhile.
+    // No process can open it meanwhile.
     let locked = Wal::open(engine, DIR, options()).await.expect_err("it is being read");
     assert_eq!(*locked.kind(), ErrorKind::Locked);
     drop(found);
@@ -282,7 +282,7 @@ async fn listed(engine: &Engine) -> Option<BTreeMap<u64, Vec<u8>>> {
     Some(listed)
 }
 
-/// What `inspect` says is what an open does, and what `repair` saves is what salvage saves.
+/// The report of `inspect` agrees with an open, and `repair` saves the same records as salvage.
 #[test]
 fn damaged_lives_are_judged_and_saved_as_an_open_does_it() {
     let (mut opened, mut damaged) = (0, 0);

@@ -1,4 +1,4 @@
-//! A process that appends is killed, again and again: every record that it said was durable is there.
+//! A process that appends is killed repeatedly: every record that it reported as durable is there.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use forebay::{Config, Engine};
 use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Wal};
 
-/// Names the directory to the process that writes.
+/// Variable with the directory for the writing process.
 const DIR: &str = "FOREBAY_WAL_KILLS_DIR";
-/// Names which process it is.
+/// Variable with the number of the process.
 const LIFE: &str = "FOREBAY_WAL_KILLS_LIFE";
 const KILLS: u64 = 150;
 const WRITERS: u64 = 4;
-/// How many records stay when the log's front is removed.
+/// Number of records that stay when the log's front is removed.
 const KEPT: u64 = 300;
 
 fn engine() -> Engine {
     Engine::start(Config::new().shards(1)).expect("an engine")
 }
 
-/// A process that was killed may hold its lock until the kernel has put its ring away.
+/// A killed process may hold its lock until the kernel has torn down its ring.
 fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
     let begun = Instant::now();
     loop {
@@ -38,14 +38,14 @@ fn open(engine: &Engine, dir: &Path) -> (Wal, Recovery) {
     }
 }
 
-/// Writer, life and count tell one record from every other; its length goes with them.
+/// Writer, life and count distinguish a record from every other; its length depends on them.
 fn record(life: u64, writer: u64, count: u64) -> Vec<u8> {
     let name = [life.to_le_bytes(), writer.to_le_bytes(), count.to_le_bytes()].concat();
     let len = 24 + (count * 97 + writer * 31) % 900;
     name.into_iter().cycle().take(len as usize).collect()
 }
 
-/// The process that is killed: the test that started it set the variables.
+/// The process to be killed: the test that started it set the variables.
 #[test]
 #[ignore = "runs in a process of its own, which the test below starts"]
 fn writer() {
@@ -71,7 +71,7 @@ fn writer() {
     });
 }
 
-/// One line, in one write: a kill leaves none of it or all.
+/// Prints one line in one write: a kill leaves none of it or all.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).expect("the test listens");
@@ -98,7 +98,7 @@ fn a_killed_process_loses_nothing_that_was_durable() {
     let (mut removed, mut told) = (0, 0);
     let begun = Instant::now();
     let mut life = 0;
-    // A slow machine kills less often, but never nobody.
+    // A slow machine kills fewer processes, but always some.
     while life < KILLS && (life < 20 || begun.elapsed() < Duration::from_secs(25)) {
         luck = luck.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let lines = match luck >> 60 {
@@ -114,7 +114,7 @@ fn a_killed_process_loses_nothing_that_was_durable() {
         if killed {
             child.kill().expect("a process to kill");
         }
-        // What it said before it died is in the pipe.
+        // Its last lines before it died are in the pipe.
         while out.read_line(&mut line).expect("its output") > 0 {
             let words: Vec<&str> = line.split_whitespace().collect();
             let number = |at: usize| words.get(at).and_then(|word: &&str| word.parse::<u64>().ok());
@@ -149,8 +149,8 @@ fn a_killed_process_loses_nothing_that_was_durable() {
     assert!(told > 0, "nothing was ever durable");
 }
 
-/// Everything that was durable is there; what is there besides was appended in this life, and is kept from
-/// now on.
+/// Checks that every durable record is there. Other records found were appended in this life, and must be
+/// there from now on.
 fn check(wal: &Wal, recovery: &Recovery, held: &mut BTreeMap<u64, Vec<u8>>, life: u64) {
     let mut found = BTreeMap::new();
     futures::executor::block_on(async {

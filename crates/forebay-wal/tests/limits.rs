@@ -1,5 +1,5 @@
-//! Every number of a log's options, with 0, with 1 and with the largest there is: the log opens and works, or it is
-//! refused with a sentence.
+//! Every numeric option of a log, with 0, with 1 and with the largest value: the log opens and works, or it
+//! is rejected with a clear error.
 
 use std::time::Duration;
 

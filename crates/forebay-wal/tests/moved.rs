@@ -1,7 +1,8 @@
 //! An open log whose directory is moved away, replaced or removed.
 //!
-//! The story: a log looked its files up by path as long as it was open. After `mv data data.old; mv good data` under an
-//! open log in `data` it renamed, overwrote and removed the segments of the good one, and reported success.
+//! Regression: a log looked its files up by path as long as it was open. After `mv data data.old; mv good
+//! data` under an open log in `data` it renamed, overwrote and removed the segments of the good one, and
+//! reported success.
 
 mod common;
 
@@ -12,7 +13,7 @@ use forebay::sim::{Profile, World};
 use forebay::{Engine, Open};
 use forebay_wal::{Lsn, Wal};
 
-/// Every file of a directory with its bytes.
+/// Returns every file of a directory with its bytes.
 async fn content(engine: &Engine, dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in engine.read_dir(dir).await.unwrap() {
@@ -29,7 +30,7 @@ async fn append(wal: &Wal, lsns: std::ops::RangeInclusive<u64>) {
     }
 }
 
-/// Another log is put into the place of one that is open, which goes on through many segments.
+/// Another log is put in the place of an open one, which continues through many segments.
 async fn is_moved_and_replaced(engine: &Engine, base: &Path) {
     let [data, good, moved] = ["data", "good", "moved"].map(|name| base.join(name));
     for dir in [&data, &good] {
@@ -45,7 +46,7 @@ async fn is_moved_and_replaced(engine: &Engine, base: &Path) {
     engine.rename(&data, &moved).await.unwrap();
     engine.rename(&good, &data).await.unwrap();
     let before = content(engine, &data).await;
-    // Segments are made, used again and removed.
+    // Segments are made, reused and removed.
     append(&wal, 11..=250).await;
     wal.truncate_before(Lsn(120)).await.unwrap();
     append(&wal, 251..=380).await;
@@ -81,8 +82,8 @@ fn the_same_in_a_world() {
         .unwrap();
 }
 
-/// The directory and all that is in it is removed: no append is acknowledged any more. Records went on to be
-/// acknowledged in a segment that had no name, for as long as the segment had room.
+/// Removes the directory and all its contents: no append is acknowledged any more. Regression: records were
+/// still acknowledged in a segment that had no name, for as long as the segment had room.
 async fn is_removed(engine: &Engine, base: &Path) {
     let data = base.join("data");
     engine.create_dir_all(&data).await.unwrap();
@@ -105,7 +106,7 @@ async fn is_removed(engine: &Engine, base: &Path) {
     let error = wal.append(&record(12)).await.unwrap_err();
     assert_eq!(error.kind(), &forebay_wal::ErrorKind::Poisoned, "{error}");
     assert_eq!(wal.durable_lsn(), Lsn(10));
-    // What is known to be durable is read as long as the log is open.
+    // Records known to be durable can be read as long as the log is open.
     assert_eq!(records(&wal, 1).await.unwrap_or_default(), expected(1..=10));
     drop(wal.close().await);
     assert_eq!(engine.read_dir(&data).await.unwrap().len(), 0, "a directory of the same name is another");

@@ -1,6 +1,6 @@
-//! SQLite's rule: the first call to the disk fails, then the second, then the third, until a whole run passes
-//! without meeting the failure. After each the log is opened again, and the oracle of the simulation judges
-//! what it gives back.
+//! SQLite's rule: the first call to the disk fails, then the second, then the third, until a whole run
+//! completes without the failure. After each run the log is opened again, and the oracle of the simulation
+//! judges the recovered contents.
 
 #[allow(dead_code, reason = "shared with the simulation")]
 #[path = "simulation/damage.rs"]
@@ -29,16 +29,16 @@ use crate::program::{Plan, Shared};
 /// More calls than any run makes.
 const CALLS_MAX: u64 = 5_000;
 
-/// What happens at the n-th call.
+/// The effect at the n-th call.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Fails(Fault, Dirty),
-    /// The power goes when the n-th operation of any kind is given to the disk.
+    /// The power fails when the n-th operation of any kind is submitted to the disk.
     IsTheLast,
 }
 
-/// Two lives: in the first the n-th call fails, the second looks. Answers whether the first came to that
-/// call.
+/// Runs two lives: in the first the n-th call fails, the second checks. Returns whether the first reached
+/// that call.
 fn attempt(seed: u64, call: Call, n: u64) -> Result<bool, String> {
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
     let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order)).stalls_ppm(0);
@@ -97,7 +97,7 @@ fn the_nth_flush_fails_and_loses_nothing() {
     each_call(Call::Fails(Fault::FlushError, Dirty::Kept));
 }
 
-/// Writes, allocations, and making files and directories.
+/// Writes, allocations, and the creation of files and directories.
 #[test]
 fn the_nth_call_that_takes_space_finds_none() {
     each_call(Call::Fails(Fault::NoSpace, Dirty::Lost));

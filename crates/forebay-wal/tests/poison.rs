@@ -1,5 +1,5 @@
-//! Writes and flushes that fail, and disks that are full, in simulated worlds: the first failure is
-//! everyone's answer, nothing hangs, and a log that is opened again has everything that was acknowledged.
+//! Failing writes and flushes, and full disks, in simulated worlds: every call fails with the first failure,
+//! nothing hangs, and a log that is opened again has every acknowledged record.
 
 mod common;
 
@@ -20,7 +20,8 @@ async fn open(engine: &Engine) -> (Wal, forebay_wal::Recovery) {
     Wal::open(engine, "/log", small()).await.unwrap()
 }
 
-/// Eight tasks append until they fail; answers the newest acknowledged number and every task's failure.
+/// Runs eight tasks that append until they fail; returns the newest acknowledged number and every task's
+/// failure.
 async fn append_until_failure(wal: &Wal) -> (u64, Vec<Error>) {
     let acknowledged = Rc::new(Cell::new(wal.durable_lsn().0));
     let tasks: Vec<_> = (0..8)
@@ -60,7 +61,7 @@ fn a_failed_flush_or_write_poisons_and_opening_again_recovers() {
                     assert_eq!(error.cause().and_then(forebay::Error::raw_os_error), Some(5), "{error}");
                 }
                 assert!(wal.stats().poisoned);
-                // Every later call says the same.
+                // Every later call fails in the same way.
                 let later = [
                     wal.append(b"later").await.unwrap_err(),
                     wal.append_unsynced(b"later").await.unwrap_err(),
@@ -72,7 +73,7 @@ fn a_failed_flush_or_write_poisons_and_opening_again_recovers() {
                     wal.close().await.unwrap_err(),
                 ];
                 assert!(later.iter().all(|error| *error.kind() == ErrorKind::Poisoned));
-                // What is durable can still be read.
+                // Durable records can still be read.
                 assert_eq!(records(&wal, 1).await.unwrap().len() as u64, acknowledged);
 
                 let (wal, recovery) = open(&engine).await;
@@ -103,7 +104,7 @@ fn a_full_disk_is_an_error_and_space_that_comes_back_helps() {
             }
             assert!(is_full(&wal.close().await.unwrap_err()));
             drop(wal);
-            // A log whose disk is still full opens when it needs no new segment, and else says why not.
+            // A log whose disk is still full opens if it needs no new segment, and otherwise reports why not.
             match Wal::open(&engine, "/log", small()).await {
                 Ok((wal, recovery)) => {
                     assert!(recovery.last.0 >= acknowledged);
@@ -133,7 +134,7 @@ fn space_that_comes_back_before_the_segment_is_needed_is_no_error() {
     world
         .run(async |engine| {
             let (wal, _) = open(&engine).await;
-            // The making of the second segment fails once, in the background.
+            // Making the second segment fails once, in the background.
             sim::inject(Rule::new(Fault::NoSpace).on("/log/0000000000000002.wal").times(1));
             for number in 1..=600 {
                 wal.append_unsynced(&record(number)).await.unwrap();

@@ -135,7 +135,7 @@ fn reading_goes_on_after_a_close_and_keeps_nobody_out() {
 #[test]
 fn a_damaged_record_is_an_error_and_never_data() {
     let (engine, dir) = (engine(), dir());
-    // Without marks the places of the groups are known.
+    // Without marks the positions of the groups are known.
     let options = options().mark_after(std::time::Duration::from_secs(3600));
     let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
     for number in 1..=20 {
@@ -155,7 +155,7 @@ fn a_damaged_record_is_an_error_and_never_data() {
     let ErrorKind::Corruption(lost) = error.kind() else { panic!("{error:?}") };
     assert_eq!((lost.first, lost.last, lost.offset), (Lsn(10), Lsn(10), 10 * 4096));
     assert_eq!((error.path(), reader.position()), (Some(&*path), Lsn(10)));
-    // Behind it there is more.
+    // After it there is more.
     assert!(reader.next().wait().transpose().is_err());
     assert_eq!(records_wait(&wal, 11).unwrap().len(), 10);
 }

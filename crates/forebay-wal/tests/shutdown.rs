@@ -1,4 +1,4 @@
-//! A log whose engine ends under it: everyone who waits is told, and why.
+//! A log whose engine ends while the log is open: every waiter is notified, with the reason.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn panics() -> Waker {
     Waker::from(Arc::new(Panics))
 }
 
-/// A shard dies of a waker that panics outside of any task: of a read that goes past the page cache.
+/// Kills a shard by a waker that panics outside of any task: that of a read that bypasses the page cache.
 fn kill_the_shard(engine: &Engine, path: &Path) {
     let waker = panics();
     let file = engine.open(path, Open::read()).wait().unwrap();
@@ -42,7 +42,7 @@ fn kill_the_shard(engine: &Engine, path: &Path) {
     }
 }
 
-/// What a log answers whose shard died.
+/// Returns whether this is the error of a log whose shard died.
 fn is_lost(error: &forebay_wal::Error) -> bool {
     let cause = error.cause().map(forebay::Error::kind);
     *error.kind() == ErrorKind::Closed && cause == Some(forebay::ErrorKind::ShardLost)
@@ -88,7 +88,7 @@ fn when_its_shard_dies_everyone_is_told() {
                 assert!(is_lost(&error), "{error:?}");
             }
         });
-        // Later calls say the same, and what was acknowledged stays acknowledged.
+        // Later calls fail in the same way, and acknowledged records stay acknowledged.
         for error in
             [wal.append(b"late").wait().unwrap_err(), wal.truncate_before(Lsn(1)).wait().unwrap_err()]
         {
@@ -98,7 +98,7 @@ fn when_its_shard_dies_everyone_is_told() {
             assert!(is_lost(&error), "{error:?}");
         }
         let acknowledged = wal.durable_lsn();
-        // What is durable can no longer be read; where nothing was, nothing is missing.
+        // Durable records can no longer be read; if there were none, none is missing.
         match records_wait(&wal, 1) {
             Ok(records) => assert!(records.is_empty() && acknowledged < Lsn(1), "{records:?}"),
             Err(error) => assert_eq!(*error.kind(), ErrorKind::Closed, "{error}"),
@@ -106,8 +106,8 @@ fn when_its_shard_dies_everyone_is_told() {
         let opened = Wal::open(&engine, dir.path(), options()).wait().unwrap_err();
         assert!(is_lost(&opened), "{opened:?}");
         drop((wal, engine));
-        // The dead shard's files are leaked, locks and all: only another process can open the log in its
-        // place. A copy is another log.
+        // The dead shard's files are leaked together with their locks: only another process can open the log
+        // in its place. A copy is another log.
         let copy = common::dir();
         for entry in std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
             std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
@@ -117,7 +117,7 @@ fn when_its_shard_dies_everyone_is_told() {
     }
 }
 
-/// The story: whoever waited for the same group behind a waker that panicked was never woken.
+/// Regression: tasks that waited for the same group after a waker that panicked were never woken.
 #[test]
 fn a_waker_that_panics_keeps_nobody_else_from_its_answer() {
     let (engine, dir) = (engine(), dir());
@@ -137,7 +137,7 @@ fn a_waker_that_panics_keeps_nobody_else_from_its_answer() {
     wal.close().wait().unwrap();
 }
 
-/// Who queued records may ask for them although somebody else closed the log.
+/// A caller that queued records may wait for them although another handle closed the log.
 #[test]
 fn a_closed_log_tells_what_became_of_what_was_queued() {
     let (engine, dir) = (engine(), dir());
@@ -153,12 +153,13 @@ fn a_closed_log_tells_what_became_of_what_was_queued() {
     assert_eq!(*wal.append_unsynced(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(*wal.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(*wal.truncate_after(Lsn(50)).wait().unwrap_err().kind(), ErrorKind::Closed);
-    // And again when the engine is gone as well.
+    // Again after the engine is gone as well.
     engine.close().wait().unwrap();
     wal.sync().wait().unwrap();
 }
 
-/// Whether nobody has a lock on the file: taken by flock(2) on a descriptor of its own, as another process would.
+/// Returns whether the file is unlocked: tested by flock(2) on a descriptor of its own, as another process
+/// would do.
 fn is_free(path: &Path) -> bool {
     let file = std::fs::File::open(path).unwrap();
     // SAFETY: the descriptor is open for as long as the call lasts, and the call has no other argument.
@@ -171,9 +172,10 @@ fn locked(dir: &Path) -> Vec<PathBuf> {
     entries.filter(|path| !is_free(path)).collect()
 }
 
-/// `forebay kv verify` said now and then that somebody had a store open, right after the process that had it had closed
-/// it and ended: a segment prepared ahead, and the one that recovery had synced, still had their locks. These went with
-/// the files, and the files with the process's ring, which the system takes down later than the process.
+/// Regression: `forebay kv verify` sometimes reported that a store was open elsewhere, right after the
+/// process that had it had closed it and ended. A segment prepared ahead, and the one that recovery had
+/// synced, still had their locks. These were released with the files, and the files with the process's ring,
+/// which the kernel tears down later than the process.
 #[test]
 fn a_closed_log_has_no_lock_left_on_any_file() {
     let engine = engine();
@@ -187,7 +189,7 @@ fn a_closed_log_has_no_lock_left_on_any_file() {
             wal.append(&record(lsn)).wait().unwrap();
         }
         assert!(!locked(dir.path()).is_empty(), "an open log has locks");
-        // A log that was not closed is gone on with in a new segment.
+        // A log that was not closed continues in a new segment.
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
             // The reserve is being made.
@@ -205,7 +207,7 @@ fn a_closed_log_has_no_lock_left_on_any_file() {
     }
 }
 
-/// As above, when the log could not be opened: who asks next is not told that somebody else has it.
+/// As above, if the log could not be opened: the next opener does not find it locked.
 #[test]
 fn a_log_that_does_not_open_has_no_lock_left() {
     let (engine, dir) = (engine(), dir());

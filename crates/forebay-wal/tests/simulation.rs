@@ -1,6 +1,6 @@
-//! Thousands of logs in simulated worlds: several tasks append, truncate, read; disks fail, lie and rot; the
-//! power goes; and after each life an oracle says whether what recovery gives back, and says of itself, can
-//! be.
+//! Thousands of logs in simulated worlds: several tasks append, truncate, read; disks fail, lie and decay;
+//! the power fails. After each life an oracle decides whether the recovered contents, and recovery's report,
+//! are possible.
 
 #[path = "simulation/damage.rs"]
 mod damage;
@@ -23,24 +23,24 @@ use crate::log::Shape;
 use crate::model::Model;
 use crate::program::{Plan, Shared};
 
-/// What befalls the logs of a world, besides power cuts.
+/// The faults that strike the logs of a world, besides power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// Nothing else.
+    /// None.
     Crashes,
     /// Writes and flushes fail, the disk is full, reads fail.
     Errors,
-    /// Flushes answer success and do nothing, until the power goes.
+    /// Flushes succeed without effect, until the power fails.
     Lies,
-    /// A group, or a place that is none, is damaged while the log is closed.
+    /// A group, or a place without one, is damaged while the log is closed.
     Damage,
 }
 
 const LIVES: u64 = 4;
-/// Runs that are spent on making a failing world shorter.
+/// Maximum number of runs spent on making a failing world shorter.
 const SHRINKS: usize = 300;
 
-/// A draw that only the seed decides: what the world is made of.
+/// Random choices that depend only on the seed: they determine the world.
 struct Draw {
     seed: u64,
     count: u64,
@@ -65,7 +65,7 @@ fn disk(draw: &mut Draw) -> Profile {
     profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
 }
 
-/// What strikes writes and flushes of a life.
+/// Returns the faults of writes and flushes in a life.
 fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
     let mut rules = Vec::new();
     for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
@@ -91,7 +91,7 @@ fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
     rules
 }
 
-/// One world from its beginning to its end. All that can go wrong is in the text.
+/// Runs one world from beginning to end. Returns any fault as text.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw { seed: world.seed(), count: 0 };
     world.add_disk(disk(&mut draw));
@@ -129,7 +129,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
         }
         world.reboot();
         shared.lock().next_life();
-        // One at a time: nothing more until the log was opened.
+        // One damage at a time: no more until the log was opened.
         let whole = shared.lock().hit.is_none();
         if trouble == Trouble::Damage && !last && draw.below(3) != 0 && whole {
             let hit = world.run(async |engine| damage::strike(&engine).await);
@@ -147,12 +147,12 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     }
 }
 
-/// Tries many worlds. The first that fails is made as short as it gets, and printed.
+/// Tries many worlds. Shrinks the first that fails as far as possible, and prints it.
 fn explore(trouble: Trouble, seeds: u64) {
     let seeds = std::env::var("FOREBAY_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
     if let Err(failing) = tried {
-        // Whoever repeats one seed wants to see that one.
+        // A run that repeats one seed must show that seed unchanged.
         let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
         let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, |world| attempt(world, trouble)));
         let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
@@ -170,8 +170,8 @@ fn errors_poison_the_log_and_opening_it_again_recovers() {
     explore(Trouble::Errors, 600);
 }
 
-/// What an honest log can still promise when flushes lie: what was acknowledged before they did is there,
-/// what is missing of the rest is its end or is named, and nothing is there that was not.
+/// The promises of an honest log when flushes lie. Records acknowledged before the lies are there. Other
+/// missing records are at the end or are named. No record is there that was never appended.
 #[test]
 fn lying_flushes_take_the_end_and_nothing_else() {
     explore(Trouble::Lies, 300);
@@ -193,8 +193,8 @@ fn worlds_repeat_themselves() {
     assert_eq!(digest(3), digest(3));
 }
 
-/// The oracle is tested: a log that is broken on purpose is caught by the worlds that CI looks at, and the
-/// log as it is survives the same ones.
+/// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact
+/// log survives the same ones.
 #[cfg(feature = "_breakage")]
 mod broken {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -203,7 +203,7 @@ mod broken {
 
     use super::*;
 
-    /// Fewer seeds than CI looks at.
+    /// Fewer seeds than CI runs.
     const SEEDS: u64 = 250;
 
     fn is_caught(breakage: Breakage, trouble: Trouble) {

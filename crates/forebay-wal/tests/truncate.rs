@@ -1,4 +1,4 @@
-//! Truncations, resets, and the segments that come and go with them.
+//! Truncations, resets, and the segments that they free or need.
 
 mod common;
 #[cfg(feature = "_breakage")]
@@ -17,7 +17,7 @@ fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
     wal.sync().wait().unwrap();
 }
 
-/// The log's own files but the lock.
+/// Returns the names of the log's own files, except the lock.
 fn segments(dir: &tempfile::TempDir) -> Vec<String> {
     let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -26,7 +26,7 @@ fn segments(dir: &tempfile::TempDir) -> Vec<String> {
     names
 }
 
-/// Closes the log, or leaves it to the engine's end, and opens it again.
+/// Closes the log, or leaves that to the engine's end, and opens it again.
 fn again(
     engine: &mut Engine,
     dir: &tempfile::TempDir,
@@ -80,7 +80,7 @@ fn the_front_goes_and_its_segments_are_used_again() {
         }
         let stats = wal.stats();
         assert!(stats.segments_recycled > 5, "{stats:?}");
-        // A removal goes on in the background, and its end is awaited with the log's.
+        // A removal continues in the background, and completes before the log ends.
         let recovery;
         (wal, recovery) = again(&mut engine, &dir, wal, close);
         assert_eq!((recovery.first, recovery.last), (Lsn(last - 10), Lsn(last)));
@@ -115,7 +115,7 @@ fn the_end_goes_and_does_not_come_back() {
             (wal, recovery) = again(&mut engine, &dir, wal, close);
             assert_eq!((recovery.first, recovery.last), (Lsn(1), Lsn(keep)), "{recovery:?}");
             assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=keep));
-            // Other records with the numbers of those that are gone.
+            // Other records with the numbers of the removed ones.
             for number in keep + 1..=keep + 3 {
                 assert_eq!(wal.append(b"other").wait().unwrap(), Lsn(number));
             }
@@ -188,13 +188,13 @@ fn segments_of_another_length_are_read_and_then_given_up() {
     }
 }
 
-/// The story of a segment that was used again too early: the group that said "no longer needed" was the
-/// last of the log, and rotted. Recovery, which went by the group before it, then looked for the segment
-/// and found it full of something else.
+/// Regression: a segment was reused too early. The group that released it was the last of the log, and was
+/// damaged. Recovery, which relied on the group before it, then needed the segment and found it full of other
+/// data.
 #[test]
 fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
     let (engine, dir) = (engine(), dir());
-    // No mark comes by itself.
+    // No automatic marks.
     let options = options().mark_after(std::time::Duration::from_secs(3600));
     let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
     append(&wal, 1..=3_000);
@@ -203,15 +203,15 @@ fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
     let after = segments(&dir);
     assert!(before.iter().all(|name| after.contains(name)), "{before:?} became {after:?}");
     wal.append(&record(3_001)).wait().unwrap();
-    // They go in the background, but for those that are kept to be used again.
+    // They are removed in the background, except those kept for reuse.
     while segments(&dir).len() >= before.len() {
         std::thread::yield_now();
     }
     assert_eq!(records_wait(&wal, 2_900).unwrap(), expected(2_900..=3_001));
 }
 
-/// The same story on a simulated disk, where the log can be broken as it was then: with the segments gone
-/// early the log is refused, and as it is it opens with everything from before the group that rotted.
+/// The same regression on a simulated disk, where the old fault can be injected. With the segments gone early
+/// the log is refused; without the fault it opens with everything from before the damaged group.
 #[cfg(feature = "_breakage")]
 mod early {
     use std::collections::BTreeMap;
@@ -232,7 +232,7 @@ mod early {
         Wal::open(engine, DIR, options().log_id(7).mark_after(Duration::from_secs(3600))).await
     }
 
-    /// Zeros over the last whole group.
+    /// Overwrites the last whole group with zeros.
     async fn rot(engine: &Engine) -> forebay::Result<()> {
         let mut files = BTreeMap::new();
         for entry in engine.read_dir(DIR).await? {
@@ -254,7 +254,7 @@ mod early {
             }
             wal.sync().await.unwrap();
             wal.truncate_before(Lsn(2_900)).await.unwrap();
-            // What goes in the background has gone.
+            // Background removals have completed.
             sim::sleep(Duration::from_secs(1)).await.unwrap();
             sim::power_cut().await
         });
@@ -273,8 +273,8 @@ mod early {
     }
 }
 
-/// The story: record 2^64 - 1 was acknowledged and was not there after the next open, because its number stands for
-/// "no end known".
+/// Regression: record 2^64 - 1 was acknowledged and was missing after the next open, because its number
+/// stands for "no end known".
 #[test]
 fn the_last_number_is_refused_and_the_one_before_is_kept() {
     let (engine, dir) = (engine(), dir());
@@ -305,8 +305,8 @@ fn the_last_number_is_refused_and_the_one_before_is_kept() {
     append(&wal, 1..=3);
 }
 
-/// The story: a store beside the log had nothing to compare a reopened log with, so a log that came back
-/// shorter looked like any other. It keeps the durable end, and `Recovery` has the same two numbers.
+/// Regression: a store beside the log had nothing to compare a reopened log with, so a log that came back
+/// shorter looked like any other. The store keeps the durable end, and `Recovery` has the same two numbers.
 #[test]
 fn the_durable_end_never_goes_back_within_an_epoch_and_recovery_repeats_it() {
     let (engine, dir) = (engine(), dir());

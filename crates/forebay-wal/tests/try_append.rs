@@ -45,7 +45,8 @@ fn without_room_nothing_is_queued_and_room_tells_when_there_is_some() {
         }
     }
     assert!(refused > 0, "records came faster than the disk");
-    // Longer than a group, and longer than what may wait: alone it passes.
+    // Longer than a group, and longer than the limit of pending bytes: it is accepted if nothing else is
+    // pending.
     wal.sync().wait().unwrap();
     let long = wal.try_append(&[1; 40_000]).unwrap().expect("nothing waits");
     assert_eq!(long.wait().unwrap(), Lsn(301));
@@ -63,7 +64,7 @@ fn many_threads_that_try_all_come_to_their_turn() {
             let wal = &wal;
             scope.spawn(move || {
                 for _ in 0..50 {
-                    // Half of them by the way that has a line.
+                    // Half of them through the call that waits in the line.
                     if thread % 2 == 0 {
                         wal.append(&[1; 200]).wait().unwrap();
                         continue;

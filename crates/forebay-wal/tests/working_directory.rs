@@ -1,8 +1,8 @@
-//! A log that was opened by a relative path, in a process that changes its working directory. The only test of its
-//! binary: the working directory is the process's.
+//! A log that was opened by a relative path, in a process that changes its working directory. It is the only
+//! test of its binary, because the working directory belongs to the process.
 //!
-//! The story: the log looked its files up by the relative path as long as it was open. After chdir(2) it failed at the
-//! next segment, or changed the files of another log there.
+//! Regression: the log looked its files up by the relative path as long as it was open. After chdir(2) it
+//! failed at the next segment, or changed the files of another log there.
 
 mod common;
 

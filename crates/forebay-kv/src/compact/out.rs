@@ -1,4 +1,4 @@
-//! Tables that are written one after the other, each as long as tables may be.
+//! Tables written one after the other, each as long as tables may be.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use crate::error::Result;
 use crate::store::shared::Shared;
 use crate::table::{Entry, TableMeta, TableSpec, TableWriter};
 
-/// Memory of the writer is looked at once in so many entries.
+/// Entries after which the memory of the writer is checked.
 const LOOK: u64 = 64;
 
-/// Tables in the making. What was written is removed when this goes without [`keep`](Output::keep).
+/// Tables being written. Dropping it without [`keep`](Output::keep) removes them.
 pub(crate) struct Output {
     shared: Arc<Shared>,
     spec: TableSpec,
-    /// Bytes of a table, and of memory for its keys, after which the next begins.
+    /// The limits for a table's bytes and for the memory of its keys, after which the next table begins.
     bytes_max: u64,
     memory_max: u64,
     writer: Option<TableWriter>,
     metas: Vec<TableMeta>,
-    /// The number of the table that is being made, from before its file exists.
+    /// The number of the table being written, set before its file exists.
     making: Option<u32>,
 }
 
 impl Output {
-    /// Tables of a keyspace, written with about so many bytes of memory.
+    /// Returns an output for tables of a keyspace, written with about `memory` bytes of memory.
     pub(crate) fn new(shared: &Arc<Shared>, keyspace: u32, class: Class, memory: u64) -> Output {
         let depth = 2;
         let buffer = (memory * 2 / 3 / (depth + 1)).clamp(64 << 10, 128 << 10) as usize;
@@ -51,7 +51,7 @@ impl Output {
         }
     }
 
-    /// Adds an entry, whose key is above all before it.
+    /// Adds an entry. Its key has to be above all keys added before.
     pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
         if let Some(writer) = &self.writer
             && (writer.bytes() >= self.bytes_max
@@ -64,8 +64,9 @@ impl Output {
             None => {
                 let spec = TableSpec { id: self.shared.next_table(), ..self.spec.clone() };
                 self.making = Some(spec.id);
-                // A task of its own: closing waits for it, and must not wait for a program that polls no more. No
-                // file is made once the store is closed: somebody else may have it open.
+                // A task of its own: closing waits for it, and must not wait for a program that no longer
+                // polls. No file is made once the store is closed, because another process may have it open
+                // by then.
                 let (owned, task, class) = (self.shared.clone(), self.shared.begin_task(), spec.class);
                 let shard = self.shared.background_shard();
                 let making = self.shared.engine.spawn_on_shard(shard, class, move || async move {
@@ -98,12 +99,12 @@ impl Output {
         Ok(&self.metas)
     }
 
-    /// The tables belong to somebody else from now on.
+    /// Hands the tables over to the caller, which is responsible for their files from now on.
     pub(crate) fn keep(&mut self) -> Vec<TableMeta> {
         std::mem::take(&mut self.metas)
     }
 
-    /// Removes everything, and waits for that.
+    /// Removes all tables and waits for the removal.
     pub(crate) async fn abandon(mut self) {
         self.writer = None;
         for id in self.ids() {
@@ -117,7 +118,7 @@ impl Output {
     }
 }
 
-/// A table's file that was made. It is removed unless its writer is taken.
+/// A table's new file. It is removed unless its writer is taken.
 struct Made {
     shared: Arc<Shared>,
     id: u32,

@@ -1,8 +1,9 @@
-//! What to compact next.
+//! Picks the next compaction.
 //!
-//! Levels have targets from the last one up: the last has what it has, each above a tenth of the one below,
-//! and those whose target would be less than a few memtables have nothing: level 0 is compacted past them. So
-//! what lies above the last level is at most an eighth of it at rest. A deletion counts with what it deletes.
+//! Levels have targets, set from the last level up. The last level's target is its size, and the target of
+//! each level above is a tenth of that of the level below. Levels whose target would be less than a few
+//! memtables stay empty: level 0 is compacted past them. So at rest the levels above the last hold at most
+//! an eighth of it. A deletion counts together with the bytes that it deletes.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,29 +13,30 @@ use crate::manifest::version::{LEVELS, Levels, Version};
 use crate::merge::Bounds;
 use crate::table::{Table, TableMeta};
 
-/// Tables of level 0 of a keyspace that are compacted.
+/// Number of a keyspace's tables in level 0 from which on they are compacted.
 pub(crate) const LEVEL0: usize = 4;
-/// Tables of level 0 that are compacted at once: each is read on its own, with memory of its own.
+/// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
 const LEVEL0_MAX: usize = 12;
-/// How much larger a level is than the one above.
+/// Ratio of a level's target to that of the level above.
 const GROWTH: u64 = 10;
-/// At rest at most this part of the last level lies above it, and at most this part of a table has expired.
+/// At rest at most `1/REST` of the last level's size lies above it, and at most `1/REST` of a table has
+/// expired.
 const REST: u64 = 8;
-/// A table of which so much has expired is rewritten also when the store is busy.
+/// A table of which more than `1/EXPIRED` has expired is rewritten even when the store is busy.
 const EXPIRED: u64 = 2;
 const LAST: usize = LEVELS - 1;
 
-/// Tables that become others.
+/// A compaction: tables that are replaced by others.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) keyspace: u32,
     pub(crate) level: usize,
     pub(crate) target: usize,
-    /// Of level 0 the newest first, of others by key.
+    /// The tables to move down: of level 0 the newest first, of other levels by key.
     pub(crate) upper: Vec<Arc<Table>>,
-    /// Of the target, by key: what overlaps.
+    /// The tables of the target that overlap them, by key.
     pub(crate) lower: Vec<Arc<Table>>,
-    /// The keyspace when the job was picked.
+    /// The keyspace's levels when the job was picked.
     pub(crate) levels: Arc<Levels>,
 }
 
@@ -50,23 +52,23 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// As a job of the keyspace's levels as they are now.
+    /// Returns the piece as a job of the keyspace's present levels.
     pub(crate) fn into_job(self, levels: Arc<Levels>) -> Job {
         let Piece { keyspace, level, target, upper, lower, .. } = self;
         Job { keyspace, level, target, upper, lower: vec![lower], levels }
     }
 }
 
-/// A keyspace's levels as they are and as they should be.
+/// The sizes and targets of a keyspace's levels.
 struct Shape<'l> {
     levels: &'l Arc<Levels>,
-    /// What level 0 is compacted to, if nothing lies above it.
+    /// The level that level 0 is compacted to, if the levels between are empty.
     base: usize,
     targets: [u64; LEVELS],
     /// Bytes of an entry of the last level.
     entry_bytes: u64,
     now_s: u64,
-    /// Bytes of level 0 that are compacted at once.
+    /// The limit for bytes of level 0 in one compaction.
     level0_bytes_max: u64,
 }
 
@@ -89,13 +91,13 @@ impl<'l> Shape<'l> {
         Shape { levels, base, targets, entry_bytes, now_s: how.now_s, level0_bytes_max }
     }
 
-    /// A table's bytes, and those that it deletes.
+    /// Returns a table's bytes plus the bytes that it deletes and the bytes that have expired.
     fn weight(&self, table: &Table) -> u64 {
         let meta = table.meta();
         meta.bytes + meta.deleted.saturating_mul(self.entry_bytes) + expired_bytes(meta, self.now_s)
     }
 
-    /// The table of the last level of which most has expired, if that is more than a part of it.
+    /// Returns the table of the last level of which most has expired, if that is more than `1/part` of it.
     fn stale(&self, part: u64) -> Option<&Arc<Table>> {
         let expired = |table: &Arc<Table>| expired_bytes(table.meta(), self.now_s);
         let tables = self.levels.level(LAST).iter().map(|table| (expired(table), table));
@@ -104,7 +106,7 @@ impl<'l> Shape<'l> {
         worst.map(|(_, table)| table)
     }
 
-    /// A table of the last level is written again without what has expired.
+    /// Returns a job that rewrites a table of the last level without its expired entries.
     fn again(&self, keyspace: u32, table: &Arc<Table>) -> Job {
         let (upper, levels) = (vec![table.clone()], self.levels.clone());
         Job { keyspace, level: LAST, target: LAST, upper, lower: Vec::new(), levels }
@@ -114,14 +116,14 @@ impl<'l> Shape<'l> {
         self.levels.level(level).iter().map(|table| self.weight(table)).sum()
     }
 
-    /// How much too large a level is: compacted above 1.
+    /// Returns the ratio of a level's size to its target. Levels above 1 are compacted.
     fn score(&self, level: usize) -> f64 {
         let tables = self.levels.level(level).len();
         match level {
             0 => tables as f64 / (LEVEL0 as f64 - 0.5),
             LAST => 0.0,
             _ if tables == 0 => 0.0,
-            // Nothing should be there.
+            // This level should be empty.
             _ if level < self.base => 1.5,
             _ => self.level_weight(level) as f64 / self.targets[level].max(1) as f64,
         }
@@ -132,25 +134,25 @@ impl<'l> Shape<'l> {
         scores.fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
     }
 
-    /// Where a level's tables go.
+    /// Returns the level to which a level's tables are compacted.
     fn target(&self, level: usize) -> usize {
         let is_target = |below: &usize| *below >= self.base || !self.levels.level(*below).is_empty();
         (level + 1..LEVELS).find(is_target).unwrap_or(LAST)
     }
 
-    /// The level that has to shrink for less space to be taken at rest.
+    /// Returns the level that has to shrink so that the store takes less space at rest.
     fn restless(&self) -> Option<usize> {
         let above: u64 = (0..LAST).map(|level| self.level_weight(level)).sum();
         let is_restless = above > self.levels.bytes(LAST) / REST;
         (0..LAST).find(|level| is_restless && !self.levels.level(*level).is_empty())
     }
 
-    /// The first level above the last that has deletions.
+    /// Returns the first level above the last that has deletions.
     fn deleting(&self) -> Option<usize> {
         (0..LAST).find(|level| self.levels.level(*level).iter().any(|table| table.meta().deleted > 0))
     }
 
-    /// Bytes that compaction has to rewrite.
+    /// Returns the bytes that compaction has to rewrite.
     fn pending(&self) -> u64 {
         let over = (1..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level]));
         let level0 = if self.levels.level(0).len() >= LEVEL0 { self.levels.bytes(0) } else { 0 };
@@ -165,10 +167,10 @@ impl<'l> Shape<'l> {
         Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone() })
     }
 
-    /// The tables of level 0 that were there first, the newest of them first.
+    /// Returns the oldest tables of level 0, the newest of them first.
     fn oldest(&self, is_meant: impl Fn(&Table) -> bool) -> Vec<Arc<Table>> {
         let level0 = self.levels.level(0);
-        // Those from the newest that is meant on: none may stay behind what is newer.
+        // All tables from the newest one meant on: none of them may stay behind newer ones.
         let first = level0.iter().position(|table| is_meant(table)).unwrap_or(level0.len());
         let meant = &level0[first.max(level0.len().saturating_sub(LEVEL0_MAX))..];
         let mut bytes = 0;
@@ -180,7 +182,7 @@ impl<'l> Shape<'l> {
         meant[meant.len() - count..].to_vec()
     }
 
-    /// The table of a level whose move frees most for what it costs.
+    /// Returns the table of a level whose move frees most in relation to its cost.
     fn cheapest(&self, level: usize) -> Option<Arc<Table>> {
         let target = self.target(level);
         let gain = |table: &Arc<Table>| {
@@ -203,7 +205,7 @@ impl<'l> Shape<'l> {
     }
 }
 
-/// The tables of a level above 0 that have keys from `smallest` to `largest`.
+/// Returns the tables of a level above 0 that have keys from `smallest` to `largest`.
 fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]) -> &'l [Arc<Table>] {
     let tables = levels.level(level);
     let begin = tables.partition_point(|table| *table.meta().largest < *smallest);
@@ -211,18 +213,18 @@ fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]
     tables.get(begin..end).unwrap_or_default()
 }
 
-/// What picking depends on besides the tables.
+/// The inputs for picking besides the tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How<'b> {
     pub(crate) budget: &'b Budget,
     /// The seconds since 1970, now.
     pub(crate) now_s: u64,
-    /// There is no space on disk: as little at once as can be.
+    /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
 }
 
-/// Bytes of a table's values that have expired, about: as if expiries came one after the other at even
-/// distances.
+/// Returns the approximate bytes of a table's values that have expired. It assumes that expiries are evenly
+/// spaced.
 fn expired_bytes(meta: &TableMeta, now_s: u64) -> u64 {
     let (first, last) = meta.expires_s;
     if meta.expiring == 0 || now_s < first {
@@ -237,8 +239,8 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
     version.keyspaces().map(move |(keyspace, levels)| (keyspace, Shape::of(levels, how)))
 }
 
-/// The most urgent job; `is_resting` also those that only save space, and where there is none on disk all that have
-/// deletions.
+/// Returns the most urgent job. With `is_resting` it also considers jobs that only save space. Where the
+/// disk has no space left, it also considers all levels that have deletions.
 pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option<Job> {
     let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
@@ -257,13 +259,13 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
         .or_else(|| shapes(version, how).filter(|_| how.is_full).find_map(deleting))
 }
 
-/// Whether there is work that does not wait for rest.
+/// Returns whether there is work that does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some())
 }
 
-/// The second from which on something will have expired that is not worth a compaction yet; `None` if nothing
-/// will.
+/// Returns the second from which on expired entries may be worth a compaction that they are not worth yet,
+/// or `None` if nothing will expire.
 pub(crate) fn expires_s(version: &Version, now_s: u64) -> Option<u64> {
     let metas = version.tables().map(|(_, table)| table.meta()).filter(|meta| meta.expiring > 0);
     let due = metas.map(|meta| {
@@ -273,13 +275,14 @@ pub(crate) fn expires_s(version: &Version, now_s: u64) -> Option<u64> {
     due.min()
 }
 
-/// Bytes that compaction has to rewrite.
+/// Returns the bytes that compaction has to rewrite.
 pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
 }
 
-/// The next job on the way of a keyspace's keys to the last level. Of level 0, and of what is rewritten to
-/// drop what has expired, only tables below a number, so that this ends.
+/// Returns the next job that moves a keyspace's keys towards the last level. In level 0, and among tables
+/// to be rewritten without their expired entries, it considers only table numbers below `upto`, so that the
+/// work ends.
 pub(crate) fn asked(
     version: &Version,
     how: &How<'_>,
@@ -306,7 +309,7 @@ pub(crate) fn asked(
     Some(shape.again(keyspace, shape.levels.level(LAST).iter().find(is_stale)?))
 }
 
-/// The next job that takes a keyspace's keys out of the first two levels.
+/// Returns the next job that moves a keyspace's keys out of the first two levels.
 pub(crate) fn clearing(version: &Version, how: &How<'_>, keyspace: u32, bounds: &Bounds) -> Option<Job> {
     let shape = Shape::of(version.keyspace(keyspace)?, how);
     let level0 = shape.oldest(|table| bounds.meet(table));
@@ -317,8 +320,8 @@ pub(crate) fn clearing(version: &Version, how: &How<'_>, keyspace: u32, bounds: 
     shape.job(keyspace, 1, vec![table])
 }
 
-/// The lowest level where a table may go that is newer than all that is there; `None` if it has to be
-/// compacted first.
+/// Returns the lowest level for a table that is newer than all tables there, or `None` if overlapping
+/// tables have to be compacted first.
 pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<usize> {
     let meets = |table: &Arc<Table>| *table.meta().largest >= *smallest && *table.meta().smallest <= *largest;
     if levels.level(0).iter().any(meets) {
@@ -328,13 +331,14 @@ pub(crate) fn place(levels: &Levels, smallest: &[u8], largest: &[u8]) -> Option<
 }
 
 impl Job {
-    /// The same in pieces, each of which takes space for one table of the target: the keys up to the end of each of those.
-    /// The upper tables stay until the last piece; what they have in common with the pieces before is the same.
+    /// Splits the job into pieces, each of which takes space for one table of the target: a piece has the
+    /// keys up to the end of that table. The upper tables stay until the last piece; their keys in common
+    /// with earlier pieces have the same entries there.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = Piece> {
         let Job { keyspace, level, target, upper, lower, .. } = self;
         let mut low = Bound::Unbounded;
         let last = lower.len().saturating_sub(1);
-        // One table is not held until the next piece, so that its space is free by then.
+        // A piece's table is not held until the next piece, so that its space is free by then.
         lower.into_iter().enumerate().map(move |(index, table)| {
             let end = table.meta().largest.to_vec();
             let is_last = index == last;
@@ -348,7 +352,7 @@ impl Job {
         self.upper.iter().chain(&self.lower)
     }
 
-    /// Whether the upper tables can simply belong to the target from now on.
+    /// Returns whether the upper tables can become the target's without being rewritten.
     pub(crate) fn is_move(&self) -> bool {
         if !self.lower.is_empty() || self.level == self.target {
             return false;
@@ -356,7 +360,7 @@ impl Job {
         let mut keys: Vec<_> =
             self.upper.iter().map(|table| (&table.meta().smallest, &table.meta().largest)).collect();
         keys.sort_unstable();
-        // A deletion without anything to delete must not stay.
+        // A deletion with nothing left to delete must not stay.
         let is_needed = |table: &Arc<Table>| {
             let (smallest, largest) = (&table.meta().smallest, &table.meta().largest);
             let is_below = |level| !overlap(&self.levels, level, smallest, largest).is_empty();
@@ -365,7 +369,7 @@ impl Job {
         keys.windows(2).all(|pair| pair[0].1 < pair[1].0) && self.upper.iter().all(is_needed)
     }
 
-    /// Whether a table that stays may have something older of a key.
+    /// Returns whether a table below the target may have something older of a key.
     pub(crate) fn is_below(&self, key: &[u8]) -> bool {
         if is_forgetful() {
             return false;
@@ -374,7 +378,7 @@ impl Job {
     }
 }
 
-/// Whether this store was broken on purpose and drops deletions too soon.
+/// Returns whether this store was broken on purpose to drop deletions too soon.
 fn is_forgetful() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::DeletionDroppedTooSoon.is_on();

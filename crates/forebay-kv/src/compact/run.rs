@@ -1,5 +1,5 @@
-//! A compaction: reads its tables in order, writes the newest of each key to others, and exchanges them in
-//! one step.
+//! A compaction: reads its tables in order, writes the newest entry of each key to new tables, and
+//! exchanges the tables in one step.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,17 +16,19 @@ use crate::store::shared::Shared;
 use crate::table::{CursorHow, Direction, Entry, EntryRef};
 use crate::value::Held;
 
-/// Entries, and bytes of them, after which other tasks of the shard get their turn: about 100 us of work (32 KiB were 200).
+/// Limits in entries and bytes after which other tasks of the shard get their turn: about 100 us of work
+/// (32 KiB were 200).
 const SLICE_ENTRIES: usize = 32;
 const SLICE_BYTES: usize = 16 << 10;
 
-/// Runs a job. Answers whether it was done: a store that closes ends it, and nothing has changed.
+/// Runs a job. Returns whether it was done. A store that closes ends the job, and nothing has changed.
 ///
-/// Where there is no space on disk a job is run piece by piece: the tables that a piece has written again go before the next
-/// begins, so it takes space for one of them. A job of which some pieces are done is picked again from its beginning.
+/// Without space on disk a job is run piece by piece: the tables that a piece has rewritten are removed
+/// before the next piece begins, so the job takes space for one of them. A job that was done in part is
+/// picked again from its beginning.
 ///
-/// # Errors
-/// After `NoSpace` nothing has changed but by the pieces that were done. Errors of the manifest make the store read-only.
+/// # Errors After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
+/// store read-only.
 pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;
     if job.is_move() {
@@ -56,7 +58,7 @@ pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs a job for the keys within bounds; the last part gives up the upper tables.
+/// Runs a job for the keys within `bounds`. The last part removes the upper tables.
 async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
     let memory = shared.budget.tables / 2;
     let _buffers = Held::new(Some(&shared.budget.tables_used), memory);
@@ -82,7 +84,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     };
     let mut added = Vec::with_capacity(written.len());
     for meta in &written {
-        // The last level's filters are used only where they are in memory anyway.
+        // Filters of the last level are used only where they are in memory anyway.
         match flush::open(shared, meta, job.target + 1 < LEVELS).await {
             Ok(table) => added.push((job.target as u8, table)),
             Err(error) => {
@@ -106,7 +108,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
             shared.remove_table(table.id()).await;
         }
     }
-    // Whether it comes to be or not, the manifest may name them.
+    // Whether the edit succeeds or not, the manifest may name them.
     drop(output.keep());
     shared.edit(&edit, &added, |_| ()).await?;
     let counters = &shared.counters;
@@ -118,7 +120,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     Ok(true)
 }
 
-/// Writes what stays. Answers whether it came to the end.
+/// Writes the remaining entries. Returns whether it came to the end.
 async fn merge(
     shared: &Arc<Shared>,
     job: &Job,
@@ -148,7 +150,7 @@ async fn merge(
                 bytes += value.len();
                 Some(Entry::Value { bytes: value, expires_s })
             }
-            // What has expired hides what is older as a deletion does.
+            // An expired entry hides older ones as a deletion does.
             _ => job.is_below(key).then_some(Entry::Deleted),
         };
         bytes += key.len();
@@ -166,8 +168,8 @@ async fn merge(
     Ok(true)
 }
 
-/// Whether this store was broken on purpose and removes a compaction's inputs before the manifest names the
-/// outputs.
+/// Returns whether this store was broken on purpose to remove a compaction's inputs before the manifest
+/// names the outputs.
 fn is_hasty() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::InputsRemovedTooSoon.is_on();

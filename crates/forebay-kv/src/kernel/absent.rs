@@ -1,4 +1,4 @@
-//! Where there are no walks inside the kernel: without the feature `kernel`, and off Linux.
+//! Stands in for walks inside the kernel without the feature `kernel` and on systems other than Linux.
 
 use crate::options::Options;
 use crate::store::shared::Shared;
@@ -11,12 +11,12 @@ impl KernelWalks {
         KernelWalks
     }
 
-    /// What the lookup found: nothing, as it has not been to the kernel.
+    /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
     pub(crate) fn descend(&self, _: &Shared, _: &mut Lookup) -> Option<Option<Found>> {
         None
     }
 
-    /// Walks, those that fell back, and why there are none.
+    /// Returns no walks, no fallbacks and no reason.
     pub(crate) fn stats(&self) -> (u64, u64, Option<String>) {
         (0, 0, None)
     }

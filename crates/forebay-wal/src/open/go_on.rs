@@ -111,8 +111,8 @@ impl Scene {
             marked: true,
         };
         let mut writer = self.writer(segment, chain, index, end.offset, next)?;
-        // The flush of the last group may have failed, and the sync above succeeds without it. So a mark repeats
-        // the log's state.
+        // The flush of the last group may have failed, and the sync above succeeds without it. So a mark
+        // repeats the log's state.
         let mut group = Group::new();
         (group.kind, group.first_lsn) = (Kind::Mark, chain.next_lsn);
         add(&mut writer, group).await?;

@@ -1,10 +1,11 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 use forebay::{Config, Engine};
 use forebay_wal::{Lsn, Options, Recovery, Result, Wal};
 
-/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often in
+/// memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-wal-test-")
@@ -16,7 +17,7 @@ pub(crate) fn engine() -> Engine {
     Engine::start(Config::default()).expect("an engine")
 }
 
-/// Small segments, so that a test's log is made in no time and soon has many.
+/// Options with small segments, so that a test's log is made quickly and soon has many of them.
 pub(crate) fn options() -> Options {
     Options::new().segment_bytes(64 << 10)
 }
@@ -25,7 +26,7 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) 
     Wal::open(engine, dir.path(), options()).wait().expect("the log opens")
 }
 
-/// A record that says which it is; its length differs from others'.
+/// Returns a record that identifies itself; its length differs from others'.
 pub(crate) fn record(number: u64) -> Vec<u8> {
     let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     let mut record = number.to_le_bytes().to_vec();
@@ -33,7 +34,7 @@ pub(crate) fn record(number: u64) -> Vec<u8> {
     record
 }
 
-/// All durable records from `first` on.
+/// Returns all durable records from `first` on.
 pub(crate) async fn records(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>> {
     let mut reader = wal.read_from(Lsn(first));
     let mut records = Vec::new();
@@ -53,7 +54,7 @@ pub(crate) fn records_wait(wal: &Wal, first: u64) -> Result<Vec<(u64, Vec<u8>)>>
     Ok(records)
 }
 
-/// The records of these numbers, as [`record`] makes them.
+/// Returns the records with these LSNs, as [`record`] makes them.
 pub(crate) fn expected(lsns: std::ops::RangeInclusive<u64>) -> Vec<(u64, Vec<u8>)> {
     lsns.map(|lsn| (lsn, record(lsn))).collect()
 }

@@ -1,4 +1,4 @@
-//! Bytes of a log that is not open, read and damaged through the world's own files.
+//! Reads and damages the bytes of a log that is not open, through the world's own files.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use crate::groups::{self, GRAIN};
 use crate::log::DIR;
 use crate::model::Hit;
 
-/// Records where the log ended, outside of its segments, in two slots.
+/// Records the log's end, outside of its segments, in two slots.
 const END: &str = "wal.end";
 const SLOT: u64 = 64 << 10;
 
-/// All files of the log.
+/// Returns all files of the log.
 pub(crate) async fn files(engine: &Engine) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in engine.read_dir(DIR).await? {
@@ -29,18 +29,18 @@ pub(crate) async fn files(engine: &Engine) -> Result<BTreeMap<String, Vec<u8>>> 
     Ok(files)
 }
 
-/// Damages one group that counts, or bytes that do not: one bit, or a page. Answers which group was hit.
+/// Damages one group that counts, or bytes that do not: one bit, or a page. Returns the group that was hit.
 pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
     let files = files(engine).await?;
     let groups = groups::live(&files);
     if sim::random(8) == 0 {
         return recorded_end(engine, &files).await.map(|()| None);
     }
-    // Without its only group a log has nothing to go on with.
+    // Without its only group a log has nothing from which to continue.
     if groups.len() < 2 || sim::random(8) == 0 {
         return beside(engine, &files, &groups).await.map(|()| None);
     }
-    // The newest groups are where the cases are.
+    // The newest groups are the interesting ones.
     let back = if sim::random(2) == 0 { sim::random(3) } else { sim::random(groups.len() as u64) };
     let Some(group) = groups.iter().rev().nth(back as usize) else { return Ok(None) };
     let page = sim::random((group.len / GRAIN) as u64) * GRAIN as u64;
@@ -54,7 +54,7 @@ pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
         }
     })
     .await?;
-    // A page that held nothing but zeros is not damaged by more of them.
+    // More zeros do not damage a page that was all zeros.
     let after = self::files(engine).await?;
     if groups::live(&after).iter().any(|there| there.place() == group.place()) {
         return Ok(None);
@@ -68,7 +68,7 @@ pub(crate) async fn strike(engine: &Engine) -> Result<Option<Hit>> {
     }))
 }
 
-/// Damages the record of the log's end, in one slot or in both, or removes it: the segments lose nothing by that.
+/// Damages the record of the log's end, in one slot or in both, or removes it: the segments lose nothing.
 async fn recorded_end(engine: &Engine, files: &BTreeMap<String, Vec<u8>>) -> Result<()> {
     let Some(bytes) = files.get(END) else { return Ok(()) };
     let struck = sim::random(4);
@@ -88,7 +88,7 @@ async fn recorded_end(engine: &Engine, files: &BTreeMap<String, Vec<u8>>) -> Res
     Ok(())
 }
 
-/// Writes garbage behind the newest group, where nothing was.
+/// Writes garbage after the newest group, where nothing was.
 async fn beside(engine: &Engine, files: &BTreeMap<String, Vec<u8>>, groups: &[groups::Group]) -> Result<()> {
     let Some(last) = groups.last() else { return Ok(()) };
     let end = last.offset + last.len as u64;

@@ -1,10 +1,9 @@
-//! The log's bytes, read with nothing but the format's page in hand; the crate's own parser is what is
-//! tested.
+//! Reads the log's bytes by the format's page alone, because the crate's own parser is under test.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Every place where a group may begin is a multiple of this.
+/// Alignment of every place where a group may begin.
 pub(crate) const GRAIN: usize = 4096;
 const HEADER: usize = 192;
 
@@ -16,7 +15,7 @@ pub(crate) struct Group {
     pub(crate) len: usize,
     pub(crate) reopens: bool,
     pub(crate) lsns: Range<u64>,
-    /// Where the log was cut, if the group begins a segment after an open.
+    /// The position where the log was cut, if the group begins a segment after an open.
     pub(crate) cut: (u64, u64),
 }
 
@@ -34,13 +33,13 @@ pub(crate) fn file_name(generation: u64) -> String {
     format!("{generation:016x}.wal")
 }
 
-/// The generation in a segment's name.
+/// Returns the generation in a segment's name.
 pub(crate) fn generation(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".wal").filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// All intact groups that count, in order: none that a later opening declared dead.
+/// Returns all intact groups that count, in order, without those that a later opening declared dead.
 pub(crate) fn live(files: &BTreeMap<String, Vec<u8>>) -> Vec<Group> {
     let mut groups = Vec::new();
     for (name, bytes) in files {
@@ -74,7 +73,7 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
     if !bytes[at..].starts_with(b"FBYWAL") || !sane {
         return None;
     }
-    // What is behind the records, in the file or not, counts as the zeros that were there.
+    // Bytes after the records, in the file or not, count as the zeros that were there.
     let used = (HEADER + u32_at(68)? as usize).min(len);
     let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + used)]].concat();
     covered.resize(len - 4, 0);
@@ -90,7 +89,7 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
     })
 }
 
-/// CRC-32C (Castagnoli), a byte at a time.
+/// Returns the CRC-32C (Castagnoli), computed a byte at a time.
 fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table();
     !bytes.iter().fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))

@@ -1,4 +1,4 @@
-//! The log as the simulated programs see it: one place that knows how its calls are spelt.
+//! The log as the simulated programs see it: the only place that makes its calls.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use forebay_wal::{Error, ErrorKind, Lsn, Options, Recovery, Result, Wal};
 
 use crate::records;
 
-/// Where the log lies.
+/// The log's directory.
 pub(crate) const DIR: &str = "/disk/log";
 
-/// How a world's logs are opened.
+/// The options with which a world's logs are opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) segment_bytes: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Small segments and groups, so that a life goes through many of them.
+    /// Returns small segments and groups, so that a life goes through many of them.
     pub(crate) fn of(seed: u64) -> Shape {
         let draw = |salt: u64, n: u64| records::mix(seed ^ (salt << 32)) % n;
         Shape {
@@ -50,12 +50,12 @@ impl Shape {
 #[derive(Clone)]
 pub(crate) struct Log(pub(crate) Wal);
 
-/// What a log holds when it is read from its first record to its end.
+/// The contents of a log, read from its first record to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) first: u64,
     pub(crate) next: u64,
-    /// LSN and the record's number.
+    /// LSN and number of each record.
     pub(crate) records: Vec<(u64, u64)>,
 }
 
@@ -115,7 +115,7 @@ impl Log {
     }
 
     /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for
-    /// byte. What was lost is passed over.
+    /// byte. Skips lost records.
     pub(crate) async fn read(&self, lsn: u64, most: usize) -> Result<Result<Vec<(u64, u64)>, String>> {
         let mut reader = self.0.read_from(Lsn(lsn));
         let mut found = Vec::new();
@@ -139,7 +139,7 @@ impl Log {
         Ok(Ok(found))
     }
 
-    /// Everything that is durable.
+    /// Returns all durable records.
     pub(crate) async fn content(&self) -> Result<Result<Content, String>> {
         let (first, next) = (self.first(), self.next());
         if first == next {
@@ -149,7 +149,7 @@ impl Log {
     }
 }
 
-/// Whether `error` is what a call may answer when the system under the log failed.
+/// Returns whether a call may fail with `error` after a failure of the system under the log.
 pub(crate) fn is_failure(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned)
 }

@@ -1,9 +1,9 @@
-//! What the log must hold, kept beside it: the oracle.
+//! The oracle: a model of the contents that the log must have, kept beside the log.
 //!
-//! The model knows a *base*, which is content that is certain, and what was asked for since then: appends
-//! whose place is known or not, acknowledged or not, and at most one truncation of the log's end or reset,
-//! which is only ever asked for when the base is all there is. So what a log may hold after a crash can be
-//! said exactly, but for the order in which appends of different tasks that nobody acknowledged were taken.
+//! The model has a *base*, which is content that is certain, and the requests made since then: appends whose
+//! place is known or not, acknowledged or not, and at most one truncation of the log's end or reset, which is
+//! only ever requested when the base is all there is. So the possible contents after a crash are known
+//! exactly, except for the order in which unacknowledged appends of different tasks were taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(crate) struct State {
     gaps: BTreeSet<u64>,
 }
 
-/// An append that was asked for since the base.
+/// An append that was requested since the base.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     record: u64,
@@ -31,23 +31,23 @@ pub(crate) struct Sent {
     batch: Option<usize>,
 }
 
-/// What removes records that are there, or all.
+/// A removal of records at the end, or of all records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     After(u64),
     Reset(u64),
 }
 
-/// What was done to the bytes of a log that was not open.
+/// Damage done to the bytes of a log that was not open.
 #[derive(Clone, Debug)]
 pub(crate) struct Hit {
-    /// Records of the group, as its intact header said.
+    /// Records of the group, according to its header before the damage.
     pub(crate) lsns: std::ops::Range<u64>,
     pub(crate) file: String,
     pub(crate) offset: u64,
-    /// Whether no valid group lay behind it.
+    /// Whether no valid group came after it.
     pub(crate) last: bool,
-    /// Whether nothing of the group's first page is left to see.
+    /// Whether nothing of the group's first page is left.
     pub(crate) erased: bool,
 }
 
@@ -57,17 +57,17 @@ pub(crate) struct Model {
     sent: Vec<Sent>,
     befores: Vec<(u64, bool)>,
     removal: Option<Removal>,
-    /// The base before the last removal: what is back when that removal was the very group that was damaged.
+    /// The base before the last removal: it is back if the damaged group is that very removal.
     undone: Option<State>,
-    /// Bases that were left behind since flushes lie, each with what was certain before they did.
+    /// Earlier bases, left behind since flushes lie, each with the state that was certain before the lies.
     earlier: Vec<State>,
-    /// Set while flushes lie: every record up to this one was acknowledged before they did.
+    /// Set while flushes lie: every record up to this one was acknowledged before the lies.
     pub(crate) certain: Option<u64>,
-    /// Set when the log's bytes were damaged; `Some(None)` when nothing that counts was hit.
+    /// Set when the log's bytes were damaged; `Some(None)` if no group that counts was hit.
     pub(crate) hit: Option<Option<Hit>>,
-    /// Where groups were damaged that were passed over since: damage behind one of them begins there.
+    /// Positions of damaged groups that were skipped since: damage after one of them begins there.
     passed_over: Vec<(String, u64)>,
-    /// Everything that was ever appended.
+    /// Every record ever appended.
     ever: BTreeSet<u64>,
     opened: bool,
     life: u64,
@@ -94,7 +94,7 @@ impl State {
     }
 }
 
-/// Why content is not what it must be.
+/// Reason why contents are not as they must be.
 type Wrong = String;
 
 impl Model {
@@ -119,8 +119,7 @@ impl Model {
     }
 
     pub(crate) fn next_life(&mut self) {
-        // An opening that did not come to its end may have cut off what was damaged, and nothing says so any
-        // more.
+        // An opening that did not complete may have cut off the damaged group, and no report of that is left.
         if let Some(Some(hit)) = &mut self.hit {
             hit.erased = true;
         }
@@ -131,7 +130,7 @@ impl Model {
         self.life
     }
 
-    /// A number that no appender of this life has.
+    /// Returns a number that no other appender of this life has.
     pub(crate) fn appender(&mut self) -> u64 {
         self.appenders += 1;
         self.appenders
@@ -141,14 +140,14 @@ impl Model {
         records::numbered(self.life, appender, count)
     }
 
-    /// Says that `record` is about to be appended.
+    /// Notes that `record` is about to be appended.
     pub(crate) fn send(&mut self, record: u64) -> usize {
         self.ever.insert(record);
         self.sent.push(Sent { record, lsn: None, acknowledged: false, batch: None });
         self.sent.len() - 1
     }
 
-    /// Says that these records are about to be appended, all or none.
+    /// Notes that these records are about to be appended, all or none.
     pub(crate) fn send_batch(&mut self, records: &[u64]) -> Vec<usize> {
         let sent: Vec<usize> = records.iter().map(|record| self.send(*record)).collect();
         self.batches += 1;
@@ -156,19 +155,19 @@ impl Model {
         sent
     }
 
-    /// The place of an append is known.
+    /// Notes the place of an append.
     pub(crate) fn placed(&mut self, sent: usize, lsn: u64) {
         self.sent[sent].lsn = Some(lsn);
     }
 
-    /// A place is known, and it is durable.
+    /// Notes the place of an append, which is durable.
     pub(crate) fn acknowledge(&mut self, sent: usize, lsn: u64) {
         self.placed(sent, lsn);
         self.sent[sent].acknowledged = true;
         self.acknowledged += 1;
     }
 
-    /// The appends whose place is known now: those that a sync that begins now must make durable.
+    /// Returns the appends whose place is known now: a sync that begins now must make them durable.
     pub(crate) fn queued(&self) -> Vec<usize> {
         (0..self.sent.len()).filter(|sent| self.sent[*sent].lsn.is_some()).collect()
     }
@@ -177,7 +176,7 @@ impl Model {
         queued.iter().for_each(|sent| self.sent[*sent].acknowledged = true);
     }
 
-    /// Says that everything before `lsn` is about to be removed; the answer is for
+    /// Notes that everything before `lsn` is about to be removed; returns the argument for
     /// [`Model::did_remove_before`].
     pub(crate) fn remove_before(&mut self, lsn: u64) -> usize {
         if self.certain.is_some() {
@@ -191,7 +190,7 @@ impl Model {
         self.befores[before].1 = true;
     }
 
-    /// Says that the log's end, or everything, is about to be removed. Nothing else may be under way.
+    /// Notes that the log's end, or everything, is about to be removed. No other request may be in flight.
     pub(crate) fn begin(&mut self, removal: Removal) {
         assert!(self.sent.is_empty(), "the base is all there is");
         if self.certain.is_some() {
@@ -200,7 +199,7 @@ impl Model {
         self.removal = Some(removal);
     }
 
-    /// What was to be removed is.
+    /// Notes that the removal was done.
     pub(crate) fn did(&mut self) {
         let Some(removal) = self.removal.take() else { return };
         let after = self.base.without(removal);
@@ -214,7 +213,7 @@ impl Model {
         }
     }
 
-    /// Judges what was read while others append.
+    /// Judges the records read while others append.
     pub(crate) fn saw(&self, read: &[(u64, u64)], from: u64) -> Result<(), Wrong> {
         let mut expected = from;
         for (lsn, record) in read {
@@ -237,14 +236,14 @@ impl Model {
         self.certain.is_some()
     }
 
-    /// From now on flushes lie.
+    /// Notes that flushes lie from now on.
     pub(crate) fn flushes_lie(&mut self) {
         let known = self.sent.iter().filter(|sent| sent.acknowledged).filter_map(|sent| sent.lsn).max();
         self.certain = Some(known.unwrap_or(0).max(self.base.next - 1));
         self.earlier.clear();
     }
 
-    /// Compares what an open log holds when nothing is under way, and takes it for the base.
+    /// Compares the contents of an open log without requests in flight, and takes them as the base.
     pub(crate) fn settle(&mut self, found: &Content) -> Result<(), Wrong> {
         let missing = self.compare(&self.base, &self.sent, self.firsts(), found, &[])?;
         if !missing.is_empty() {
@@ -260,7 +259,7 @@ impl Model {
         Ok(())
     }
 
-    /// Where the log may begin.
+    /// Returns the range in which the log may begin.
     fn firsts(&self) -> std::ops::RangeInclusive<u64> {
         let done = self.befores.iter().filter(|before| before.1).map(|before| before.0).max();
         let asked = self.befores.iter().map(|before| before.0).max();
@@ -268,7 +267,7 @@ impl Model {
         first.max(done.unwrap_or(0))..=first.max(asked.unwrap_or(0))
     }
 
-    /// Compares `found` with a base and what was asked for since. Answers which acknowledged records are
+    /// Compares `found` with a base and the requests since then. Returns the acknowledged records that are
     /// missing.
     fn compare(
         &self,
@@ -281,7 +280,7 @@ impl Model {
         let is_lost = |lsn: u64| {
             base.gaps.contains(&lsn) || lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(&lsn))
         };
-        // A log whose first records are lost begins behind them.
+        // A log whose first records are lost begins after them.
         let first = (found.first.min(*firsts.end())..found.first).find(|lsn| !is_lost(*lsn));
         if first.is_some() || found.first < *firsts.start() || found.next < found.first {
             return Err(format!("the log is {}..{}, and begins in {firsts:?}", found.first, found.next));
@@ -306,8 +305,8 @@ impl Model {
                 }
                 continue;
             }
-            // Removed before anybody read it, and back because its removal is lost: where it was nobody
-            // knows.
+            // The record was removed before it was ever read, and is back because its removal is lost: its
+            // place is unknown.
             if *lsn < base.first && self.ever.contains(record) {
                 continue;
             }
@@ -346,7 +345,7 @@ impl Model {
         Ok(missing)
     }
 
-    /// A batch is there or not.
+    /// Checks that each batch is there as a whole or not at all.
     fn whole_batches(
         &self,
         sent: &[Sent],
@@ -361,7 +360,7 @@ impl Model {
             let (here, all) = batches.entry(batch).or_default();
             (*here, *all) = (*here + usize::from(there), *all + 1);
         }
-        // Of a batch whose place nobody knows the front may have been removed.
+        // The front of a batch with an unknown place may have been removed.
         let removable = found.first > self.base.next || lost.iter().any(|lost| lost.last.0 >= self.base.next);
         match batches.values().find(|(here, all)| *here != 0 && here != all) {
             Some((here, all)) if !removable => Err(format!("{here} of a batch of {all} are there")),
@@ -369,7 +368,7 @@ impl Model {
         }
     }
 
-    /// Judges an open that succeeded, and takes what it found for the base.
+    /// Judges an open that succeeded, and takes the contents found as the base.
     pub(crate) fn opened(&mut self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
         self.report(found, recovery)?;
         let mut states = Vec::new();
@@ -426,7 +425,7 @@ impl Model {
         self.opened = true;
     }
 
-    /// What recovery's report says of itself.
+    /// Checks recovery's report against the contents.
     fn report(&self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
         let unproven = found.records.iter().filter(|record| record.0 > recovery.proven.0).count() as u64;
         let told = (recovery.first.0, recovery.last.0 + 1, recovery.unproven);
@@ -442,7 +441,7 @@ impl Model {
         }
     }
 
-    /// Whether acknowledged records may be missing.
+    /// Checks that the missing acknowledged records may be missing.
     fn excused(&self, missing: &[u64], found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
         let lost = &recovery.lost;
         let named = |lsn: &u64| lost.iter().any(|lost| (lost.first.0..=lost.last.0).contains(lsn));
@@ -475,23 +474,24 @@ impl Model {
         }
     }
 
-    /// Judges an open that was refused: whether what it names can be what was damaged.
+    /// Judges an open that was refused: whether the loss that it names can be the damage done.
     pub(crate) fn refused(&self, lost: &Lost) -> Result<(), Wrong> {
-        // What an earlier salvage gave up may be named again: the group that said so may be the damaged one.
+        // Records that an earlier salvage gave up may be named again: the group that declared them lost may
+        // be the damaged one.
         let known = |lsn: u64| self.base.gaps.contains(&lsn);
         let mut lsns = lost.first.0..=lost.last.0;
         let right = match (&self.hit, self.is_lying()) {
             (_, true) => true,
             (Some(Some(hit)), _) => {
-                // Where nothing is left to see the next segment may be where the damage seems to begin.
+                // If nothing of the group is left, the damage may seem to begin in the next segment.
                 let is_at = |(file, offset)| lost.file.ends_with(file) && lost.offset == offset;
                 let before = self.passed_over.iter().any(|(file, offset)| is_at((file, *offset)));
-                // What an open that was cut off left in a segment before looks the same as this one's copy.
+                // The remains of an interrupted open in an earlier segment look the same as this one's copy.
                 let name = lost.file.file_name().unwrap_or_default();
                 let cut_off = (hit.offset, lost.offset) == (0, 0) && *name < *hit.file;
                 let exact = is_at((&hit.file, hit.offset)) || before || cut_off;
                 let place = exact || hit.erased || known(lost.first.0);
-                // The last group may be proven by what is recorded beside the segments.
+                // The last group may be proven by the record outside of the segments.
                 lsns.all(|lsn| known(lsn) || hit.lsns.contains(&lsn)) && place
             }
             _ => false,

@@ -1,4 +1,4 @@
-//! What a life of a world does with its log: opens it, works on it from several tasks, closes it or not.
+//! A life of a world: opens its log, works on it from several tasks, and closes it or not.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,31 +13,31 @@ use crate::log::{Log, Shape, is_failure};
 use crate::model::{Model, Removal};
 use crate::records;
 
-/// Flushes lied, and nothing at all is left: the log says so, and that is where its world ends.
+/// The error when flushes lied and nothing at all is left: the log reports this, and its world ends.
 pub(crate) const GONE: &str = "everything is gone";
 
-/// The model, which all tasks of a life share.
+/// The model, shared by all tasks of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Mutex<Model>>);
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) shape: Shape,
-    /// In force while the log is worked on.
+    /// In force while the log is in use.
     pub(crate) rules: Vec<Rule>,
-    /// Whether they are in force while it is opened, too.
+    /// Whether they are in force during the open, too.
     pub(crate) from_the_start: bool,
-    /// Whether flushes lie from some moment on, until the power goes.
+    /// Whether flushes lie from some moment on, until the power fails.
     pub(crate) lies: bool,
     pub(crate) phases: u64,
 }
 
-/// Why a task or a life did not go on.
+/// The reason why a task or a life stopped.
 pub(crate) enum Stop {
     /// The log failed, as it may when the disk does.
     Failed(Error),
-    /// The log did what it must not.
+    /// The log did something that it must not do.
     Wrong(String),
 }
 
@@ -66,7 +66,7 @@ impl Shared {
     }
 }
 
-/// Lives a life.
+/// Runs a life.
 pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(), String> {
     if plan.from_the_start {
         plan.rules.iter().cloned().for_each(sim::inject);
@@ -106,7 +106,7 @@ pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(
     Ok(())
 }
 
-/// Opens the log until that works, and judges what it holds.
+/// Opens the log, with retries until that succeeds, and judges its contents.
 pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Log, String> {
     let (mut failures, mut locked, mut salvage) = (0, 0, false);
     loop {
@@ -149,7 +149,7 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                     left => format!("salvage is refused with {lost:?}, and {left:?} groups are left"),
                 });
             }
-            // A log whose last handle was dropped ends in the background.
+            // A log whose last handle was dropped closes in the background.
             ErrorKind::Locked if locked < 1_000 => {
                 locked += 1;
                 let _ = sim::sleep(Duration::from_millis(1)).await;
@@ -163,7 +163,7 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
     }
 }
 
-/// A poisoned log refuses everything, and says why each time.
+/// Checks that a poisoned log rejects every call, with the reason each time.
 async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), String> {
     let lsn = shared.lock().base.first;
     let record = records::numbered(shared.lock().life(), 0xff_fff0, 1);
@@ -188,7 +188,7 @@ async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), Strin
     Ok(())
 }
 
-/// A closed log refuses everything.
+/// Checks that a closed log rejects every call.
 async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
     let record = records::numbered(shared.lock().life(), 0xff_fff1, 1);
     let lsn = shared.lock().base.first;
@@ -200,8 +200,8 @@ async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// Some tasks work on the log at the same time; when they are done it is read whole, and its end is perhaps
-/// removed.
+/// Runs some tasks on the log at the same time. Once they have ended, reads all of it and perhaps removes its
+/// end.
 async fn work(log: &Log, shared: &Shared, plan: &Plan, lies: bool) -> Result<(), Stop> {
     let mut tasks = Vec::new();
     for _ in 0..1 + sim::random(4) {
@@ -241,7 +241,7 @@ async fn work(log: &Log, shared: &Shared, plan: &Plan, lies: bool) -> Result<(),
     settle(log, shared).await?;
     if plan.phases > 1 && sim::random(3) == 0 {
         remove(log, shared).await?;
-        // Mostly the next thing that happens is an append; sometimes the log is looked at first.
+        // Usually the next operation is an append; sometimes the log is checked first.
         if sim::random(3) == 0 {
             settle(log, shared).await?;
         }
@@ -254,7 +254,7 @@ async fn settle(log: &Log, shared: &Shared) -> Result<(), Stop> {
     let content = loop {
         match log.content().await {
             Ok(content) => break content?,
-            // A read that fails says nothing about the log.
+            // A failed read proves nothing about the log.
             Err(error) if is_failure(&error) && tries < 20 => tries += 1,
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
         }
@@ -308,7 +308,7 @@ async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
         let read = match log.read(from, 1 + sim::random(40) as usize).await {
             Ok(read) => read?,
             Err(error) if matches!(error.kind(), ErrorKind::OutOfRange { .. }) => continue,
-            // Whether the log itself failed its appends say.
+            // The appends show whether the log itself failed.
             Err(error) if is_failure(&error) => continue,
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
         };
@@ -317,7 +317,7 @@ async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Appends in every way that there is.
+/// Appends by every call that there is.
 async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
     let me = shared.lock().appender();
     let mut count = 0;
@@ -354,7 +354,7 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
                 }
             }
             11 => {
-                // Their order is nobody's promise, so each is an appender of its own.
+                // Their order is not guaranteed, so each is an appender of its own.
                 let several: Vec<u64> = (0..2 + sim::random(6))
                     .map(|_| {
                         let appender = shared.lock().appender();

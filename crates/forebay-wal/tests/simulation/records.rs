@@ -1,17 +1,17 @@
-//! Records that say who they are: a number makes the bytes, and the bytes tell the number.
+//! Records that identify themselves: a number determines the bytes, and the bytes give the number.
 
-/// The longest that there is.
+/// Maximum length of a record.
 pub(crate) const BYTES_MAX: usize = 20 << 10;
 
 /// The number of every record without bytes.
 pub(crate) const EMPTY: u64 = 0;
 
-/// A record's number: the life of the world, the appender of that life, and how many it had appended.
+/// Returns a record's number: the life of the world, the appender of that life, and its count of appends.
 pub(crate) fn numbered(life: u64, appender: u64, count: u64) -> u64 {
     (life + 1) << 48 | appender << 24 | count
 }
 
-/// The appender, of all lives, and its count.
+/// Returns the appender, unique across all lives, and its count.
 pub(crate) fn appender(record: u64) -> (u64, u64) {
     (record >> 24, record & 0xff_ffff)
 }
@@ -24,7 +24,8 @@ pub(crate) fn mix(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Most records are short; some fill a page or several, one in a hundred a whole group and more.
+/// Returns the length of a record. Most are short; some fill a page or several, one in a hundred a whole
+/// group and more.
 fn len(record: u64) -> usize {
     let (class, size) = (mix(record) % 100, mix(record ^ 7));
     let len = match class {
@@ -36,7 +37,7 @@ fn len(record: u64) -> usize {
     len as usize
 }
 
-/// The record's bytes.
+/// Returns the record's bytes.
 pub(crate) fn bytes(record: u64) -> Vec<u8> {
     if record == EMPTY {
         return Vec::new();
@@ -48,7 +49,7 @@ pub(crate) fn bytes(record: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whose bytes they are, if they are intact.
+/// Returns the number of a record with these bytes, if they are intact.
 pub(crate) fn number(found: &[u8]) -> Option<u64> {
     if found.is_empty() {
         return Some(EMPTY);

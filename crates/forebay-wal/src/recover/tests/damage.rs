@@ -1,5 +1,5 @@
-//! The damage table: 100 acknowledged records of 200 bytes, one a group, and one thing done to the file. Each
-//! row says what must come back with the trailing mark and without.
+//! The damage table: 100 acknowledged records of 200 bytes, one per group, and one change to the file. Each
+//! row states the expected result with the trailing mark and without it.
 
 use super::log::{Log, old_segment, read};
 use crate::error::ErrorKind;
@@ -7,10 +7,10 @@ use crate::format::Position;
 use crate::lost::Lost;
 use crate::recover::Outcome;
 
-/// What a row must end with.
+/// The expected result of a row.
 #[derive(Debug, PartialEq)]
 enum End {
-    /// All 100 records, and whether the report names something that was cut.
+    /// All 100 records; `cut`: the report names data that was cut.
     All { cut: bool },
     /// Records 1 to 99; the report names the cut: at most the last group.
     CutLast,
@@ -18,14 +18,14 @@ enum End {
     Lost(u64),
 }
 
-/// The log, with the position of each record's group.
+/// Returns the log, with the position of each record's group.
 fn hundred(mark: bool) -> (Log, Vec<Position>) {
     let mut log = Log::new(1 << 20);
     let places = (0..100).map(|_| log.append(1, 200)).collect();
     if mark {
         log.mark();
     }
-    // The file ends where the log does, so that a cut of 40 bytes is a cut of the last group.
+    // The file ends at the log's end, so a cut of 40 bytes cuts the last group.
     let end = log.end.offset as usize;
     log.segments.get_mut(&1).expect("the only segment").truncate(end);
     (log, places)
@@ -52,7 +52,7 @@ fn outcome_of(log: &Log) -> End {
     }
 }
 
-/// One row: `damage` gets the segment's bytes and the offset of each record's group.
+/// Runs one row: `damage` gets the segment's bytes and the offset of each record's group.
 fn row(mark: bool, damage: impl Fn(&mut Vec<u8>, &dyn Fn(usize) -> usize)) -> End {
     let (mut log, places) = hundred(mark);
     let place = |record: usize| places[record - 1].offset as usize;
@@ -64,7 +64,7 @@ fn row(mark: bool, damage: impl Fn(&mut Vec<u8>, &dyn Fn(usize) -> usize)) -> En
     end
 }
 
-/// Salvage opens every row's log, and the open after it finds nothing new.
+/// Checks that salvage opens every row's log, and that the next open finds nothing new.
 fn salvaged(mut log: Log, end: &End) {
     let outcome = log.open(true).expect("salvage");
     let lost: Vec<_> = outcome.recovery.lost.iter().map(|lost| (lost.first.0, lost.last.0)).collect();
@@ -104,7 +104,7 @@ fn last_40_bytes_zero() {
     assert_eq!(row(false, damage), End::All { cut: false });
 }
 
-/// The last 40 bytes of the last record are zeros: what a write that was cut off leaves.
+/// The last 40 bytes of the last record are zeros, as an interrupted write leaves them.
 #[test]
 fn last_40_bytes_of_the_last_record_zero() {
     let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| {
@@ -115,7 +115,7 @@ fn last_40_bytes_of_the_last_record_zero() {
     assert_eq!(row(false, damage), End::CutLast);
 }
 
-/// Bytes behind a file's end count as zeros, and the padding is zeros.
+/// Bytes past a file's end count as zeros, and the padding is zeros.
 #[test]
 fn cut_40_bytes_short() {
     let damage = |bytes: &mut Vec<u8>, _: &dyn Fn(usize) -> usize| bytes.truncate(bytes.len() - 40);
@@ -123,11 +123,11 @@ fn cut_40_bytes_short() {
     assert_eq!(row(false, damage), End::All { cut: false });
 }
 
-/// Cut within the last record.
+/// The file ends within the last record.
 #[test]
 fn cut_within_the_last_record() {
     let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes.truncate(place(100) + 300);
-    // The mark is cut off with it, so nothing proves the record any more.
+    // The mark is cut off as well, so no group proves the record any more.
     assert_eq!(row(true, damage), End::CutLast);
     assert_eq!(row(false, damage), End::CutLast);
 }
@@ -154,7 +154,7 @@ fn bit_flip_in_the_first_record() {
     assert_eq!(row(false, damage), End::Lost(1));
 }
 
-/// The group before the first record holds none, so its loss takes none.
+/// The group before the first record has no records, so its loss destroys none.
 #[test]
 fn bit_flip_in_the_first_group() {
     let damage = |bytes: &mut Vec<u8>, _: &dyn Fn(usize) -> usize| bytes[100] ^= 4;
@@ -172,7 +172,7 @@ fn four_kib_of_zeros_in_the_middle() {
     assert_eq!(row(false, damage), End::Lost(50));
 }
 
-/// What looks like the beginning of a write is reported, though nothing is missing.
+/// Bytes that look like the beginning of a write are reported, although nothing is missing.
 #[test]
 fn garbage_behind_the_end() {
     let damage = |bytes: &mut Vec<u8>, _: &dyn Fn(usize) -> usize| bytes.extend([0xa5; 64]);
@@ -192,7 +192,7 @@ fn a_stale_recycled_segment() {
     }
 }
 
-/// The log's own segment is a recycled one, with old groups behind the end.
+/// The log's own segment is a recycled one, with old groups after the end.
 #[test]
 fn stale_groups_behind_the_end() {
     for mark in [true, false] {

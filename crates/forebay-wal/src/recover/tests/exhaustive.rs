@@ -1,5 +1,5 @@
-//! Every unit of a log is damaged in turn, and every pair of units, in several ways; recovery has to give
-//! back exactly what is whole and to name exactly what is not.
+//! Damages every unit of a log in turn, and every pair of units, in several ways. Recovery must return
+//! exactly the undamaged records and name exactly the damaged ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ pub(super) const SEGMENT: usize = 16 * UNIT;
 
 pub(super) type Segments = BTreeMap<u64, Vec<u8>>;
 
-/// What the log held when its last undamaged group was durable, and the LSNs whose group is damaged.
+/// Returns the log's contents when its last undamaged group was durable, and the LSNs whose group is damaged.
 fn truth(log: &Log, damaged: &dyn Fn(Position, usize) -> bool) -> Option<(Records, BTreeSet<u64>)> {
     let hurt = |at: usize| {
         let (header, _) = &log.written[at];
-        // Padding says nothing.
+        // Padding carries no information.
         damaged(header.position(), crate::format::HEADER_BYTES + header.payload_len as usize)
     };
     let last = (0..log.written.len()).rev().find(|&at| !hurt(at))?;
@@ -36,7 +36,7 @@ fn lost_lsns(outcome: &Outcome) -> BTreeSet<u64> {
     outcome.recovery.lost.iter().flat_map(|lost| lost.first.0..=lost.last.0).collect()
 }
 
-/// Holds recovery's answers for `segments`, a damaged copy of the log, against the truth.
+/// Compares the results of recovery for `segments`, a damaged copy of the log, with the truth.
 pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
     let damaged = |place: Position, bytes: usize| {
         let range = place.offset as usize..place.offset as usize + bytes;
@@ -62,7 +62,7 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
             assert_eq!(Some(&lost.first.0), gone.first(), "{what}: {error}");
         }
     }
-    // What an open makes of it is a log that a later open takes as it is.
+    // An open turns the damaged log into one that a later open accepts unchanged.
     let mut opened = log.clone();
     opened.segments = segments.clone();
     opened.open(true).expect("salvage");
@@ -74,7 +74,7 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
     assert!(again.clean && again.recovery.cut.is_none(), "{what}: {:?}", again.recovery);
 }
 
-/// The ways in which a unit can be damaged; the last puts back what a recycled segment held there.
+/// Damages a unit in one of several ways; the last way restores the old bytes of a recycled segment.
 pub(super) fn damage(segments: &mut Segments, (generation, unit): (u64, usize), way: usize, old: &[u8]) {
     let segment = segments.get_mut(&generation).expect("a segment of the log");
     let range = unit * UNIT..(unit + 1) * UNIT;
@@ -122,7 +122,7 @@ fn each_pair(log: &Log) {
     }
 }
 
-/// Twenty groups of one or three units over three segments.
+/// A log of twenty groups of one or three units over three segments.
 fn plain(mark: bool) -> Log {
     let mut log = Log::new(SEGMENT);
     for group in 0..20 {
@@ -135,7 +135,8 @@ fn plain(mark: bool) -> Log {
     log
 }
 
-/// Truncations at both ends, marks, and a second life behind a group that was not known to be durable.
+/// A log with truncations at both ends, marks, and a second life after a group that was not known to be
+/// durable.
 fn eventful() -> Log {
     let mut log = Log::new(SEGMENT);
     (0..6).for_each(|_| _ = log.append(2, 100));
@@ -156,7 +157,7 @@ fn eventful() -> Log {
     log
 }
 
-/// A reset to a higher and one to a lower number, with recycled segments.
+/// A log with a reset to a higher and one to a lower number, and recycled segments.
 fn reset(next: u64) -> Log {
     let mut log = Log::new(SEGMENT);
     (0..12).for_each(|_| _ = log.append(2, 100));
@@ -169,8 +170,8 @@ fn reset(next: u64) -> Log {
     log
 }
 
-/// A group without records rotted, the unproven group behind it was copied, and its copy was: the log links
-/// over the damage.
+/// A log that links over damage: a group without records was damaged, the unproven group after it was copied,
+/// and then the copy was copied.
 fn absorbed(rots: impl Fn(&mut Log) -> Position) -> Log {
     let mut log = Log::new(SEGMENT);
     (0..4).for_each(|_| _ = log.append(2, 100));
@@ -230,7 +231,8 @@ fn each_pair_of_units() {
     each_pair(&reset(5));
 }
 
-/// A segment that is not there: the middle ones' loss is proven and named, the last one's cannot be.
+/// A segment is missing. The loss of one of the middle ones is proven and named; the loss of the last one
+/// cannot be.
 #[test]
 fn each_segment_missing() {
     for log in [plain(true), plain(false), eventful(), reset(5)] {
@@ -242,7 +244,7 @@ fn each_segment_missing() {
     }
 }
 
-/// The segment behind the last one had been prepared, so the last one had been begun.
+/// The segment after the last one had been prepared, so the last one had been begun.
 #[test]
 fn the_last_segment_missing_before_a_prepared_one() {
     let mut log = plain(true);

@@ -1,4 +1,4 @@
-//! Logs that are opened again and again.
+//! Logs that are opened repeatedly.
 
 use super::log::{LOG_ID, Log, old_segment, read, recover_segments};
 use crate::error::ErrorKind;
@@ -7,14 +7,14 @@ use crate::recover::{Outcome, recover, scan};
 
 const SEGMENT: usize = 64 << 10;
 
-/// Destroys what stands at a place.
+/// Overwrites a place with zeros.
 fn zero(log: &mut Log, place: Position, bytes: usize) {
     let segment = log.segments.get_mut(&place.generation).expect("a segment of the log");
     segment[place.offset as usize..][..bytes].fill(0);
 }
 
-/// A process that dies after each group comes back with everything, time after time, and the groups of
-/// earlier lives stay dead.
+/// A process that dies after each group recovers everything, each time, and the groups of earlier lives stay
+/// dead.
 #[test]
 fn one_group_a_life() {
     let mut log = Log::new(SEGMENT);
@@ -27,8 +27,8 @@ fn one_group_a_life() {
     }
 }
 
-/// Opened, not used and opened again: the copied records are copied once more, from the one REOPEN group that
-/// lives.
+/// The log is opened, not used and opened again: the copied records are copied once more, from the one live
+/// REOPEN group.
 #[test]
 fn a_reopening_that_nothing_follows() {
     let mut log = Log::new(SEGMENT);
@@ -43,7 +43,7 @@ fn a_reopening_that_nothing_follows() {
     assert!(log.recover(false).expect("an intact log").clean);
 }
 
-/// The REOPEN group was not finished when the process died: nothing was acknowledged in that life, and the
+/// The REOPEN group was incomplete when the process died: nothing was acknowledged in that life, and the
 /// group that it was to copy is still there.
 #[test]
 fn a_reopening_that_was_cut_off() {
@@ -64,7 +64,8 @@ fn a_reopening_that_was_cut_off() {
     assert!(log.recover(false).expect("an intact log").clean);
 }
 
-/// A group was cut off as damaged and its number given to another record; then it can be read again.
+/// A group was cut off as damaged and its number given to another record; then the group becomes readable
+/// again.
 #[test]
 fn a_cut_group_stays_dead() {
     let mut log = Log::new(SEGMENT);
@@ -72,8 +73,8 @@ fn a_cut_group_stays_dead() {
     log.mark();
     let place = log.append(1, 100);
     let whole = log.segments[&1].clone();
-    // Its first half only: were it all zeros, there would be nothing to see, and the log would go on in its
-    // place.
+    // Zero its first half only. If all of it were zeros, no damage would be visible, and the log would
+    // continue in its place.
     zero(&mut log, place, 100);
     let outcome = log.open(false).expect("only the last group is damaged");
     assert_eq!((outcome.next_lsn, outcome.clean), (2, false));
@@ -81,14 +82,15 @@ fn a_cut_group_stays_dead() {
     log.segments.insert(1, whole);
     assert_eq!(read(&log.segments, &log.recover(false).expect("an intact log")), log.records);
     log.mark();
-    // And the group that says so rots: what the two hold under the same number is not taken for one another.
+    // The group that declares it dead is damaged as well. The two records under the same number are not
+    // confused.
     zero(&mut log, Position { generation: 2, offset: 0 }, 4096);
     let outcome = log.recover(false).expect("no record was in the damaged group");
     assert_eq!(read(&log.segments, &outcome), log.records);
     assert_eq!(outcome.recovery.damage.len(), 1);
 }
 
-/// The same, and nothing was appended since: only the REOPEN group knows that the number is free.
+/// The same, but nothing was appended since: only the REOPEN group shows that the number is free.
 #[test]
 fn a_cut_group_stays_dead_below_the_last_group() {
     let mut log = Log::new(SEGMENT);
@@ -103,10 +105,10 @@ fn a_cut_group_stays_dead_below_the_last_group() {
     assert_eq!((outcome.next_lsn, outcome.recovery.cut), (2, None));
 }
 
-/// The story: a mark rotted, and of the intact group behind it nothing said that it was durable. It was
-/// copied at each open, and each was killed, some before the copy was whole. No copy led to what stood before
-/// the mark, and soon the epochs between were more than a header remembers: all records counted as lost, and
-/// not one was.
+/// Regression: a mark was damaged, and no group proved that the intact group after it was durable. That group
+/// was copied at each open, and each process was killed, some before the copy was whole. No copy linked to
+/// the groups before the mark, and soon the epochs between were more than a header stores: all records
+/// counted as lost, and none was.
 #[test]
 fn copied_again_and_again_behind_a_rotten_mark() {
     for case in 0..128 {
@@ -131,7 +133,7 @@ fn copied_again_and_again_behind_a_rotten_mark() {
     }
 }
 
-/// The same with a mark that rots later: it stands before a group whose epoch is five higher, because four
+/// The same with a mark that is damaged later: it is before a group whose epoch is five higher, because four
 /// opens before that one took a segment and were killed.
 #[test]
 fn a_mark_that_rots_before_a_late_reopening() {
@@ -151,7 +153,8 @@ fn a_mark_that_rots_before_a_late_reopening() {
     assert_eq!((outcome.recovery.damage.len(), outcome.recovery.lost.len()), (1, 0));
 }
 
-/// What salvage gave up can be read again: the program was told that it is gone.
+/// Records that salvage gave up become readable again. They stay lost, as the program was informed of their
+/// loss.
 #[test]
 fn a_salvaged_loss_stays_lost() {
     let mut log = Log::new(SEGMENT);
@@ -165,8 +168,8 @@ fn a_salvaged_loss_stays_lost() {
     assert_eq!(outcome.recovery.lost.len(), 1);
 }
 
-/// A whole group with the right number in the right place that is not the one which the next group followed:
-/// a copy of the segment from another history of the same log, say.
+/// A whole group with the right number in the right place, but not the one that the next group followed: for
+/// instance from a copy of the segment from another history of the same log.
 #[test]
 fn a_group_of_another_history() {
     let mut log = Log::new(SEGMENT);
@@ -184,8 +187,8 @@ fn a_group_of_another_history() {
     assert_eq!((lost.first.0, lost.last.0), (2, 2));
 }
 
-/// A group behind the end that nothing proves and nothing leads to (a writer with two groups in flight would
-/// leave it): what it says about the log's beginning does not count.
+/// A group after the end that is not proven and not linked (a writer with two groups in flight would leave
+/// it): its statement about the log's beginning does not count.
 #[test]
 fn a_group_that_nothing_leads_to() {
     let mut log = Log::new(SEGMENT);
@@ -211,8 +214,8 @@ fn a_group_that_nothing_leads_to() {
     assert_eq!(log.recover(false).expect("an intact log").recovery.cut, None);
 }
 
-/// The end that a clean log goes on at stands in a segment, and what is appended there needs no REOPEN group;
-/// if the mark before it turns out not to be durable after all, nothing is lost.
+/// The end at which a clean log continues lies in a segment, and a group appended there needs no REOPEN
+/// group. If the mark before it turns out not to be durable after all, nothing is lost.
 #[test]
 fn going_on_behind_a_mark_that_vanishes() {
     let mut log = Log::new(SEGMENT);
@@ -226,7 +229,7 @@ fn going_on_behind_a_mark_that_vanishes() {
     assert_eq!((outcome.recovery.damage.len(), outcome.recovery.lost.len()), (1, 0));
 }
 
-/// Damage to records that were truncated since is not an error.
+/// Damage to records that were truncated later is not an error.
 #[test]
 fn damage_before_the_first_retained_record() {
     let mut log = Log::new(SEGMENT);
@@ -240,8 +243,8 @@ fn damage_before_the_first_retained_record() {
     assert_eq!((outcome.first, outcome.recovery.first.0, outcome.next_lsn), (2, 2, 4));
 }
 
-/// Five truncations within one damaged stretch: which numbers they replaced is not known, so none from before
-/// counts.
+/// Five truncations within one damaged stretch: the numbers that they replaced are unknown, so no earlier
+/// record counts.
 #[test]
 fn more_truncations_lost_than_a_header_remembers() {
     let mut log = Log::new(SEGMENT);
@@ -263,7 +266,7 @@ fn more_truncations_lost_than_a_header_remembers() {
     assert!(matches!(log.recover(false).expect_err("lost").kind(), ErrorKind::Corruption(_)));
 }
 
-/// Damage that salvage accepted, and then more damage beside it.
+/// Damage that salvage accepted, and later more damage beside it.
 #[test]
 fn damage_beside_salvaged_damage() {
     let mut log = Log::new(SEGMENT);
@@ -310,10 +313,10 @@ fn two_logs() {
     assert_eq!(*error.kind(), ErrorKind::Foreign);
 }
 
-/// The story: a flush lied, and with the power a segment lost its third number, but not what had been
-/// written to it under that number. Opened again the log gave it the same number once more, and behind its
-/// first new group old ones stood at their very place. Their watermarks proved a loss that there was none
-/// of.
+/// Regression: a drive lied about a flush, and at a power cut a segment lost its third number, but not the
+/// groups written to it under that number. When opened again, the log gave it the same number once more, and
+/// after its first new group there were old ones at their very place. Their watermarks proved a loss that had
+/// not happened.
 #[test]
 fn groups_of_a_time_that_was_undone() {
     let mut log = Log::new(SEGMENT);
@@ -328,7 +331,7 @@ fn groups_of_a_time_that_was_undone() {
     log.open(false).expect("an intact log");
     (0..3).for_each(|_| _ = log.append(1, 100));
     log.segments.insert(3, third.clone());
-    // Prepared, and not begun: what stands in it is not the log's.
+    // Prepared, and not begun: its contents do not belong to the log.
     let outcome = log.recover(false).expect("an intact log");
     assert_eq!(read(&log.segments, &outcome), log.records);
     assert!(!outcome.clean);

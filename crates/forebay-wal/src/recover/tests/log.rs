@@ -11,12 +11,12 @@ pub(crate) const LOG_ID: u128 = 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978;
 
 pub(crate) type Records = BTreeMap<u64, Vec<u8>>;
 
-/// A log being written, one flush a group.
+/// A log being written, with one flush per group.
 #[derive(Clone)]
 pub(crate) struct Log {
     pub(crate) segments: BTreeMap<u64, Vec<u8>>,
     pub(crate) segment_bytes: usize,
-    /// Every group that was written and not recycled, in order, and what the log held once it was durable.
+    /// Every group that was written and not recycled, in order, and the log's contents once it was durable.
     pub(crate) written: Vec<(Header, Records)>,
     pub(crate) records: Records,
     pub(crate) end: Position,
@@ -26,14 +26,14 @@ pub(crate) struct Log {
     pub(crate) first: u64,
     start: u64,
     base: u64,
-    /// Told apart in every record, so that a dead record cannot pass for a live one.
+    /// Part of every record, so that a dead record cannot pass for a live one.
     pub(crate) life: u64,
     recycled: bool,
     pub(crate) log_id: u128,
 }
 
 impl Log {
-    /// A new log: its REOPEN group is written.
+    /// Returns a new log whose REOPEN group is written.
     pub(crate) fn new(segment_bytes: usize) -> Log {
         let mut log = Log {
             segments: BTreeMap::new(),
@@ -61,7 +61,7 @@ impl Log {
         record
     }
 
-    /// One group of `count` records of `bytes` bytes each.
+    /// Appends one group of `count` records of `bytes` bytes each.
     pub(crate) fn append(&mut self, count: u64, bytes: usize) -> Position {
         let records: Vec<_> = (0..count).map(|at| self.record(self.next + at, bytes)).collect();
         self.group(Kind::Records, &records, 0, Position::default(), Position::default())
@@ -85,7 +85,8 @@ impl Log {
         self.group(Kind::Reset, &[], next, Position::default(), Position::default())
     }
 
-    /// Takes effect with the next group. Keeps every segment from the one that holds `first` on.
+    /// Removes records before `first` with the next group. Keeps every segment from the one that holds
+    /// `first` on.
     pub(crate) fn truncate_before(&mut self, first: u64) {
         let holder = self.written.iter().rev().find(|(header, _)| {
             header.kind == Kind::Records && header.first_lsn <= first && first < header.next_lsn()
@@ -95,7 +96,7 @@ impl Log {
         self.records.retain(|&lsn, _| lsn >= first);
     }
 
-    /// A fresh segment with a REOPEN group that holds `copied`.
+    /// Begins a fresh segment with a REOPEN group that holds `copied`.
     pub(crate) fn reopen(&mut self, cut: Position, generation: u64, epochs: Epochs, copied: &[Vec<u8>]) {
         self.life += 1;
         self.epochs = epochs;
@@ -103,7 +104,7 @@ impl Log {
         self.group(Kind::Records, copied, 0, cut, Position::default());
     }
 
-    /// Goes on in a segment that held `old` before.
+    /// Continues in a segment that held `old` before.
     pub(crate) fn begin_recycled(&mut self, old: Vec<u8>) {
         self.begin(self.end.generation + 1, Some(old));
     }
@@ -176,8 +177,8 @@ impl Log {
         header.position()
     }
 
-    /// A fresh segment was begun and nothing written to it: only `reopen` leaves it so, or a segment's
-    /// change.
+    /// Returns whether a fresh segment was begun and nothing was written to it. Only `reopen`, or the change
+    /// to another segment, leaves it so.
     fn reopening(&self, cut: Position) -> bool {
         self.written.is_empty() || cut != Position::default()
     }
@@ -186,7 +187,7 @@ impl Log {
         self.written.last().map_or(Position::default(), |(header, _)| header.end())
     }
 
-    /// What an open does with these segments: recovery, then a REOPEN group where it is needed, and Gap
+    /// Does the work of an open on these segments: recovery, then a REOPEN group if one is needed, and Gap
     /// groups.
     pub(crate) fn open(&mut self, salvage: bool) -> Result<Outcome> {
         let outcome = self.recover(salvage)?;
@@ -211,7 +212,7 @@ impl Log {
         Ok(outcome)
     }
 
-    /// Every record of the groups that are not kept.
+    /// Returns every record of the groups that are not kept.
     fn copied(&self, outcome: &Outcome) -> Vec<Vec<u8>> {
         let groups = outcome.groups[outcome.kept..].iter();
         groups
@@ -224,7 +225,7 @@ impl Log {
     }
 }
 
-/// A segment full of whole groups of an older generation of the same log.
+/// Returns a segment full of whole groups of an older generation of the same log.
 pub(crate) fn old_segment(bytes: usize) -> Vec<u8> {
     let mut old = Log::new(bytes);
     old.start = 0;
@@ -242,7 +243,7 @@ pub(crate) fn recover_segments(segments: &BTreeMap<u64, Vec<u8>>, salvage: bool)
     Ok(recover(scans.collect(), &no_end(), salvage)?.expect("there are segments"))
 }
 
-/// The live records as a reader would find them.
+/// Returns the live records as a reader would find them.
 pub(crate) fn read(segments: &BTreeMap<u64, Vec<u8>>, outcome: &Outcome) -> Records {
     let mut all = Records::new();
     for group in &outcome.groups {
@@ -261,7 +262,7 @@ fn records_of(segments: &BTreeMap<u64, Vec<u8>>, group: &Group) -> Vec<(u64, Vec
     (group.header.first_lsn..).zip(crate::format::records(payload).map(<[u8]>::to_vec)).collect()
 }
 
-/// Nothing is recorded outside of the segments.
+/// Returns the state without a record of the end outside of the segments.
 pub(super) fn no_end() -> crate::end::FoundEnd {
     crate::end::FoundEnd::none(std::path::Path::new(""))
 }

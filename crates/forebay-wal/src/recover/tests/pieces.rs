@@ -1,11 +1,12 @@
-//! A segment that comes in pieces is the same segment.
+//! A segment that arrives in pieces gives the same scan.
 
 use super::exhaustive::{SEGMENT, UNIT, damage};
 use super::log::{Log, old_segment};
 use crate::format::HEADER_BYTES;
 use crate::recover::{Scanner, scan};
 
-/// Pieces of these lengths, again and again.
+/// Returns the scan of `bytes` passed in pieces of these lengths, repeated; `said` is the stated length of
+/// the file.
 fn in_pieces(bytes: &[u8], said: usize, lengths: &[usize]) -> String {
     let mut scanner = Scanner::new("1".into(), 1, said as u64);
     let mut rest = bytes;
@@ -47,7 +48,7 @@ fn pieces_of_any_length() {
             [&[UNIT][..], &[1, 4095, HEADER_BYTES], &[3 * UNIT], &[SEGMENT], &[7, 100, 5000, 20_000], &[16]]
         {
             assert_eq!(in_pieces(bytes, bytes.len(), lengths), expected, "{lengths:?}");
-            // A file that is shorter than it said it was.
+            // A file shorter than its stated length.
             assert_eq!(in_pieces(bytes, bytes.len() + 3 * UNIT, lengths), expected, "{lengths:?}");
         }
     }

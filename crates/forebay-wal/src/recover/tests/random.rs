@@ -1,11 +1,11 @@
-//! Logs that live at random, die at random and are damaged at random.
+//! Logs with random operations, random deaths and random damage.
 
 use super::exhaustive::{SEGMENT, UNIT, damage, judge, units};
 use super::log::{LOG_ID, Log, old_segment};
 use crate::format::{Epochs, Flags, GRAIN, Header, Kind, Position, seal};
 use crate::recover::{recover, scan};
 
-/// Numbers that repeat themselves.
+/// Reproducible pseudorandom numbers.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// One group of a random kind.
+/// Appends one group of a random kind.
 fn step(log: &mut Log, random: &mut Random) {
     match random.below(20) {
         0..=10 => _ = log.append(1 + random.below(3), 20 + random.below(300) as usize),
@@ -40,7 +40,7 @@ fn step(log: &mut Log, random: &mut Random) {
     }
 }
 
-/// The process dies while the last group is being written: any of its units may be on disk, or none.
+/// Ends the process while the last group is being written: any of its units may be on disk, or none.
 fn die(log: &mut Log, random: &mut Random) {
     let Some((header, _)) = log.written.last().cloned() else { return };
     let recycled = header.flags.recycled().then(|| old_segment(SEGMENT));
@@ -71,7 +71,7 @@ fn random_lives() {
         for life in 0..6 {
             let steps = random.below(12);
             (0..steps).for_each(|_| step(&mut log, &mut random));
-            // What an earlier life wrote is durable, and the REOPEN group of this one is.
+            // The groups of earlier lives are durable, and so is the REOPEN group of this one.
             if steps > 0 {
                 die(&mut log, &mut random);
             }
@@ -99,7 +99,7 @@ fn random_lives() {
     }
 }
 
-/// Groups whose checksums are right and whose fields are anything: recovery answers, whatever it answers.
+/// Groups with correct checksums and arbitrary fields: recovery returns, with any result.
 #[test]
 fn any_fields_are_judged() {
     for seed in 1..=4000 {
