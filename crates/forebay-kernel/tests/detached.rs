@@ -130,7 +130,9 @@ fn walks_under_way_go_on_in_the_reactor() {
     }
 }
 
-/// The detach comes between two calls into the kernel, with reads in flight: no step can run any more.
+/// The detach comes between two calls into the kernel, with reads in flight: no step can run any more. A walk
+/// whose last step ran before it has its result. Regression: the test took such a result for a step without a
+/// program, once in some hundred runs, when all reads of a round completed together.
 #[test]
 fn walks_of_a_thread_of_its_own_end() {
     let kinds = inside();
@@ -151,9 +153,10 @@ fn walks_of_a_thread_of_its_own_end() {
         }
         walk.run(1, |finished| assert!(finished.result.is_ok(), "{kind}")).expect("the session works");
         // Walks that the kernel has not seen, in the places of those that have ended.
+        let mut unseen = Vec::new();
         for key in walk.under_way()..32 {
-            walk.begin(&Lookup { root: tree.root(6, key.into()), level: 5, key: key.into() })
-                .expect("there is room");
+            let number = walk.begin(&Lookup { root: tree.root(6, key.into()), level: 5, key: key.into() });
+            unseen.push(number.expect("there is room"));
         }
         let left = walk.under_way();
         detach_all_but(&attached);
@@ -167,6 +170,8 @@ fn walks_of_a_thread_of_its_own_end() {
                             Err(Error::Elsewhere { source, .. }) => {
                                 assert_eq!(source.raw_os_error(), Some(libc::ENODEV));
                             }
+                            // Its last read completed before the detach.
+                            Ok(_) if !unseen.contains(&finished.number) => {}
                             other => panic!("a step ran without its program: {other:?}"),
                         }
                     })
