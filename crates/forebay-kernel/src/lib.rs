@@ -20,6 +20,18 @@
 //! package contains the BPF objects already built (`scripts/build-kernel-bpf`), so that a build needs no
 //! clang.
 #![cfg(target_os = "linux")]
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
 
 mod choice;
 mod device;

@@ -3,6 +3,19 @@
 //! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log. What a
 //! table's bytes look like is in the manual page `docs/kv-format.md`; `docs/kv.md` is the manual.
 
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
+
 mod admission;
 mod batch;
 #[cfg(feature = "_breakage")]

@@ -125,7 +125,6 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
 
 /// Tries many worlds. The first that fails is made as short as it gets, and printed.
 fn explore(trouble: Trouble, seeds: u64) {
-    let seeds = std::env::var("FOREBAY_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
     if let Err(failing) = tried {
         // Whoever repeats one seed wants to see that one.

@@ -11,6 +11,18 @@
 //! refused, [`run`] falls back to the pressure figures of a cgroup of its own (`io.pressure`), which show how
 //! long, but not for which files.
 #![cfg(target_os = "linux")]
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
 
 mod advice;
 mod calls;

@@ -5,6 +5,19 @@
 //! lost and where: it never opens silently with less. The manual page `docs/wal-format.md` describes the
 //! bytes on disk, and why recovery may draw its conclusions.
 
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
+
 mod append;
 mod appended;
 #[cfg(feature = "_breakage")]

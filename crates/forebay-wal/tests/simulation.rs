@@ -149,7 +149,6 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
 
 /// Tries many worlds. Shrinks the first that fails as far as possible, and prints it.
 fn explore(trouble: Trouble, seeds: u64) {
-    let seeds = std::env::var("FOREBAY_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
     if let Err(failing) = tried {
         // A run that repeats one seed must show that seed unchanged.

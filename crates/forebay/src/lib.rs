@@ -34,6 +34,18 @@
 //! - `sim`: a simulated machine, for tests of what is built on this crate.
 //! - `testing`: the conformance suite that every driver passes.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
 
 mod base;
 pub mod device;

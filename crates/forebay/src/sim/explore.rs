@@ -1,4 +1,4 @@
-//! Many worlds, one after the other, and how to come back to the one that failed.
+//! Runs of many worlds, one after the other, and the command that repeats one that failed.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,10 @@ use crate::base::error::panic_words;
 /// The environment variable that names the one seed to try.
 const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
 
-/// The first seed that failed; its text tells why and how to repeat it.
+/// The environment variable that says how many seeds to try.
+const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
+
+/// The first seed that failed; its text says why and how to repeat it.
 #[derive(Clone, Debug)]
 pub struct Failing {
     seed: u64,
@@ -22,7 +25,7 @@ impl Failing {
         self.seed
     }
 
-    /// What the attempt said, or the words of its panic.
+    /// The error of the attempt, or the message of its panic.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -43,9 +46,11 @@ impl fmt::Display for Failing {
 
 impl std::error::Error for Failing {}
 
-/// Calls `attempt` with each seed until one fails, by an error or a panic. Answers how many were tried.
+/// Calls `attempt` with each seed until one fails, by an error or a panic. Returns how many seeds were tried.
 ///
-/// With `FOREBAY_SIM_SEED=17` in the environment only seed 17 is tried: that is the command that a failure prints.
+/// Two environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command
+/// that a failure prints. `FOREBAY_SIM_SEEDS=20000` tries 20,000 seeds: the first of `seeds`, and those after
+/// the last of them when there are fewer.
 ///
 /// ```
 /// use forebay::sim::{self, Profile, World};
@@ -68,13 +73,8 @@ pub fn explore<E: fmt::Display>(
     seeds: impl IntoIterator<Item = u64>,
     mut attempt: impl FnMut(u64) -> Result<(), E>,
 ) -> Result<u64, Failing> {
-    let wanted = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
-    let seeds: &mut dyn Iterator<Item = u64> = match wanted {
-        Some(seed) => &mut std::iter::once(seed),
-        None => &mut seeds.into_iter(),
-    };
     let mut tried = 0;
-    for seed in seeds {
+    for seed in chosen(seeds, number(SEED_VARIABLE), number(SEEDS_VARIABLE)) {
         let why = match catch_unwind(AssertUnwindSafe(|| attempt(seed))) {
             Ok(Ok(())) => {
                 tried += 1;
@@ -86,6 +86,31 @@ pub fn explore<E: fmt::Display>(
         return Err(Failing { seed, tried, why });
     }
     Ok(tried)
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.trim().parse().ok())
+}
+
+/// Returns the seeds to try: `only` one, the first `count`, or those given.
+fn chosen<'a>(
+    seeds: impl IntoIterator<Item = u64, IntoIter: 'a>,
+    only: Option<u64>,
+    count: Option<u64>,
+) -> Box<dyn Iterator<Item = u64> + 'a> {
+    let mut given = seeds.into_iter();
+    match (only, count) {
+        (Some(seed), _) => Box::new(std::iter::once(seed)),
+        (None, Some(count)) => {
+            let mut next = 0;
+            Box::new((0..count).map(move |_| {
+                let seed = given.next().unwrap_or(next);
+                next = seed.wrapping_add(1);
+                seed
+            }))
+        }
+        (None, None) => Box::new(given),
+    }
 }
 
 /// The command that tries one seed again: of the test that runs, or of the program.
@@ -102,5 +127,19 @@ pub(crate) fn replay_command(seed: u64) -> String {
             let words: Vec<String> = std::env::args().collect();
             format!("{SEED_VARIABLE}={seed} {}", words.join(" "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chosen;
+
+    #[test]
+    fn one_seed_or_as_many_as_asked_for_replace_those_given() {
+        let seeds = |only, count| chosen(5..8, only, count).collect::<Vec<_>>();
+        assert_eq!(seeds(None, None), [5, 6, 7]);
+        assert_eq!(seeds(None, Some(2)), [5, 6]);
+        assert_eq!(seeds(None, Some(5)), [5, 6, 7, 8, 9]);
+        assert_eq!(seeds(Some(3), Some(5)), [3]);
     }
 }
