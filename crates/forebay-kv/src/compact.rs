@@ -21,7 +21,7 @@ pub(crate) use out::Output;
 /// A store whose tables have not changed for this long is at rest.
 const REST: Duration = Duration::from_secs(1);
 
-/// Limits for the time after which a store at rest looks for expired entries. Within them it looks when
+/// Limits for the time after which a store at rest checks for expired entries. Within them it checks when
 /// that may be worthwhile.
 const EXPIRY_MIN: Duration = Duration::from_secs(10);
 const EXPIRY_MAX: Duration = Duration::from_secs(600);

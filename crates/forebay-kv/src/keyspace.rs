@@ -1,4 +1,4 @@
-//! [`Keyspace`]: a named part of a store with keys of its own.
+//! [`Keyspace`]: a named part of a store with its own keys.
 
 use std::fmt;
 use std::ops::RangeBounds;
@@ -17,10 +17,10 @@ use crate::store::{Handle, Store};
 use crate::view::View;
 use crate::wait::Answer;
 
-/// A named part of a store with keys of its own; see [`Store::keyspace`].
+/// A named part of a store with its own keys; see [`Store::keyspace`].
 ///
-/// A handle that is cheap to clone and, like the store's, works from any thread and any executor. It keeps
-/// the store open.
+/// Handles are cheap to clone. Like the store's handles, they work from any thread and any executor. A handle
+/// keeps the store open.
 #[derive(Clone)]
 pub struct Keyspace {
     handle: Arc<Handle>,
@@ -33,12 +33,12 @@ impl Keyspace {
         Keyspace { handle, id, name }
     }
 
-    /// Its name.
+    /// Returns the keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The store that it is a part of.
+    /// Returns the store that this keyspace belongs to.
     pub fn store(&self) -> Store {
         Store::of(self.handle.clone())
     }
@@ -51,15 +51,16 @@ impl Keyspace {
         self.handle.number
     }
 
-    /// An error if it is not of the store with this number.
+    /// Returns an error if the keyspace does not belong to the store with this number.
     pub(crate) fn check_store(&self, number: u64) -> Result<()> {
         if number == self.handle.number { Ok(()) } else { Err(other_store()) }
     }
 
-    /// The value of a key, `None` if there is none: the newest one that is durable.
+    /// Returns the newest durable value of a key, or `None` if it has none.
     ///
-    /// What is in memory answers without waiting; otherwise it costs a read for each node on the way that is
-    /// not in memory. Nothing is copied.
+    /// A key found in memory is returned without waiting. Otherwise the get costs one read for each node on
+    /// its path that is not in memory. A value from a table usually shares the memory of the read and is not
+    /// copied; a value from a memtable is a copy.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -98,11 +99,11 @@ impl Keyspace {
         MultiGet::failed(&self.handle.shared, error)
     }
 
-    /// The values of several keys at one moment, in the order of the keys. Up to 128 are under way at once,
-    /// and all that one table is asked for costs one message to its shard and one wake.
+    /// Returns the values of several keys at one moment, in the order of the keys. Up to 128 lookups are in
+    /// flight at once. All keys looked up in one table cost one message to its shard and one wake-up.
     ///
     /// # Errors
-    /// As [`get`](Keyspace::get); one that fails fails all.
+    /// Those of [`get`](Keyspace::get). If one key fails, the whole call fails.
     pub fn multi_get<'a, K: AsRef<[u8]> + 'a>(
         &'a self,
         keys: impl IntoIterator<Item = &'a K>,
@@ -123,8 +124,8 @@ impl Keyspace {
         }
     }
 
-    /// The entries between two keys, in order, as they are now; [`Range::rev`] goes the other way. Everything:
-    /// [`iter`](Keyspace::iter).
+    /// Returns the current entries between two keys, in order. [`Range::rev`] reverses the direction;
+    /// [`iter`](Keyspace::iter) returns all entries.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -152,12 +153,12 @@ impl Keyspace {
         self.range_at(Bounds::of(&range), None)
     }
 
-    /// The entries whose keys begin so.
+    /// Returns the entries whose keys begin with this prefix.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.range_at(Bounds::prefix(prefix.as_ref()), None)
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn iter(&self) -> Range {
         self.range_at(Bounds::ALL, None)
     }
@@ -170,18 +171,19 @@ impl Keyspace {
         Range::failed(&self.handle, error)
     }
 
-    /// Begins to load sorted entries straight into tables, past the log: from a stream, or with a view of the
-    /// progress. [`bulk_load`](Keyspace::bulk_load) takes an iterator.
+    /// Begins to load sorted entries straight into tables, past the log. Use it to load from a stream or to
+    /// follow the progress; [`bulk_load`](Keyspace::bulk_load) takes an iterator.
     pub fn loader(&self) -> BulkLoad {
         BulkLoad::new(&self.handle, self.id)
     }
 
-    /// Loads entries, in ascending order of their keys, straight into tables, past the log; all of them are there in
-    /// one step, and durable, when it answers how many. The iterator runs in the task or thread that awaits or waits.
+    /// Loads entries, in ascending order of their keys, straight into tables, past the log. Returns the
+    /// number of entries once all of them are durable; they become visible in one step. The iterator runs in
+    /// the task or thread that awaits or waits.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a key that is not above the one before it; as [`BulkLoad::add`] and
-    /// [`BulkLoad::finish`]. After an error nothing has changed.
+    /// [`ErrorKind::InvalidInput`] for a key that is not above the previous one; otherwise those of
+    /// [`BulkLoad::add`] and [`BulkLoad::finish`]. After an error nothing has changed.
     pub fn bulk_load<'a, K, V, I>(&'a self, entries: I) -> Answer<'a, u64>
     where
         K: AsRef<[u8]> + Send,
@@ -201,42 +203,45 @@ impl Keyspace {
         })
     }
 
-    /// Writes what is in memory to tables, and compacts those that have keys in this range to the last level:
-    /// nothing of the range that was deleted, overwritten or has expired before takes space then. Begins when it
-    /// is first polled, and goes on when its future is dropped.
+    /// Writes the entries in memory to tables, and compacts the tables with keys in this range to the last
+    /// level. Afterwards, entries of the range that were deleted, overwritten or expired before the call take
+    /// no space. Begins at the first poll, and continues if its future is dropped.
     ///
     /// # Errors
-    /// As [`put`](Keyspace::put).
+    /// Those of [`put`](Keyspace::put).
     pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Answer<'_, ()> {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
         Answer::new(&shared.engine, compact::range(shared, self.id, bounds))
     }
 
-    /// Sets a key's value; durable when it answers.
+    /// Sets a key's value; durable when it returns.
     ///
-    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or what fits into a memtable. Writers wait when
-    /// memory or the log is full, and a little each while compaction is behind.
+    /// Keys have 1 to 16,384 bytes, values up to 16 MiB or the size that fits into a memtable. Writers wait
+    /// while memory or the log is full, and for a short time each while compaction is behind.
     ///
     /// # Errors
     /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::InvalidInput`] for the empty key;
-    /// [`ErrorKind::NoSpace`] while the disk is full, and nothing was written; [`ErrorKind::ReadOnly`] after a write
-    /// that failed, [`ErrorKind::MemoryBudget`], [`ErrorKind::Closed`]. After `ReadOnly` the put may be in the store or not once it is opened again.
+    /// [`ErrorKind::NoSpace`] while the disk is full, with nothing written; [`ErrorKind::ReadOnly`] after a
+    /// write that failed, [`ErrorKind::MemoryBudget`], [`ErrorKind::Closed`]. After `ReadOnly` the put may or
+    /// may not be in the store once it is opened again.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
     }
 
-    /// As [`put`](Keyspace::put), with a value that is as good as deleted from a second since 1970 on.
+    /// Sets a value as [`put`](Keyspace::put) does; from the second `expires_s` since 1970 on it counts as
+    /// deleted.
     ///
     /// # Errors
-    /// As [`put`](Keyspace::put).
+    /// Those of [`put`](Keyspace::put).
     pub fn put_until(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, expires_s: u64) -> Write<'_> {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: Some(expires_s) })
     }
 
-    /// Removes a key, if it is there; durable when it answers. Costs what a put does.
+    /// Removes a key if it exists; durable when it returns. Costs the same as a put.
     ///
     /// # Errors
-    /// As [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only where memory or the log have no room for it either.
+    /// Those of [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only where memory or the log have no room for
+    /// it either.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Delete)
     }
@@ -254,8 +259,8 @@ impl Keyspace {
         Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32], grows))
     }
 
-    /// Puts `new`, or deletes if it is `None`, if the key's value is `expected`, where `None` means that
-    /// there is none; durable when it answers.
+    /// Puts `new`, or deletes the key if `new` is `None`, if the key's value is `expected`. An `expected` of
+    /// `None` means that the key has no value. Durable when it returns.
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get) and [`put`](Keyspace::put).

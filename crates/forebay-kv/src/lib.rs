@@ -1,7 +1,7 @@
 //! A key-value store with a hard memory budget.
 //!
-//! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log. What a
-//! table's bytes look like is in the manual page `docs/kv-format.md`; `docs/kv.md` is the manual.
+//! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log.
+//! `docs/kv.md` is the manual; the manual page `docs/kv-format.md` describes the bytes of a table.
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(
@@ -62,7 +62,7 @@ pub use value::Value;
 pub use verify::{Verified, verify, verify_with};
 pub use wait::Answer;
 
-// Its examples use the core, the log and the store, and this crate knows all three.
+// The examples of the pages use the core, the log and the store; this crate depends on all three.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct RootReadme;

@@ -18,14 +18,15 @@ use crate::store::shared::Shared;
 use crate::table::{Entry, Table, TableMeta};
 use crate::value::Held;
 
-/// The most memory of one load.
+/// Maximum memory of one load, in bytes.
 const MEMORY_MAX: u64 = 2 << 20;
 
 /// Sorted entries on their way into a keyspace; see [`Keyspace::loader`](crate::Keyspace::loader).
 ///
-/// They are written to tables at once, past the log and past memory, and nobody sees any until
-/// [`finish`](BulkLoad::finish), which shows all in one step. Dropping it before that changes nothing. It
-/// takes up to 2 MiB of memory, or half of what the program may hold, and counts as held by the program.
+/// The entries are written to tables at once, past the log and past memory. No reader sees any of them until
+/// [`finish`](BulkLoad::finish) shows all in one step. Dropping the load before that changes nothing. A load
+/// takes up to 2 MiB of memory, or half of the memory that the program may hold if that is less; it counts as
+/// held by the program.
 pub struct BulkLoad {
     handle: Arc<Handle>,
     keyspace: u32,
@@ -52,13 +53,14 @@ impl BulkLoad {
         }
     }
 
-    /// Adds an entry, whose key is above all that were added before. Waits only for the device.
+    /// Adds an entry, whose key is above all keys added before. Waits only for the device.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a key that is not above the last one and for the empty one;
+    /// [`ErrorKind::InvalidInput`] for the empty key and for a key that is not above the last one;
     /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`], [`ErrorKind::MemoryBudget`],
-    /// [`ErrorKind::NoSpace`], [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error, or when this future was
-    /// dropped unfinished, every further call answers an error, and nothing of the load will be in the store.
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::Closed`], [`ErrorKind::ReadOnly`]; the system's. After an error,
+    /// or if this future was dropped unfinished, every further call fails and nothing of the load will be in
+    /// the store.
     pub fn add(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -67,10 +69,11 @@ impl BulkLoad {
         Waitable::new("load", async move { self.put(key.as_ref(), value.as_ref(), None).await })
     }
 
-    /// As [`add`](BulkLoad::add), with a value that is as good as deleted from a second since 1970 on.
+    /// Adds an entry as [`add`](BulkLoad::add) does; from the second `expires_s` since 1970 on it counts as
+    /// deleted.
     ///
     /// # Errors
-    /// As [`add`](BulkLoad::add).
+    /// Those of [`add`](BulkLoad::add).
     pub fn add_until(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -80,7 +83,7 @@ impl BulkLoad {
         Waitable::new("load", async move { self.put(key.as_ref(), value.as_ref(), Some(expires_s)).await })
     }
 
-    /// Entries that were added.
+    /// Returns the number of entries added so far.
     pub fn entries(&self) -> u64 {
         self.entries
     }
@@ -100,7 +103,7 @@ impl BulkLoad {
         self.handle.shared.check_writable()?;
         self.handle.shared.full.check_growth()?;
         record::check(key, &Change::Put { value, expires_s })?;
-        // Compaction has to have memory for it.
+        // Compaction needs the memory to rewrite the value.
         let limit = self.handle.shared.budget.value;
         if value.len() > limit {
             let text =
@@ -124,16 +127,16 @@ impl BulkLoad {
         Ok(())
     }
 
-    /// Shows everything that was added, in one step; durable when it answers. What was written before this is
-    /// called is older than the load, also where it has the same keys; what is written while it is under way
-    /// may be either. It goes on when its future is dropped.
+    /// Makes all added entries visible in one step; durable when it returns. Entries written before this call
+    /// are older than the load, also where they have the same keys. Entries written while it is in progress
+    /// may be older or newer. Continues if its future is dropped.
     ///
-    /// The tables go to the lowest level where they hide nothing that is newer. Where they overlap what was
-    /// written lately that is compacted first.
+    /// Each table goes to the lowest level where it hides nothing newer. Where the load overlaps recently
+    /// written entries, those are compacted first.
     ///
     /// # Errors
-    /// As [`add`](BulkLoad::add); nothing of the load is in the store then, but after
-    /// [`ErrorKind::ReadOnly`] all or nothing of it once the store is opened again.
+    /// Those of [`add`](BulkLoad::add); then nothing of the load is in the store. After
+    /// [`ErrorKind::ReadOnly`] the store has all or nothing of it once it is opened again.
     pub fn finish(self) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("load", self.commit())
     }
@@ -165,16 +168,16 @@ impl BulkLoad {
     }
 }
 
-/// Gives the tables their places, in one edit.
+/// Assigns the tables to their levels, in one edit.
 async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Result<()> {
     let metas = output.finish().await?.to_vec();
     if metas.is_empty() {
         return shared.check_writable();
     }
     shared.full.check_growth()?;
-    // The levels below the first do not change but by this.
+    // Only the holder of this turn changes the levels below the first.
     let _turn = shared.compaction.turn.take().await;
-    // What is in the way goes down first, so that little of it is left when flushes are held up.
+    // Compact overlapping tables first, so that little of this work is left when flushes are held up.
     for meta in &metas {
         place(shared, keyspace, meta).await?;
     }
@@ -185,8 +188,8 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
         let is_last = level.is_none_or(|level| level + 1 == LEVELS);
         tables.push(flush::open(shared, meta, !is_last).await?);
     }
-    // What was written so far is older than the load: it comes to lie below. What is written from now on is
-    // newer, and must not come into tables before.
+    // Entries written so far are older than the load: they end up below it. Entries written from now on are
+    // newer, and must not reach tables before the load does.
     let _hold = flush::hold(shared).await?;
     let mut added = Vec::with_capacity(tables.len());
     for (meta, table) in metas.iter().zip(tables) {
@@ -200,7 +203,7 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
     };
     shared.check_writable()?;
     shared.full.check_growth()?;
-    // Whether it comes to be or not, the manifest may name them.
+    // The manifest may name the files even if the edit fails, so they are kept.
     drop(output.keep());
     shared.edit(&edit, &added, |commit| commit.loads += 1).await?;
     let bytes: u64 = metas.iter().map(|meta| meta.bytes).sum();
@@ -212,7 +215,8 @@ fn with_levels<T>(shared: &Shared, keyspace: u32, look: impl FnOnce(&Levels) -> 
     shared.with_view(|view| view.version.keyspace(keyspace).and_then(|levels| look(levels)))
 }
 
-/// The lowest level where a table can go, in compaction's turn; compacts what is in the way.
+/// Returns the lowest level where a table can go; the caller holds compaction's turn. Compacts the tables
+/// that are in the way.
 async fn place(shared: &Arc<Shared>, keyspace: u32, meta: &TableMeta) -> Result<usize> {
     use std::ops::Bound::Included;
     let bounds = Bounds { low: Included(meta.smallest.to_vec()), high: Included(meta.largest.to_vec()) };

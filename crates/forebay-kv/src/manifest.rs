@@ -1,8 +1,9 @@
-//! Which tables, keyspaces and log records a store consists of: a log of edits.
+//! The store's manifest: a log of edits that lists the store's tables, its keyspaces and its part of the
+//! write-ahead log.
 //!
-//! It is a log of forebay's own kind, in `manifest/`. An edit is one record, or several in a row when it is
-//! long; what a record looks like stands in [`edit`]. From time to time the whole state is written down as an
-//! edit from nothing, and what lies before it is dropped.
+//! The log is one of forebay's own, in `manifest/`. An edit is one record, or several consecutive ones if it
+//! is long; [`edit`] describes the format. From time to time the whole state is written as one edit that
+//! starts from nothing, and everything before it is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,11 +23,12 @@ pub(crate) mod version;
 pub(crate) use edit::Edit;
 pub(crate) use state::State;
 
-/// Edits after which the whole state is written down.
+/// Edits after which the whole state is written.
 const EDITS_MAX: u64 = 256;
-/// The same where the disk is full.
+/// Minimum of edits for writing the whole state early while the disk is full.
 const EDITS_MIN: u64 = 32;
-/// Bytes of the last segment that there is space for which no flush or compaction begins to use up.
+/// Bytes kept free in the last segment while there is no space for another: with fewer left no flush or
+/// compaction begins.
 const ROOM_MIN: u64 = 64 << 10;
 
 /// The manifest of an open store.
@@ -34,22 +36,22 @@ const ROOM_MIN: u64 = 64 << 10;
 pub(crate) struct Manifest {
     dir: PathBuf,
     wal: Wal,
-    /// One edit after the other.
+    /// Serializes the edits.
     turn: Turn,
     inner: Mutex<Inner>,
 }
 
-/// Puts a state together from the records of a manifest.
+/// Rebuilds a state from the records of a manifest.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     joiner: frame::Joiner,
     state: State,
-    /// Edits since the state was written down.
+    /// Edits since the whole state was written.
     edits: u64,
 }
 
 impl Replay {
-    /// The next record.
+    /// Applies the next record.
     pub(crate) fn add(&mut self, dir: &Path, lsn: Lsn, record: &[u8]) -> Result<()> {
         let damaged = |what: &str| {
             Error::at(ErrorKind::Corruption, dir, format!("record {lsn} of the manifest: {what}"))
@@ -71,7 +73,7 @@ impl Replay {
     }
 }
 
-/// Reads a manifest's log from a record on.
+/// Reads a manifest's log, starting at a record.
 async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
     let mut reader = wal.read_from(from);
     let mut replay = Replay::default();
@@ -84,25 +86,26 @@ async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
 #[derive(Debug)]
 struct Inner {
     state: State,
-    /// Edits since the state was written down.
+    /// Edits since the whole state was written.
     edits: u64,
 }
 
-/// How a manifest is opened.
+/// Parameters for opening a manifest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) create: bool,
-    /// Takes what is left of a damaged one.
+    /// Takes the usable part of a damaged manifest.
     pub(crate) salvage: bool,
     pub(crate) store_id: Option<u64>,
-    /// Of its log.
+    /// Segment size of the manifest's log, in bytes.
     pub(crate) segment_bytes: u64,
     pub(crate) shard: usize,
     pub(crate) class: Class,
 }
 
 impl Manifest {
-    /// Opens the manifest in a directory, which exists; a new one is empty. Says how its log was found.
+    /// Opens the manifest in an existing directory; a new manifest is empty. Also returns the result of
+    /// recovering its log.
     pub(crate) async fn open(engine: &Engine, dir: &Dir, how: How) -> Result<(Manifest, Recovery)> {
         let options = forebay_wal::Options::new()
             .segment_bytes(how.segment_bytes)
@@ -120,7 +123,7 @@ impl Manifest {
         let replay = match replay(&wal, dir.path(), recovery.first).await {
             Ok(replay) => replay,
             Err(error) => {
-                // So that the next open does not find it locked.
+                // Otherwise the next open would find it locked.
                 let _ = wal.close().await;
                 return Err(error);
             }
@@ -135,17 +138,18 @@ impl Manifest {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the store consists of, as far as that is durable.
+    /// Returns a copy of the durable state.
     pub(crate) fn state(&self) -> State {
         self.lock().state.clone()
     }
 
-    /// Looks at the state without a copy.
+    /// Inspects the state without copying it.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock().state)
     }
 
-    /// Bytes of memory: of the state, the tables' keys aside, which count with the open tables, and of its log.
+    /// Returns the bytes of memory used by the state and its log. The tables' keys count with the open
+    /// tables.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let state = self.with(|state| {
             let names: usize = state.keyspaces.values().map(|name| name.len() + 64).sum();
@@ -154,11 +158,11 @@ impl Manifest {
         (state + self.wal.stats().pending_bytes) as u64
     }
 
-    /// Makes an edit durable. After an error it may be there or not once the store is opened again.
+    /// Makes an edit durable. After an error the edit may or may not be there once the store is opened again.
     ///
     /// # Errors
-    /// Those of the log; [`ErrorKind::Corruption`] for an edit that does not fit the state, which changes
-    /// nothing.
+    /// Those of the log; [`ErrorKind::Corruption`] for an edit that does not fit the state, with nothing
+    /// changed.
     pub(crate) async fn apply(&self, edit: &Edit) -> Result<()> {
         let _turn = self.turn.take().await;
         let mut next = self.state();
@@ -176,10 +180,10 @@ impl Manifest {
         Ok(())
     }
 
-    /// Takes note of where the store's log ends, unless that is known.
+    /// Records the end of the store's log, unless the state has it already.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// Those of [`apply`](Self::apply).
     pub(crate) async fn note_log_end(&self, end: End) -> Result<()> {
         match self.with(|state| state.log_end == Some(end)) {
             true => Ok(()),
@@ -187,12 +191,12 @@ impl Manifest {
         }
     }
 
-    /// Why its log finds no space for its next segment at present.
+    /// Returns why its log currently finds no space for the next segment, if so.
     pub(crate) fn no_space(&self) -> Option<Error> {
         self.wal.no_space().map(Error::from)
     }
 
-    /// Whether that leaves too little room for edits.
+    /// Fails if the log has no space for another segment and too little room for edits is left in this one.
     pub(crate) fn check_room(&self) -> Result<()> {
         match self.no_space() {
             Some(error) if self.wal.segment_bytes_left() < ROOM_MIN => Err(error),
@@ -200,12 +204,12 @@ impl Manifest {
         }
     }
 
-    /// Writes the whole state down sooner than usual: earlier segments are free then, to be the next or to go.
+    /// Writes the whole state sooner than usual, which frees earlier segments for reuse or removal.
     pub(crate) async fn shrink(&self) -> Result<()> {
         let _turn = self.turn.take().await;
         let least = if self.wal.no_space().is_some() { EDITS_MIN / 4 } else { EDITS_MIN };
         let is_worth_it = self.lock().edits >= least;
-        // Where there is no space for the next segment it has to fit into this one.
+        // Without space for the next segment, the state must fit into this one.
         let has_room = || {
             let room = 2 * self.state().to_edit().encode().len() as u64 + ROOM_MIN / 2;
             self.wal.no_space().is_none() || self.wal.segment_bytes_left() > room
@@ -213,7 +217,7 @@ impl Manifest {
         if is_worth_it && has_room() { self.write_down().await } else { Ok(()) }
     }
 
-    /// Writes the whole state down and drops what lies before.
+    /// Writes the whole state and drops the records before it.
     async fn write_down(&self) -> Result<()> {
         let whole = self.state().to_edit().encode();
         let first = self.append(&whole).await?;
@@ -222,21 +226,21 @@ impl Manifest {
         Ok(())
     }
 
-    /// Appends one edit in as many records as it needs; answers the first one's number.
+    /// Appends one edit in as many records as it needs. Returns the number of the first one.
     async fn append(&self, bytes: &[u8]) -> Result<Lsn> {
         let mut first = None;
         for part in frame::parts(bytes) {
             let lsn = self.wal.append_unsynced(&part).await?;
             first.get_or_insert(lsn);
         }
-        // Outside of its segments, so that an open knows a manifest that lost this edit.
+        // The end is stored outside of the segments, so that an open detects a manifest that lost this edit.
         self.wal.record_end().await?;
         Ok(first.unwrap_or_default())
     }
 
-    /// Reads all of it again, and compares it with what is in memory.
+    /// Reads the whole manifest again and compares it with the state in memory.
     pub(crate) async fn check(&self) -> Result<()> {
-        // Nothing is dropped meanwhile.
+        // Nothing is dropped while the turn is held.
         let _turn = self.turn.take().await;
         let replay = replay(&self.wal, &self.dir, self.wal.first_lsn()).await?;
         match replay.state == self.state() {
@@ -245,7 +249,7 @@ impl Manifest {
         }
     }
 
-    /// Ends it; nothing is lost either way.
+    /// Closes the manifest; nothing is lost even without this.
     pub(crate) async fn close(&self) -> Result<()> {
         Ok(self.wal.close().await?)
     }

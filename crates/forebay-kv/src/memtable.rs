@@ -1,7 +1,7 @@
-//! What was written lately: in memory, ordered by key, with every version.
+//! Memtables: recent writes in memory, ordered by key, with every version.
 //!
-//! Records are copied into pages of I/O memory, with an index in other such pages; all of it comes and goes as
-//! a whole.
+//! Records are copied into pages of I/O memory; an index lies in other such pages. All pages of a memtable
+//! are freed as a whole.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,21 +22,22 @@ use text::{DELETED, EXPIRES, HEADER_BYTES, Header, Sought, Text};
 use tree::{Path, Tree};
 use walk::Walk;
 
-/// Bytes of values after which no more are taken out at once.
+/// Bytes of values after which a batch ends.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Pages that are freed in one go: some 50 us.
+/// Pages freed between two yields: some 50 us.
 const TAKE_DOWN: usize = 256;
 
-/// Everything that was written between two seals, of all keyspaces.
+/// All entries written between two seals, of all keyspaces.
 #[derive(Debug)]
 pub(crate) struct Memtables {
     inner: RwLock<Inner>,
     bytes: AtomicU64,
     used: AtomicU64,
-    /// The newest record in it.
+    /// The newest record in the memtable.
     last_lsn: AtomicU64,
-    /// Bytes are added here when it lives on for snapshots only, and subtracted when it goes.
+    /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this
+    /// one is dropped.
     held: Arc<AtomicU64>,
     is_held: AtomicBool,
 }
@@ -44,29 +45,29 @@ pub(crate) struct Memtables {
 #[derive(Debug)]
 struct Inner {
     text: Text,
-    /// Their places by keyspace, key, and from the newest version to the oldest.
+    /// Places of the entries, ordered by keyspace, by key, and from the newest version to the oldest.
     tree: Tree,
-    /// What it has anything of, ascending.
+    /// Keyspaces with entries here, ascending.
     keyspaces: Vec<u32>,
     entries: usize,
 }
 
-/// A version that was found.
+/// A version of a key, copied from a memtable.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) lsn: u64,
     pub(crate) deleted: bool,
     pub(crate) expires_s: Option<u64>,
-    /// The key, if it was asked for, and the value.
+    /// The key, if requested, and the value.
     copy: Record,
     key_bytes: usize,
 }
 
-/// Versions that were found at once.
+/// Versions found in one call.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) found: Vec<Found>,
-    /// There are no more.
+    /// The walk has reached its end.
     pub(crate) is_last: bool,
 }
 
@@ -79,21 +80,22 @@ impl Found {
         self.copy.get(self.key_bytes..).unwrap_or_default()
     }
 
-    /// The value, and the bytes of memory that it keeps.
+    /// Returns the value, and the bytes of memory that it keeps allocated.
     pub(crate) fn to_value(&self) -> (Bytes, u64) {
         let bytes = self.copy.bytes();
         (bytes.slice(self.key_bytes.min(bytes.len())..), self.copy.memory_bytes())
     }
 }
 
-/// The bytes of memory that a record will be counted with, at most.
+/// Returns the most bytes of memory that a record will be counted with.
 pub(crate) fn cost(record_bytes: usize, entries: usize) -> u64 {
-    // What comes before a key beyond what stands in the record, and its place, twice as nodes may be half full.
+    // The part of an entry's header that the record lacks, and its place, counted twice as nodes may be half
+    // full.
     let around = HEADER_BYTES + 8 + 7 + 3 * 8 - record::ENTRY_BYTES as u64;
     pages::cost(record_bytes as u64 + entries as u64 * around)
 }
 
-/// Bytes that a memtable may have beyond what is used of it: the rest of two pages.
+/// Most bytes that a memtable has allocated but does not use: the rest of two pages.
 pub(crate) const SLACK_BYTES: u64 = 2 * (PAGE as u64 + 64);
 
 impl Inner {
@@ -118,7 +120,7 @@ impl Inner {
         }
     }
 
-    /// A copy of an entry.
+    /// Returns a copy of an entry.
     fn found(&self, header: &Header, with_key: bool) -> Found {
         let pages = &self.text.pages;
         let key_bytes = if with_key { header.key_bytes } else { 0 };
@@ -134,7 +136,7 @@ impl Inner {
         Found {
             lsn: header.lsn,
             deleted: header.flags & DELETED != 0,
-            // It stands right before the key.
+            // The expiry is the word before the key.
             expires_s: (header.flags & EXPIRES != 0).then(|| pages.word(header.key_at - 8)),
             copy,
             key_bytes,
@@ -151,7 +153,7 @@ impl Inner {
 }
 
 impl Memtables {
-    /// An empty one; `held` is told of its bytes while only snapshots need it.
+    /// Creates an empty memtable. `held` counts its bytes while only snapshots need it.
     pub(crate) fn new(engine: &Engine, held: Arc<AtomicU64>) -> Memtables {
         let inner = Inner {
             text: Text { pages: Pages::new(engine), end: 0 },
@@ -174,7 +176,7 @@ impl Memtables {
     }
 
     /// Adds the entries of a record, which are at these places, all at once. Records come in the order of
-    /// their numbers. Of several changes of one key the last one counts.
+    /// their numbers. If a record changes a key several times, the last change counts.
     pub(crate) fn insert(&self, record: &[u8], places: &[u32], lsn: u64) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for &at in places {
@@ -182,13 +184,13 @@ impl Memtables {
                 inner.insert(record, &entry, lsn);
             }
         }
-        // Under the lock, so that what is seen is counted.
+        // Under the lock, so that every visible entry is counted.
         self.bytes.store(inner.memory_bytes(), Ordering::Relaxed);
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
         self.last_lsn.store(lsn, Ordering::Release);
     }
 
-    /// The newest version of a key that is not newer than `lsn`, without its key. Copies the value.
+    /// Returns the newest version of a key that is not newer than `lsn`, without its key. Copies the value.
     pub(crate) fn get(&self, keyspace: u32, key: &[u8], lsn: u64) -> Option<Found> {
         let inner = self.read();
         let mut path = inner.seek(&Sought { keyspace, key, lsn });
@@ -197,8 +199,9 @@ impl Memtables {
         is_it.then(|| inner.found(&header, false))
     }
 
-    /// Up to `count` keys from a bound on, in order, each with its newest version not newer than `lsn`; keys
-    /// without one are left out. Fewer where their values are long. Copies them.
+    /// Returns up to `count` keys from a bound on, in order, each with its newest version not newer than
+    /// `lsn`. Keys without such a version are left out. Returns fewer keys where their values are long.
+    /// Copies them.
     pub(crate) fn batch(
         &self,
         keyspace: u32,
@@ -216,32 +219,34 @@ impl Memtables {
         walk.batch
     }
 
-    /// The keyspaces that it has anything of.
+    /// Returns the keyspaces that have entries here.
     pub(crate) fn keyspaces(&self) -> Vec<u32> {
         self.read().keyspaces.clone()
     }
 
-    /// Entries that it has, all versions of a key counted.
+    /// Returns the number of entries; every version of a key counts.
     pub(crate) fn entries(&self) -> usize {
         self.read().entries
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory allocated.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The same without the rest of what was begun last: what [`cost`] adds to.
+    /// Returns the bytes used, without the free rest of the last pages; [`cost`] bounds the increase by a
+    /// record.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The newest record in it; 0 when it is empty.
+    /// Returns the number of the newest record in the memtable; 0 if it is empty.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn.load(Ordering::Acquire)
     }
 
-    /// Frees it a little at a time: all at once takes milliseconds in which a shard does nothing else.
+    /// Frees the memtable a few pages at a time. Freeing it at once takes milliseconds in which the shard
+    /// does nothing else.
     pub(crate) async fn take_down(mut self) {
         loop {
             let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +257,7 @@ impl Memtables {
         }
     }
 
-    /// It is in tables now, and lives on only as long as somebody reads in it.
+    /// Marks the memtable as written to tables: only snapshots and reads in progress keep it now.
     pub(crate) fn hold(&self) {
         if !self.is_held.swap(true, Ordering::AcqRel) {
             self.held.fetch_add(self.bytes(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Several sources of entries as one, in the order of the keys: of entries with the same key the newest.
+//! Merges sources of entries in the order of the keys; of entries with the same key, the newest counts.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -17,11 +17,11 @@ mod tests;
 
 pub(crate) use bounds::Bounds;
 
-/// Entries that are taken out of a memtable at once, at first and later.
+/// Entries taken out of a memtable at once: first this many, later up to the maximum.
 const BATCH_MIN: usize = 8;
 const BATCH_MAX: usize = 128;
 
-/// Where entries come from, in order.
+/// A sorted source of entries.
 pub(crate) enum Source {
     Memory(Memory),
     Run(Box<Run>),
@@ -35,13 +35,13 @@ pub(crate) struct Memory {
     bounds: Bounds,
     direction: Direction,
     batch: VecDeque<Found>,
-    /// How many the next batch has at most; 0 when there are no more.
+    /// Maximum entries of the next batch; 0 when there are no more.
     count: usize,
 }
 
-/// Tables one after the other, of which no two have a key in common.
+/// Tables one after the other; no two have a key in common.
 pub(crate) struct Run {
-    /// In the order in which they are gone through.
+    /// In the order of the walk.
     tables: VecDeque<Arc<Table>>,
     how: CursorHow,
     bounds: Arc<Bounds>,
@@ -80,7 +80,7 @@ impl Memory {
 }
 
 impl Run {
-    /// A run of the tables that meet the bounds; `tables` are in the order of their keys.
+    /// Creates a run of the tables that meet the bounds; `tables` are in the order of their keys.
     pub(crate) fn new<'t>(
         tables: impl DoubleEndedIterator<Item = &'t Arc<Table>>,
         bounds: &Arc<Bounds>,
@@ -130,7 +130,7 @@ impl Run {
         }
     }
 
-    /// The key to begin at within a table, if that is not its end.
+    /// Returns the key to seek to within a table, unless the walk begins at the table's end.
     fn begin(&self, table: &Table) -> Option<&[u8]> {
         let (bound, is_within): (_, fn(&[u8], &Table) -> bool) = match self.how.direction {
             Direction::Forward => (&self.bounds.low, |key, table| key > &table.meta().smallest[..]),
@@ -169,26 +169,26 @@ impl Source {
     }
 }
 
-/// Sources as one.
+/// Several sources merged into one.
 pub(crate) struct Merge {
     /// The newest first.
     sources: Vec<Source>,
     direction: Direction,
-    /// Those that are at an entry that was not given yet: a binary heap, the next entry's on top.
+    /// Sources at an entry that was not returned yet: a binary heap with the next entry's source on top.
     heap: Vec<usize>,
-    /// Those that are at the key that was given last, the newest first.
+    /// Sources at the key returned last, the newest first.
     given: Vec<usize>,
     is_begun: bool,
 }
 
 impl Merge {
-    /// A merge of sources, the newest first, each in this direction.
+    /// Creates a merge of sources, the newest first, all in this direction.
     pub(crate) fn new(sources: Vec<Source>, direction: Direction) -> Merge {
         Merge { sources, direction, heap: Vec::new(), given: Vec::new(), is_begun: false }
     }
 
-    /// Goes to the next key; `false` behind the last. After an error, or when this future was dropped
-    /// unfinished, the merge is of no more use.
+    /// Goes to the next key. Returns `false` behind the last. After an error, or if this future was dropped
+    /// unfinished, the merge is unusable.
     ///
     /// # Errors
     /// Those of tables' cursors.
@@ -210,17 +210,17 @@ impl Merge {
             self.pop();
             self.given.push(next);
         }
-        // Only now that it is clear whose value is wanted: long ones are read one at a time.
+        // Loaded only now that the newest source is known: long values are read one at a time.
         self.sources[first].load().await?;
         Ok(true)
     }
 
-    /// The key that it is at.
+    /// Returns the current key.
     pub(crate) fn key(&self) -> &[u8] {
         self.at().map_or(&[], Source::key)
     }
 
-    /// The newest entry of that key.
+    /// Returns the newest entry of the current key.
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         match self.at()? {
             Source::Run(run) => run.cursor.as_ref()?.entry(),
@@ -231,17 +231,17 @@ impl Merge {
         }
     }
 
-    /// Where it is at: who has the newest entry.
+    /// Returns the source that has the newest entry of the current key.
     pub(crate) fn at(&self) -> Option<&Source> {
         self.sources.get(*self.given.first()?)
     }
 
-    /// How many sources have an entry of the key that it is at.
+    /// Returns how many sources have an entry of the current key.
     pub(crate) fn versions(&self) -> usize {
         self.given.len()
     }
 
-    /// Brings all sources to their first entries, all at once: each may have to read.
+    /// Moves all sources to their first entries concurrently, as each may have to read.
     async fn begin(&mut self) -> Result<()> {
         let mut starting: Vec<_> =
             self.sources.iter_mut().map(|source| Some(Box::pin(source.advance()))).collect();
@@ -270,7 +270,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether one source's entry comes before another's; of equal keys the newer one's.
+    /// Returns whether one source's entry comes before another's; of equal keys, the newer source comes
+    /// first.
     fn is_before(&self, one: usize, other: usize) -> bool {
         let order = self.sources[one].key().cmp(self.sources[other].key());
         match (order, self.direction) {
@@ -311,14 +312,14 @@ impl Merge {
 }
 
 impl Memory {
-    /// The entry that it is at.
+    /// Returns the current entry.
     pub(crate) fn found(&self) -> Option<&Found> {
         self.batch.front()
     }
 }
 
 impl Run {
-    /// The cursor that it is at.
+    /// Returns the cursor of the current table.
     pub(crate) fn cursor(&self) -> Option<&Cursor> {
         self.cursor.as_ref()
     }

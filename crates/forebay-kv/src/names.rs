@@ -1,32 +1,32 @@
-//! Names in a store's directory.
+//! File names in a store's directory.
 
 use std::path::{Path, PathBuf};
 
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const LOG: &str = "log";
 pub(crate) const TABLES: &str = "tables";
-/// The segments of the manifest's log, which are written through once.
+/// Segment size of the manifest's log; segments are written through once.
 pub(crate) const MANIFEST_BYTES: u64 = 256 << 10;
 
-/// The directory of the tables.
+/// Returns the directory of the tables.
 pub(crate) fn tables_dir(dir: &Path) -> PathBuf {
     dir.join(TABLES)
 }
 
-/// Where a table's file is.
+/// Returns the path of a table's file.
 pub(crate) fn table_path(dir: &Path, id: u32) -> PathBuf {
     tables_dir(dir).join(table_name(id))
 }
 
-/// The name of a table's file.
+/// Returns the name of a table's file.
 pub(crate) fn table_name(id: u32) -> String {
     format!("{id:08}.fkv")
 }
 
-/// The table whose file has this name.
+/// Returns the number of the table whose file has this name.
 pub(crate) fn table_id(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".fkv")?;
     let is_number = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // No other spelling of the same number.
+    // Reject other spellings of the same number.
     digits.parse().ok().filter(|id| is_number && format!("{id:08}") == digits)
 }

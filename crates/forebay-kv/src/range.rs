@@ -18,21 +18,22 @@ use crate::table::{CursorHow, Direction, EntryRef};
 use crate::value::{Held, Value};
 use crate::view::View;
 
-/// Entries that are fetched at once: first one, then more each time.
+/// Maximum entries of one fetch; the first fetches one, later ones more each time.
 const AHEAD_MAX: usize = 32;
-/// Bytes of values after which no more are fetched at once.
+/// Bytes of values after which a fetch ends.
 const AHEAD_BYTES: u64 = 32 << 10;
-/// Bytes of reads that are in flight, or not used up, of one range.
+/// Maximum bytes of a range's reads that are in flight or not consumed.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// The entries between two keys in the order of the keys, as the store was when the range was made; see
-/// [`Keyspace::range`](crate::Keyspace::range). A stream: `next().await`, or `next().wait()` on
-/// threads; with the feature `stream` also a `futures_core::Stream`.
+/// [`Keyspace::range`](crate::Keyspace::range). A stream: use `next().await`, or `next().wait()` on threads.
+/// With the feature `stream` it is also a `futures_core::Stream`.
 ///
-/// It keeps the memtables and files of that moment, and the store open. Of memory it has, counted as held by
-/// the program from its first entry on: its read-ahead, which is at most a quarter of that share of the
-/// budget and 1 MiB, but one leaf for each table of level 0 and each level; and up to 32 entries with 32 KiB,
-/// or one, before they are given out. Values keep what they lie in as those of gets do.
+/// A range keeps the memtables and files of that moment, and keeps the store open. From its first entry on,
+/// its memory counts as held by the program. This is its read-ahead, at most a quarter of that share of the
+/// budget and at most 1 MiB, but at least one leaf for each table of level 0 and for each level. It also
+/// holds up to 32 entries with 32 KiB, or one entry, before they are returned. Values keep the memory in
+/// which they lie, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
     wanted: Wanted,
@@ -41,7 +42,7 @@ pub struct Range {
     count: usize,
 }
 
-/// What a range goes through.
+/// The source and the bounds of a range.
 #[derive(Clone)]
 struct Wanted {
     keyspace: u32,
@@ -49,7 +50,7 @@ struct Wanted {
     lsn: u64,
     bounds: Arc<Bounds>,
     direction: Direction,
-    /// The seconds since 1970 when it was made.
+    /// Seconds since 1970 when the range was made.
     now_s: u64,
 }
 
@@ -65,13 +66,13 @@ enum Stage {
     Over,
 }
 
-/// What was fetched at once.
+/// The result of one fetch.
 struct Fetched {
     entries: VecDeque<Pair>,
     is_last: bool,
 }
 
-/// A range under way.
+/// The state of a range in progress.
 struct Work {
     merge: Merge,
     shared: Arc<Shared>,
@@ -92,14 +93,14 @@ impl Range {
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
-    /// A range whose first answer is an error.
+    /// Returns a range whose first result is an error.
     pub(crate) fn failed(handle: &Arc<Handle>, error: Error) -> Range {
         let mut range = Range::new(handle, 0, Bounds::ALL, None);
         range.stage = Stage::Failed(Some(error));
         range
     }
 
-    /// The same entries from the last to the first. Called on a range that was begun, it begins at that end.
+    /// Returns the same entries from the last to the first. A range that had begun starts again at that end.
     #[must_use = "it is the range that goes the other way"]
     pub fn rev(mut self) -> Range {
         self.wanted.direction = match self.wanted.direction {
@@ -114,10 +115,10 @@ impl Range {
         self
     }
 
-    /// The next entry; `None` at the end. Dropping the future loses nothing.
+    /// Returns the next entry, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Keyspace::get`](crate::Keyspace::get). After an error the range is over.
+    /// Those of [`Keyspace::get`](crate::Keyspace::get). After an error the range ends.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
         Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))
@@ -180,7 +181,7 @@ impl Work {
         Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, _held: held }))
     }
 
-    /// Fetches up to `count` entries.
+    /// Fetches at most `count` entries.
     async fn fetch(mut self: Box<Work>, count: usize) -> (Box<Work>, Result<Fetched>) {
         let fetched = self.entries(count).await;
         (self, fetched)
@@ -202,7 +203,7 @@ impl Work {
         Ok(Fetched { entries, is_last: false })
     }
 
-    /// The value that the merge is at, unless it is deleted or has expired.
+    /// Returns the value at the merge's position, unless it is deleted or has expired.
     fn value(&self) -> Option<Value> {
         match self.merge.entry()? {
             EntryRef::Deleted => return None,
@@ -216,12 +217,12 @@ impl Work {
     }
 }
 
-/// Whether a value has expired.
+/// Returns whether a value has expired.
 pub(crate) fn is_over(expires_s: Option<u64>, now_s: u64) -> bool {
     expires_s.is_some_and(|expires_s| expires_s <= now_s)
 }
 
-/// A cursor's way of reading with so many bytes of memory, if a leaf is not longer.
+/// Limits a cursor's reads to this many bytes of memory, or to one leaf if that is longer.
 pub(crate) fn limit(how: CursorHow, bytes: u64, leaf_bytes: u64) -> CursorHow {
     let reads_max = if bytes < 4 * leaf_bytes { 1 } else { how.reads_max };
     let read = bytes / (u64::from(reads_max) + 1) / 4096 * 4096;

@@ -1,8 +1,8 @@
 //! One record of the store's log: the puts and deletes of one batch.
 //!
-//! Little endian: version u8 (1), reserved u8 (0), count u32; then for each entry keyspace u32, flags u8
-//! (bit 0: deleted, bit 1: expires), key length u16, value length u32, the expiry in seconds since 1970 (u64)
-//! where there is one, the key, the value. The log itself has checksums.
+//! Little endian: version u8 (1), reserved u8 (0), count u32; then for each entry keyspace u32, flags u8 (bit
+//! 0: deleted, bit 1: expires), key length u16, value length u32, the expiry in seconds since 1970 (u64) if
+//! bit 1 is set, the key, the value. The log itself has checksums.
 //!
 //! A record is encoded once; a memtable copies it.
 
@@ -13,28 +13,28 @@ use memmap2::MmapMut;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The version that is written.
+/// Version of the records written.
 pub(crate) const VERSION: u8 = 1;
 /// Bytes before the first entry.
 pub(crate) const HEADER_BYTES: usize = 6;
 /// Bytes of an entry before its expiry or key.
 pub(crate) const ENTRY_BYTES: usize = 11;
-/// The longest key.
+/// Maximum length of a key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 16 << 10;
-/// The longest value.
+/// Maximum length of a value, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 
 const DELETED: u8 = 1;
 const EXPIRES: u8 = 2;
 
-/// What happens to a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
     Put { value: &'a [u8], expires_s: Option<u64> },
     Delete,
 }
 
-/// An entry of a record, by places in the record's bytes.
+/// An entry of a record; key and value are ranges of the record's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) keyspace: u32,
@@ -62,7 +62,7 @@ pub(crate) fn check(key: &[u8], change: &Change<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of an entry in a record.
+/// Returns the length of an entry in a record, in bytes.
 pub(crate) fn entry_bytes(key: &[u8], change: &Change<'_>) -> usize {
     let tail = match change {
         Change::Put { value, expires_s } => value.len() + expires_s.map_or(0, |_| 8),
@@ -71,10 +71,10 @@ pub(crate) fn entry_bytes(key: &[u8], change: &Change<'_>) -> usize {
     ENTRY_BYTES + key.len() + tail
 }
 
-/// Longer records have memory of their own.
+/// Longer records get their own memory mapping.
 const SHORT_BYTES_MAX: usize = 64 << 10;
 
-/// A record's bytes, or a copy of what a memtable has of one.
+/// A record's bytes, or an entry copied from a memtable.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     bytes: Bytes,
@@ -82,10 +82,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// A record of `len` bytes, which are zero until `fill` has been called.
+    /// Creates a record of `len` bytes, which are zero until `fill` has been called.
     ///
-    /// A long one is mapped by itself: as long as it is, and given back to the system as soon as it goes. The
-    /// allocator would keep it, on each writer's thread, and I/O memory would take the next power of two.
+    /// A long record has its own mapping: exactly as long as needed, and returned to the system as soon as it
+    /// is dropped. The allocator would keep the memory on each writer's thread, and I/O memory would take the
+    /// next power of two.
     pub(crate) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> Record {
         let is_short = len <= SHORT_BYTES_MAX;
         if !is_short && let Ok(mut map) = MmapMut::map_anon(len) {
@@ -97,7 +98,7 @@ impl Record {
         Record { bytes: bytes.into(), memory_bytes: len as u64 }
     }
 
-    /// A record with one entry; key and value were [checked](check).
+    /// Creates a record with one entry; key and value were [checked](check).
     pub(crate) fn single(keyspace: u32, key: &[u8], change: &Change<'_>) -> Record {
         Record::new(HEADER_BYTES + entry_bytes(key, change), |bytes| {
             let (header, entry) = bytes.split_at_mut(HEADER_BYTES);
@@ -110,7 +111,7 @@ impl Record {
         &self.bytes
     }
 
-    /// Bytes of memory that keeping it costs.
+    /// Returns the bytes of memory that the record keeps allocated.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
@@ -124,13 +125,13 @@ impl Deref for Record {
     }
 }
 
-/// The bytes before a record's entries.
+/// Returns the bytes before a record's entries.
 pub(crate) fn header_bytes(count: u32) -> [u8; HEADER_BYTES] {
     let [a, b, c, d] = count.to_le_bytes();
     [VERSION, 0, a, b, c, d]
 }
 
-/// Writes an entry to the beginning of `bytes`, which has room for it; answers how long it is.
+/// Writes an entry to the beginning of `bytes`, which has room for it. Returns its length.
 pub(crate) fn put_entry(bytes: &mut [u8], keyspace: u32, key: &[u8], change: &Change<'_>) -> usize {
     let (flags, value, expires_s): (u8, &[u8], Option<u64>) = match *change {
         Change::Put { value, expires_s } => (if expires_s.is_some() { EXPIRES } else { 0 }, value, expires_s),
@@ -158,7 +159,7 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// The entry that begins at this place, and where the next one does.
+/// Returns the entry that begins at this offset, and the offset of the next one.
 pub(crate) fn entry_at(record: &[u8], at: usize) -> Option<(Entry, usize)> {
     let keyspace = u32::from_le_bytes(word(record, at)?);
     let [flags] = word::<1>(record, at + 4)?;
@@ -185,7 +186,7 @@ pub(crate) fn entry_at(record: &[u8], at: usize) -> Option<(Entry, usize)> {
     Some((entry, end))
 }
 
-/// Checks a whole record; answers the places of its entries.
+/// Checks a whole record. Returns the offsets of its entries.
 pub(crate) fn parse(record: &[u8]) -> Result<Vec<u32>> {
     let damaged = |at: usize| {
         Err(Error::new(ErrorKind::Corruption, format!("a record of the log makes no sense at its byte {at}")))
@@ -208,7 +209,7 @@ pub(crate) fn parse(record: &[u8]) -> Result<Vec<u32>> {
     Ok(places)
 }
 
-/// The bytes at a place in a record.
+/// Returns the bytes of a range of a record.
 pub(crate) fn slice<'a>(record: &'a [u8], place: &Range<u32>) -> &'a [u8] {
     record.get(place.start as usize..place.end as usize).unwrap_or(&[])
 }

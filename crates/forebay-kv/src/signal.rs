@@ -1,24 +1,24 @@
-//! Waiting for something that another task changes.
+//! A signal for tasks that wait for a change made by another task.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Wakes everybody who waits for a change, each to look for itself.
+/// Wakes all waiters on a change; each checks its condition again.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl Signal {
-    /// Waits until `check` has an answer; it is asked again after each [`tell`](Self::tell).
+    /// Waits until `check` returns a value; it is called again after each [`tell`](Self::tell).
     pub(crate) async fn until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             if let Some(answer) = check() {
                 return Poll::Ready(answer);
             }
             self.keep(context.waker());
-            // What changed before the waker was there is seen here, what changes later wakes.
+            // A change before the waker was stored is seen here; a later one wakes the task.
             check().map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -31,7 +31,7 @@ impl Signal {
         }
     }
 
-    /// Something changed.
+    /// Notifies all waiters of a change.
     pub(crate) fn tell(&self) {
         let wakers = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
         wakers.into_iter().for_each(Waker::wake);

@@ -13,11 +13,11 @@ use crate::store::Handle;
 use crate::store::get::{Get, MultiGet};
 use crate::view::View;
 
-/// A store as it was at one moment, with everything that was durable then; see
+/// A store as it was at one moment, with everything durable at that time; see
 /// [`Store::snapshot`](crate::Store::snapshot).
 ///
-/// It keeps the memtables and the files of that moment. Memtables that only snapshots need count as held
-/// by the program.
+/// A snapshot keeps the memtables and the files of that moment. Memtables that only snapshots need count as
+/// held by the program.
 #[derive(Clone)]
 pub struct Snapshot {
     handle: Arc<Handle>,
@@ -30,7 +30,7 @@ impl Snapshot {
         Snapshot { handle, view, lsn }
     }
 
-    /// The log's last record that it has.
+    /// Returns the number of the log's last record in the snapshot.
     pub fn lsn(&self) -> Lsn {
         Lsn(self.lsn)
     }
@@ -39,11 +39,11 @@ impl Snapshot {
         (self.view.clone(), self.lsn)
     }
 
-    /// The value that a key had.
+    /// Returns the value that a key had.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a keyspace of
-    /// another store.
+    /// Those of [`Keyspace::get`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a keyspace
+    /// of another store.
     pub fn get<'a>(&self, keyspace: &'a Keyspace, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Get<'a> {
         match keyspace.store_number() == self.handle.number {
             true => keyspace.get_at(key.as_ref(), Some(self.pinned())),
@@ -51,10 +51,10 @@ impl Snapshot {
         }
     }
 
-    /// The values that several keys had, in the order of the keys.
+    /// Returns the values that several keys had, in the order of the keys.
     ///
     /// # Errors
-    /// As [`get`](Snapshot::get); one that fails fails all.
+    /// Those of [`get`](Snapshot::get). If one key fails, the whole call fails.
     pub fn multi_get<'a, K: AsRef<[u8]> + 'a>(
         &self,
         keyspace: &'a Keyspace,
@@ -66,19 +66,19 @@ impl Snapshot {
         }
     }
 
-    /// The entries that were between two keys, in order.
+    /// Returns the entries that were between two keys, in order.
     ///
-    /// A keyspace of another store is the range's first answer, an error.
+    /// For a keyspace of another store, the range's first result is an error.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         self.range_of(keyspace, Bounds::of(&range))
     }
 
-    /// The entries whose keys began so.
+    /// Returns the entries whose keys begin with this prefix.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
         self.range_of(keyspace, Bounds::prefix(prefix.as_ref()))
     }
 
-    /// All entries that were in a keyspace.
+    /// Returns all entries that were in a keyspace.
     pub fn iter(&self, keyspace: &Keyspace) -> Range {
         self.range_of(keyspace, Bounds::ALL)
     }

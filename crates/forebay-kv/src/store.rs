@@ -40,28 +40,30 @@ pub use swap::Swapped;
 
 use shared::Shared;
 
-/// The keyspace that every store has.
+/// Name of the keyspace that every store has.
 pub(crate) const DEFAULT: &str = "default";
-/// Keyspaces that a store may have.
+/// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: usize = 1024;
 
 /// An open store: a handle that is cheap to clone and works from any thread and any executor, on shards, and
 /// in a simulated world.
 ///
-/// What is written goes to a log and answers when it is durable there; reads see what is durable. From
-/// memory it is written to tables in the background, which no reader ever waits for. A store has a hard
-/// budget of memory ([`Options::memory`]), and its files are read and written past the page cache.
+/// A write goes to the log and completes when it is durable there; reads see only durable data. In the
+/// background, memtables are written to tables; no reader ever waits for that. A store has a hard memory
+/// budget ([`Options::memory`]), and reads and writes its files past the page cache.
 ///
-/// Its operations are futures that also have `.wait()`; they begin when they are first polled. **Dropping the
-/// future of a write does not take it back**: once polled, it may be in the store, or may come to be.
+/// The store's operations are futures that also have `.wait()`; they begin when they are first polled.
+/// **Dropping the future of a write does not cancel the write**: once the future has been polled, the write
+/// may be in the store or may still reach it.
 ///
-/// A write, a flush or a table that fails makes the store *read-only*: every later write answers
-/// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) with that first failure as its source; reads go on.
-/// Opening the store again recovers. Where it is space that is missing the store is *full* instead: puts return
-/// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is some, deletes are taken and give some back.
+/// A write, a flush or a table that fails makes the store *read-only*. Every later write then fails with
+/// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly), whose source is that first failure; reads go on.
+/// Opening the store again recovers. If the failure is a lack of space, the store is *full* instead. Puts
+/// then fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) until there is space; deletes are
+/// accepted and free some.
 ///
-/// When the last handle is dropped what is queued is still written, in the background;
-/// [`close`](Store::close) tells when that is done. The engine lives as long as the store.
+/// When the last handle is dropped, queued writes are still written in the background;
+/// [`close`](Store::close) completes when that is done. The engine lives as long as the store.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -94,10 +96,10 @@ pub struct Store {
     handle: Arc<Handle>,
 }
 
-/// Shared by all clones, keyspaces and snapshots; with it goes the store.
+/// State shared by all clones, keyspaces and snapshots; dropping the last reference closes the store.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
-    /// Tells the store from others.
+    /// Distinguishes the store from others.
     pub(crate) number: u64,
     recovery: Recovery,
 }
@@ -122,43 +124,47 @@ impl Store {
         &self.handle.shared
     }
 
-    /// Opens the store in a directory; one that does not exist or is empty gets a new store, unless
-    /// [`Options::create`] says otherwise.
+    /// Opens the store in a directory. A directory that does not exist or is empty gets a new store, unless
+    /// [`Options::create`] forbids that.
     ///
-    /// Reads the manifest, the tables' ends and top levels, and the log from the last flush on, which is at
-    /// most what memtables may have. The work begins with the call; dropping the answer closes the store
-    /// again.
+    /// Reads the manifest, the tables' ends and top levels, and the log from the last flush on; that part of
+    /// the log is at most as long as the memtables may be. The work begins with the call; dropping the
+    /// returned future closes the store again.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while it is open elsewhere; a store of this process whose last
-    /// handle is gone is waited for. [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files,
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
-    /// unless [`Options::salvage`] is set and enough is left,
-    /// [`ErrorKind::MissingTable`](crate::ErrorKind::MissingTable),
-    /// [`ErrorKind::Version`](crate::ErrorKind::Version),
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range, and the
-    /// system's. After an error the store holds what it held.
+    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere. If it is open in
+    ///   this process but its last handle is gone, the call waits for it to close.
+    /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for a directory with other files.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
+    ///   unless [`Options::salvage`] is set and enough is left.
+    /// - [`ErrorKind::MissingTable`](crate::ErrorKind::MissingTable),
+    ///   [`ErrorKind::Version`](crate::ErrorKind::Version) and
+    ///   [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
+    /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range.
+    /// - The system's errors.
+    ///
+    /// After an error the store's contents are unchanged.
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, dir.as_ref(), options)
     }
 
-    /// Returns how this open found the store: what its logs held, what was read back, and what was removed or kept.
+    /// Returns the state in which this open found the store: the contents of its logs, the records read back,
+    /// and the files removed or kept.
     pub fn recovery(&self) -> &Recovery {
         &self.handle.recovery
     }
 
-    /// The keyspace that every store has, which is called `default`.
+    /// Returns the keyspace that every store has, named `default`.
     pub fn default_keyspace(&self) -> Keyspace {
         Keyspace::new(self.handle.clone(), 0, Arc::from(DEFAULT))
     }
 
-    /// The keyspace of this name, which is made if there is none; durable when it answers. Names have 1 to
-    /// 255 bytes.
+    /// Resolves with the keyspace of this name and creates it if there is none; a new keyspace is durable by
+    /// then. Names have 1 to 255 bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that cannot be and for more
-    /// than 1,024 keyspaces; as [`Keyspace::put`].
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for
+    /// more than 1,024 keyspaces; as [`Keyspace::put`].
     pub fn keyspace<'a>(&'a self, name: &'a str) -> Answer<'a, Keyspace> {
         let handle = &self.handle;
         Answer::new(&handle.shared.engine, async move {
@@ -167,17 +173,17 @@ impl Store {
         })
     }
 
-    /// The names of all keyspaces, in the order in which they were made.
+    /// Returns the names of all keyspaces, in the order of their creation.
     pub fn keyspaces(&self) -> Vec<String> {
         self.shared()
             .with_view(|view| view.version.keyspaces().map(|(_, levels)| levels.name.to_string()).collect())
     }
 
-    /// Writes a batch, all at once or not at all, also after a crash; durable when it answers. An empty one
-    /// does nothing.
+    /// Writes a batch atomically, also across a crash; durable when the future completes. An empty batch does
+    /// nothing.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; what was wrong with a change of the batch.
+    /// As [`Keyspace::put`]; the error of a change that the batch rejected.
     pub fn write(&self, batch: &Batch) -> Write<'_> {
         match batch.ready(self.shared(), self.handle.number).transpose() {
             Some(ready) => Write::new(self.shared(), ready),
@@ -185,7 +191,7 @@ impl Store {
         }
     }
 
-    /// The store as it is now, with everything that is durable. Costs an allocation.
+    /// Returns a snapshot of the store as it is now, with all data that is durable. Costs one allocation.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -214,17 +220,18 @@ impl Store {
         Snapshot::new(self.handle.clone(), view, lsn)
     }
 
-    /// Writes what is in memory to tables; answers when everything that was durable before is in tables and
-    /// the log has given it up.
+    /// Flushes the memtables to tables. Completes when all data that was durable before the call is in tables
+    /// and the log has released it.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) only if it was tried and found none.
+    /// As [`Keyspace::put`]; [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) only if a flush was tried and
+    /// found no space.
     pub fn flush(&self) -> Answer<'_, ()> {
         Answer::new(&self.shared().engine, flush::everything(self.shared()))
     }
 
-    /// Writes what is in memory to tables and compacts everything to the last level, so that nothing that was
-    /// deleted, overwritten or has expired before takes space; see [`Keyspace::compact`].
+    /// Flushes the memtables to tables and compacts everything to the last level. Entries that were deleted,
+    /// overwritten or expired before the call then take no space; see [`Keyspace::compact`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -239,8 +246,8 @@ impl Store {
         })
     }
 
-    /// Answers when compaction has nothing left to do: what it would do once the store was not written to for
-    /// a second it does now. What is in memory stays there.
+    /// Completes when compaction has nothing left to do. Work that compaction otherwise does only after a
+    /// second without writes is done now. The memtables are not flushed.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -248,53 +255,55 @@ impl Store {
         Answer::new(&self.shared().engine, compact::settle(self.shared()))
     }
 
-    /// Makes a copy of the store in a new directory, which opens as a store of its own; durable when it
-    /// answers. It has everything that was durable when this began.
+    /// Creates a checkpoint: a copy of the store in a new directory, which opens as an independent store. It
+    /// is durable when the future completes and has all data that was durable when the call began.
     ///
-    /// What is in memory is written to tables first. Their files are not copied: they get a second name (hard
-    /// links), so it costs a flush, one flush of a directory for each table, little space at first, and up to
-    /// 1 MiB of memory, which counts as held by the program. Either store may change and go away: a file goes
-    /// with its last name. The files of both lie on the same device all the same: to be safe from its loss,
-    /// copy the checkpoint elsewhere.
+    /// The memtables are flushed to tables first. The tables' files are not copied but get a second name
+    /// (hard links). So a checkpoint costs one flush, one flush of a directory for each table, little space
+    /// at first, and up to 1 MiB of memory, which counts as held by the program. Either store may change or
+    /// be removed: a file goes with its last name. The files of both still lie on the same device: to be safe
+    /// from its loss, copy the checkpoint elsewhere.
     ///
-    /// It is made under the name `dir` with `.unfinished` added, and goes on when its future is dropped.
-    /// After a crash in the middle `dir` does not exist; what is left under the other name is refused by
-    /// every open ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)) and may be removed.
+    /// The checkpoint is made under the name `dir` with `.unfinished` added, and goes on when its future is
+    /// dropped. After a crash in the middle, `dir` does not exist. Every open refuses the directory left
+    /// under the other name ([`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished)), and it may be removed.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is something of that name;
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the directory above does not exist;
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) within the store's own directory and on
-    /// another file system, to where files cannot be linked; as [`Keyspace::put`]; the system's. This store
-    /// is as it was, and what was made is removed again, unless it was whole already and only its new name is
-    /// in doubt.
+    /// - [`ErrorKind::Exists`](crate::ErrorKind::Exists) if `dir` exists already.
+    /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if its parent directory does not exist.
+    /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if it is within the store's own
+    ///   directory, or on another file system, to which files cannot be linked.
+    /// - As [`Keyspace::put`]; the system's errors.
+    ///
+    /// After an error this store is as it was. The unfinished copy is removed again, unless it was complete
+    /// already and only its new name is in doubt.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Answer<'_, ()> {
         let (shared, dir) = (self.shared(), dir.as_ref().to_path_buf());
         Answer::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
     }
 
-    /// Reads and checks everything that the store has on disk now: all tables, what is durable of the log,
-    /// the manifest; past the cache, in the background class. What is wrong is in the answer, with file and
-    /// place; it changes nothing, and the store goes on meanwhile. Takes up to 1 MiB of memory, which counts
-    /// as held by the program, and ends soon after its future was dropped. A store that is not open:
-    /// [`verify`](crate::verify()).
+    /// Reads and checks everything that the store has on disk now: all tables, the durable part of the log,
+    /// and the manifest. It reads past the cache, in the background class. The result lists each fault with
+    /// file and place. Verification changes nothing, and the store goes on meanwhile. It takes up to 1 MiB of
+    /// memory, which counts as held by the program, and ends soon after its future was dropped. For a store
+    /// that is not open use [`verify`](crate::verify()).
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed),
-    /// [`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget); the system's, but for those of reading a
-    /// table.
+    /// [`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget); the system's errors, except those of
+    /// reading a table.
     pub fn verify(&self) -> Answer<'_, Verified> {
         Answer::new(&self.shared().engine, verify::open_store(self.shared()))
     }
 
-    /// What the store has and does.
+    /// Returns the store's counters, its memory use and the state of its levels.
     pub fn stats(&self) -> Stats {
         stats::stats(self.shared())
     }
 
-    /// Closes the store for all handles: what is queued is written, later calls answer
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and when this answers the store can be opened again.
-    /// The end begins with the call, also when the answer is never awaited.
+    /// Closes the store for all handles: queued writes are written, and later calls fail with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). When the future completes the store can be opened
+    /// again. Closing begins with the call, even if the future is never awaited.
     ///
     /// # Errors
     /// The failure that made the store read-only. It is closed all the same.

@@ -1,22 +1,22 @@
-//! One at a time, across awaits.
+//! A lock for one task at a time, which may be held across awaits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::signal::Signal;
 
-/// A lock that may be held across awaits. Few wait for it, so nobody has a place in a line.
+/// A lock that may be held across awaits. Few tasks wait for it, so there is no queue of waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     is_taken: AtomicBool,
     free: Signal,
 }
 
-/// Gives the turn back when it goes.
+/// The right to the turn; dropping it releases the turn.
 #[derive(Debug)]
 pub(crate) struct Taken<'a>(&'a Turn);
 
 impl Turn {
-    /// Waits until nobody else has it.
+    /// Waits until no other task has the turn, and takes it.
     pub(crate) async fn take(&self) -> Taken<'_> {
         self.free.until(|| (!self.is_taken.swap(true, Ordering::Acquire)).then(|| Taken(self))).await
     }
@@ -40,7 +40,7 @@ mod tests {
             let first = turn.take().await;
             let second = turn.take();
             let mut second = std::pin::pin!(second);
-            // Each look of one who waited gave the turn back once, so that the next look took it.
+            // Each attempt of a waiter once released the turn, so that its next attempt took it.
             for _ in 0..3 {
                 assert!(futures::poll!(&mut second).is_pending());
             }

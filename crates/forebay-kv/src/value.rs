@@ -1,4 +1,4 @@
-//! Values as the program gets them: not copied, and counted while they are kept.
+//! Values as returned to the program: shared where possible, and counted while they are kept.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use forebay::Block;
 
-/// A value that the store gave out: its bytes where they lie, in the page that was read, in the cache or in a
-/// memtable. Nothing is copied, but for what a walk inside the kernel found.
+/// A value returned by the store. It shares the page that was read or a block of the cache, or has its own
+/// memory. A value from a memtable and one found by a walk inside the kernel are copies.
 ///
-/// A `Value` keeps the memory that it lies in, which may be a page of several kilobytes, and that counts as
-/// held by the program ([`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget)) until the value is
-/// dropped; each clone counts again. Who keeps values for long takes [`Value::to_vec`](slice::to_vec).
+/// A `Value` keeps the memory that it lies in, which may be a page of several kilobytes. That memory counts
+/// as held by the program ([`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget)) until the value is
+/// dropped; each clone counts again. To keep a value for long, copy it with [`Value::to_vec`](slice::to_vec).
 pub struct Value {
     bytes: Repr,
-    /// Declared last: the count goes down after the memory is given back.
+    /// Declared last: the count goes down after the memory is released.
     held: Held,
 }
 
@@ -26,11 +26,11 @@ enum Repr {
     Bytes(Bytes),
 }
 
-/// Bytes that the program holds.
+/// Count of the bytes that the program holds.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBytes(AtomicU64);
 
-/// A part of [`HeldBytes`], until it is dropped.
+/// A share of [`HeldBytes`], counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     all: Option<Arc<HeldBytes>>,
@@ -38,7 +38,7 @@ pub(crate) struct Held {
 }
 
 impl HeldBytes {
-    /// The bytes that all [`Value`]s keep from other use.
+    /// Returns the bytes that all [`Value`]s keep from other use.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -62,18 +62,18 @@ impl Drop for Held {
 }
 
 impl Value {
-    /// Bytes of I/O memory.
+    /// Creates a value in I/O memory.
     pub(crate) fn of_block(block: Block, held: &Arc<HeldBytes>) -> Value {
         let held = Held::new(Some(held), block.pinned_bytes() as u64);
         Value { bytes: Repr::Block(block), held }
     }
 
-    /// Bytes of ordinary memory, of which `keeps` are kept from other use.
+    /// Creates a value in ordinary memory, of which `keeps` bytes are kept from other use.
     pub(crate) fn of_bytes(bytes: Bytes, keeps: u64, held: &Arc<HeldBytes>) -> Value {
         Value { bytes: Repr::Bytes(bytes), held: Held::new(Some(held), keeps) }
     }
 
-    /// The block that it lies in, if it lies in one; no longer counted.
+    /// Returns the block in which the value lies, if any; it is no longer counted.
     pub(crate) fn into_block(self) -> Result<Block, Value> {
         match self.bytes {
             Repr::Block(block) => Ok(block),
@@ -81,7 +81,7 @@ impl Value {
         }
     }
 
-    /// Bytes of memory that this value keeps from other use.
+    /// Returns the bytes of memory that this value keeps from other use.
     pub fn held_bytes(&self) -> u64 {
         self.held.bytes
     }
@@ -110,7 +110,7 @@ impl Clone for Value {
     }
 }
 
-/// Shares the memory without copying, and goes on counting it; costs one small allocation.
+/// Shares the memory without copying, and keeps counting it; costs one small allocation.
 impl From<Value> for Bytes {
     fn from(value: Value) -> Bytes {
         Bytes::from_owner(value)
@@ -155,7 +155,7 @@ impl<const N: usize> PartialEq<&[u8; N]> for Value {
     }
 }
 
-/// Shows the length only: a value may be large, and its contents are nobody's log lines.
+/// Shows the length only: a value may be large, and its contents do not belong in logs.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value").field("len", &self.len()).finish_non_exhaustive()

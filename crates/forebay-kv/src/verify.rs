@@ -1,4 +1,4 @@
-//! Verifying a store: everything is read and checked, nothing is changed.
+//! Verification of a store: reads and checks everything, changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ mod run;
 
 use run::Verifying;
 
-/// What [`verify`] and [`Store::verify`](crate::Store::verify) found.
+/// The result of [`verify`] and [`Store::verify`](crate::Store::verify).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verified {
-    /// What is wrong, each with its file, and its place in bytes where there is one.
+    /// The defects found, each with its file, and its offset in bytes where there is one.
     pub findings: Vec<Error>,
-    /// Tables that were read, those with a finding included.
+    /// Tables read, including those with a finding.
     pub tables: u64,
     /// Bytes of their files.
     pub table_bytes: u64,
@@ -29,43 +29,43 @@ pub struct Verified {
     pub deleted: u64,
     /// Values among them that expire.
     pub expiring: u64,
-    /// Values among them that do not lie in their leaf.
+    /// Values among them that are stored outside of their leaf.
     pub blobs: u64,
     /// Records of the log that are not in tables yet.
     pub records: u64,
-    /// The log or the manifest ends with something unfinished, which an open cuts off: what a crash in a
-    /// write leaves. It is no finding.
+    /// Whether the log or the manifest ends with an unfinished part, which an open cuts off. A crash during a
+    /// write leaves one. It is not a finding.
     pub cut: bool,
-    /// Files with names of tables that nothing names: what a crash left. An open removes them.
+    /// Files named like tables that the manifest does not name, left by a crash. An open removes them.
     pub leftovers: Vec<PathBuf>,
-    /// The same where one of them may be the only copy of what is missing: in a store with a finding, or whose manifest
-    /// has no record of its end. An open keeps them.
+    /// Such files where one of them may be the only copy of missing data: in a store with a finding, or whose
+    /// manifest has no record of its end. An open keeps them.
     pub kept: Vec<PathBuf>,
 }
 
 impl Verified {
-    /// Nothing is wrong.
+    /// Returns whether there are no findings.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Verifies the store in `dir`, which nobody has open: reads all of its tables, its manifest and its log, and
-/// checks every checksum, the order and the counts of all entries, the filters and the trees. Works on after
-/// a finding where it can: a damaged manifest ends it.
+/// Verifies the store in `dir`, which no process has open. Reads all of its tables, its manifest and its log,
+/// and checks every checksum, the order and the counts of all entries, the filters and the trees. Continues
+/// after a finding where it can; a damaged manifest ends the verification.
 ///
-/// Changes nothing, not even a lock file. It holds the store's locks shared meanwhile, so who opens the store
-/// is refused. It runs on the engine's shard 0, needs some 6 MiB of memory and that for the longest group of
-/// the log, and ends soon after its answer was dropped. For a store that is open:
+/// Changes nothing, not even a lock file. It holds the store's locks shared meanwhile, so an open of the
+/// store is refused. It runs on the engine's shard 0. It needs some 6 MiB of memory, plus the memory for the
+/// longest group of the log. It ends soon after its future was dropped. For an open store, use
 /// [`Store::verify`](crate::Store::verify).
 ///
 /// # Errors
-/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while somebody has the store open;
+/// [`ErrorKind::Locked`](crate::ErrorKind::Locked) while the store is open elsewhere;
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) and [`ErrorKind::Foreign`](crate::ErrorKind::Foreign)
 /// if there is none; [`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished),
 /// [`ErrorKind::Version`](crate::ErrorKind::Version),
-/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput); the system's. What is damaged is no error but
-/// a finding.
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput); the system's. Damage is not an error but a
+/// finding.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,10 +87,11 @@ pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Answer<'static, Verifie
     verify_with(engine, dir, |_, _| ())
 }
 
-/// As [`verify`]; tells after each table how many bytes of how many are done, on the shard's thread.
+/// Verifies a store as [`verify`] does. Calls `progress` before the first table and after each one, on the
+/// shard's thread, with the bytes verified and the total.
 ///
 /// # Errors
-/// As [`verify`].
+/// Those of [`verify`].
 pub fn verify_with(
     engine: &Engine,
     dir: impl AsRef<Path>,
@@ -107,7 +108,7 @@ pub fn verify_with(
     })
 }
 
-/// Verifies the tables that a store has now, what is durable of its log, and its manifest.
+/// Verifies a store's current tables, the durable part of its log, and its manifest.
 pub(crate) async fn open_store(shared: &Arc<Shared>) -> Result<Verified> {
     let awaited = Arc::new(());
     let (owned, watch) = (shared.clone(), Arc::downgrade(&awaited));

@@ -1,4 +1,4 @@
-//! The futures of a store's operations, and `.wait()` for plain threads.
+//! Futures of a store's operations, with `.wait()` for plain threads.
 
 use std::fmt;
 use std::future::Future;
@@ -9,9 +9,9 @@ use forebay::Engine;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Runs `future` to its end on the calling thread, which sleeps in between.
+/// Runs `future` to completion on the calling thread, which sleeps while it is pending.
 ///
-/// A shard's thread is refused, and a simulated world's: it would wait for work that only it can do.
+/// Refused on a shard's thread and in a simulated world: the thread would wait for work that only it can do.
 pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
     match engine.block_on(future) {
         Ok(output) => output,
@@ -23,11 +23,11 @@ pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T
     }
 }
 
-/// A future in memory of its own.
+/// A boxed future.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// The answer of an operation that is not asked for often: await it, or [`wait`](Answer::wait) for it. It
-/// begins when it is first polled, unless its operation says otherwise.
+/// The result of an infrequent operation: await it, or [`wait`](Answer::wait) for it. The operation begins at
+/// the first poll, unless its documentation says otherwise.
 #[must_use = "nothing happens unless this is awaited or waited for"]
 pub struct Answer<'a, T> {
     engine: Engine,
@@ -39,11 +39,11 @@ impl<'a, T> Answer<'a, T> {
         Answer { engine: engine.clone(), future: Box::pin(future) }
     }
 
-    /// Blocks the calling thread until the answer is there.
+    /// Blocks the calling thread until the result is there.
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
-    /// in a simulated world, where `.await` is the way.
+    /// in a simulated world, where only `.await` works.
     pub fn wait(self) -> Result<T> {
         block_on(&self.engine, self.future)
     }

@@ -1,5 +1,5 @@
-//! A store and its engine's I/O memory: a budget is promised before it is used, and the cache gives way where the
-//! engine has no more.
+//! A store and its engine's I/O memory: a budget is reserved before it is used, and the cache gives up memory
+//! where the engine has no more.
 
 mod common;
 
@@ -9,7 +9,7 @@ use forebay_kv::{ErrorKind, Options, Store};
 
 const MIB: u64 = 1 << 20;
 
-/// What a user has in a small container, where the engine takes a quarter of the memory.
+/// Returns an engine like that of a small container, where the engine takes a quarter of the memory.
 fn engine(arena_mib: usize) -> Engine {
     let config = Config::default().arena_bytes_max(arena_mib << 20).overflow_bytes_max(0);
     Engine::start(config.shards(2)).expect("an engine")
@@ -19,8 +19,8 @@ fn open(engine: &Engine, dir: &tempfile::TempDir, options: Options) -> Result<St
     Store::open(engine, dir.path(), options).wait()
 }
 
-/// The story: a store of 2 GiB opened on an engine with an arena of 1 GiB, and gets failed with "no I/O memory left" as
-/// soon as the cache was full. The default of 256 MiB did the same in a container of 512 MiB.
+/// Regression: a store of 2 GiB was opened on an engine with an arena of 1 GiB, and gets failed with "no I/O
+/// memory left" as soon as the cache was full. The default of 256 MiB did the same in a container of 512 MiB.
 #[test]
 fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     let (engine, one, two) = (engine(64), dir(), dir());
@@ -30,18 +30,18 @@ fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     for part in ["268435456", "67108864", "Config::arena_bytes_max", "Options::memory"] {
         assert!(text.contains(part), "no {part} in: {text}");
     }
-    // Without a choice it takes half of what is left, and the next one half of the rest.
+    // Without a setting the store takes half of the free memory, and the next store half of the rest.
     let first = open(&engine, &one, Options::new()).unwrap();
     assert!(first.stats().memory.used() <= 32 * MIB);
     assert_eq!(engine.memory_unreserved(), 32 * MIB);
     let second = open(&engine, &two, Options::new()).unwrap();
     assert_eq!(engine.memory_unreserved(), 16 * MIB);
-    // Together they are not promised more than there is.
+    // The budgets together do not exceed the memory.
     let three = dir();
     assert!(open(&engine, &three, Options::new().memory(17 * MIB)).is_err());
     let third = open(&engine, &three, Options::new()).unwrap();
     assert!(open(&engine, &dir(), Options::new()).is_err());
-    // A closed store's memory is free again, also while handles of it live.
+    // The memory of a closed store is free again, even while handles of it exist.
     second.close().wait().unwrap();
     assert_eq!(engine.memory_unreserved(), 16 * MIB);
     let again = open(&engine, &two, Options::new().memory(16 * MIB)).unwrap();
@@ -52,8 +52,8 @@ fn a_budget_that_the_engine_cannot_give_is_refused_with_both_figures() {
     drop(second);
 }
 
-/// The story: what else a program did with the engine's memory let gets, flushes and compaction fail, while the cache
-/// kept all that it had.
+/// Regression: other uses of the engine's memory by the program made gets, flushes and compaction fail, while
+/// the cache kept all its memory.
 #[test]
 fn the_cache_gives_way_when_the_program_takes_the_engines_memory() {
     let (engine, dir) = (engine(32), dir());

@@ -27,7 +27,7 @@ fn what_was_put_comes_back_from_memory_and_from_tables() {
             assert_eq!(get(&keyspace, &key(number)), Some(value(number)), "{number}");
             assert_eq!(get(&keyspace, &[&key(number)[..], b"x"].concat()), None);
         }
-        // A large value, an empty one, and the longest key.
+        // A large value, an empty one, and a key of maximum length.
         keyspace.put(b"large", vec![7; 40_000]).wait().unwrap();
         keyspace.put(b"empty", b"").wait().unwrap();
         keyspace.put(vec![9; 16 << 10], b"long key").wait().unwrap();
@@ -58,7 +58,7 @@ fn what_was_put_comes_back_after_a_close_and_without_one() {
     for round in 0..6u64 {
         let store = loop {
             match Store::open(&engine, dir.path(), options()).wait() {
-                // The end of the store before, whose last handle is gone, is awaited by trying again.
+                // Retries until the previous store, whose last handle was dropped, has ended.
                 Err(error) if *error.kind() == ErrorKind::Locked => std::thread::yield_now(),
                 opened => break opened.unwrap(),
             }
@@ -72,7 +72,7 @@ fn what_was_put_comes_back_after_a_close_and_without_one() {
         for number in round * 150..(round + 1) * 150 {
             keyspace.put(key(number), value(number)).wait().unwrap();
         }
-        // The log was replayed from the last flush on, and no further.
+        // The log was replayed only from the last flush on.
         let stats = store.stats();
         assert!(stats.replayed <= 300, "{stats:?}");
         if round % 2 == 0 {
@@ -165,7 +165,7 @@ fn compare_and_set_sets_what_is_as_expected() {
     }
 }
 
-/// Counters that many threads raise by compare and set, while the store flushes all the time: no raise is
+/// Many threads increment counters by compare and set, while the store flushes all the time: no increment is
 /// lost.
 #[test]
 fn no_swap_is_lost_between_threads_and_flushes() {
@@ -250,7 +250,7 @@ async fn sixty_four_tokio_tasks_write_and_read() {
     all_there(&keyspace).await;
 }
 
-/// Some at a time: each value counts as held with the page that it lies in.
+/// Reads some at a time: each value counts as held, with the page that it lies in.
 async fn all_there(keyspace: &Keyspace) {
     for first in (0..2560).step_by(160) {
         let keys: Vec<_> = (first..first + 160).map(key).collect();
@@ -285,7 +285,7 @@ fn a_task_on_a_shard_does_it_all() {
     }
 }
 
-/// Writers on threads and readers of pairs: what one batch wrote is seen together, at one moment.
+/// Writers on threads and readers of pairs: all changes of a batch become visible together, at one moment.
 #[test]
 fn readers_see_whole_batches() {
     let (engine, dir) = (engine(), dir());
@@ -352,7 +352,7 @@ fn an_engine_that_ends_leaves_nobody_waiting_and_nothing_is_lost() {
         engine.close().wait().unwrap();
         let error = busy.join().unwrap().expect("an error at last");
         assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::ReadOnly), "{error:?}");
-        // What had failed says so; either way it has ended.
+        // A store that failed reports its error; either way it has ended.
         let _ = store.close().wait();
         assert!(keyspace.put("late", "x").wait().is_err());
     }

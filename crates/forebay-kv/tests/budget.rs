@@ -1,4 +1,5 @@
-//! A process with a store stays below the store's budget, 8 MiB, and what an engine without a store takes.
+//! The memory of a process with a store stays below the store's budget, plus 8 MiB, plus the memory of an
+//! engine without a store.
 
 mod common;
 
@@ -10,13 +11,13 @@ use common::random;
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Options, Snapshot, Store, Value};
 
-/// Names the directory to the process that is measured; without one it only starts an engine.
+/// Directory for the measured process; without one it only starts an engine.
 const DIR: &str = "FOREBAY_KV_BUDGET_DIR";
 /// The budget, in MiB.
 const MEMORY: &str = "FOREBAY_KV_BUDGET_MIB";
-/// How much is loaded, in MB. The test says how much; who wants more sets it.
+/// Data to load, in MB. The test sets a default, which the environment overrides.
 const DATA: &str = "FOREBAY_KV_BUDGET_DATA_MB";
-/// What the store may take beyond its budget.
+/// Memory that the store may take beyond its budget.
 const ALLOWED: u64 = 8 << 20;
 const VALUE_BYTES: usize = 1000;
 
@@ -24,7 +25,7 @@ fn engine() -> Engine {
     Engine::start(Config::new().shards(2)).expect("an engine")
 }
 
-/// A line of /proc/self/status, in bytes.
+/// Returns a line of /proc/self/status, in bytes.
 fn status(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
@@ -49,7 +50,7 @@ fn fill(value: &mut [u8], number: u64, turn: u64) {
     }
 }
 
-/// Says what the process took so far, and what the store says of itself.
+/// Prints the memory that the process has taken so far, and the store's own statistics.
 fn tell(phase: &str, store: &Store, engine: &Engine) {
     let memory = store.stats().memory;
     let (peak, anonymous) = (status("VmHWM"), status("RssAnon"));
@@ -65,7 +66,7 @@ fn tell(phase: &str, store: &Store, engine: &Engine) {
     assert!(memory.used() <= memory.budget, "{phase}: {} of {memory:?}", memory.used());
 }
 
-/// The process that is measured: the tests below start it.
+/// The measured process, started by the tests below.
 #[test]
 #[ignore = "runs in a process of its own, which the tests below start"]
 fn measured() {
@@ -79,7 +80,7 @@ fn measured() {
 fn works(dir: &Path) {
     let memory = number(MEMORY).expect("a budget") << 20;
     let keys = number(DATA).expect("a size") * 1_000_000 / (VALUE_BYTES as u64 + 16);
-    // What shards keep of I/O memory for themselves goes with the most that there may be.
+    // I/O memory that shards keep for themselves grows with the maximum of the arena.
     let config = Config::new().shards(2).arena_bytes_max(memory as usize);
     let engine = Engine::start(config).expect("an engine");
     let options = || Options::new().memory(memory);
@@ -147,7 +148,7 @@ fn works(dir: &Path) {
     store.close().wait().expect("closed");
 }
 
-/// Batches of 100 at random keys, from 4 threads.
+/// Writes batches of 100 at random keys, from 4 threads.
 fn overwrite(store: &Store, count: u64, keys: u64, turn: u64) {
     let space = store.default_keyspace();
     std::thread::scope(|scope| {
@@ -169,7 +170,7 @@ fn overwrite(store: &Store, count: u64, keys: u64, turn: u64) {
     });
 }
 
-/// Gets of one key and of many, of keys that are there and that are not, from some threads.
+/// Gets of one key and of several, with present and absent keys, from some threads.
 fn gets(space: &Keyspace, keys: u64, threads: u64) {
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -202,7 +203,7 @@ fn read_snapshot(snapshot: &Snapshot, space: &Keyspace, keys: u64) {
     }
 }
 
-/// Writers, readers and ranges beside each other.
+/// Writers, readers and ranges at the same time.
 fn everything_at_once(store: &Store, space: &Keyspace, keys: u64) {
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -242,7 +243,7 @@ fn everything_at_once(store: &Store, space: &Keyspace, keys: u64) {
     });
 }
 
-/// Keeps values until the store says that it is enough; what was asked for is then there again.
+/// Keeps values until the store refuses more; after they are dropped, the requested values can be read again.
 fn hold(space: &Keyspace, keys: u64) {
     let mut held: Vec<Value> = Vec::new();
     let error = (0..keys).map(|number| space.get(&key(number)).wait()).find_map(|answer| match answer {
@@ -260,7 +261,7 @@ fn hold(space: &Keyspace, keys: u64) {
     assert!(space.get(&key(0)).wait().expect("memory").is_some());
 }
 
-/// Values of the length that just fits into a record, and their compaction.
+/// Writes values of the maximum length for a record, and compacts them.
 fn long_values(space: &Keyspace, memory: u64) {
     let longest = (memory / 24) as usize - 4096;
     let long = |number: u64| format!("long {number:03}");
@@ -276,7 +277,7 @@ fn long_values(space: &Keyspace, memory: u64) {
     (0..40).for_each(|number| space.delete(long(number)).wait().expect("deleted"));
 }
 
-/// Runs the measured process; its peak in bytes.
+/// Runs the measured process. Returns its peak memory in bytes.
 fn measure(dir: Option<&Path>, memory_mib: u64, data_mb: u64) -> u64 {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["measured", "--exact", "--ignored", "--nocapture"])
@@ -317,8 +318,8 @@ fn reads(engine: &Engine) -> u64 {
     engine.stats().wait().expect("stats").flows.iter().map(|flow| flow.reads).sum()
 }
 
-/// Two levels: a table with every second key over one with other keys. A key that neither has costs one read,
-/// a leaf of the last level's, for which no filter is read; the upper table's filter is in memory.
+/// Two levels: a table with every second key over one with other keys. A key absent from both costs one read,
+/// of a leaf of the last level, for which no filter is read. The upper table's filter is in memory.
 #[test]
 fn a_key_that_is_not_there_costs_one_read() {
     let (engine, dir) = (engine(), common::dir());
@@ -345,7 +346,7 @@ fn a_key_that_is_not_there_costs_one_read() {
     println!("{each} reads for a key that is not there");
     assert!(each < 1.03, "{each} reads for a key that is not there");
 
-    // Of the upper table a key that is there is one read; so is one of the lower.
+    // A present key costs one read, in the upper table as well as in the lower one.
     let before = reads(&engine);
     for key in &upper {
         assert!(space.get(key).wait().expect("an answer").is_some());
@@ -361,21 +362,22 @@ fn a_key_that_is_not_there_costs_one_read() {
     assert!(each < 1.03, "{each} reads for a key that is there");
 }
 
-/// Runs something on a thread of its own; that it answers at all is what is tested.
+/// Runs something on its own thread; the test is that it returns at all.
 fn answers<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let (done, answer) = std::sync::mpsc::channel();
         scope.spawn(move || drop(done.send(work())));
         answer.recv_timeout(std::time::Duration::from_secs(120)).unwrap_or_else(|_| {
-            // The thread that hangs would keep the scope, and the test, for ever.
+            // A hanging thread would keep the scope, and thus the test, for ever.
             eprintln!("{what} does not answer");
             std::process::abort()
         })
     })
 }
 
-/// The program keeps values until no memory is left: then all that needs some is an error that says so, writes too
-/// once their memtable is full, and nothing waits for memory that nobody gives back. Dropped, all is as before.
+/// The program keeps values until no memory is left. Then every call that needs memory fails with the error
+/// for that, and so do writes once their memtable is full. No call waits for memory that is never released.
+/// Once the values are dropped, all works as before.
 #[test]
 fn nothing_hangs_when_all_memory_is_kept() {
     const LONG: usize = 1 << 20;
@@ -412,7 +414,7 @@ fn nothing_hangs_when_all_memory_is_kept() {
     answers("a put", || space.put(last, [3; VALUE_BYTES]).wait()).expect("there is memory");
     answers("a range", || space.iter().rev().next().wait().transpose()).expect("there is memory");
 
-    // Many at once ask for much more than there is: they wait for each other.
+    // Many concurrent calls request much more memory than there is: they wait for each other.
     std::thread::scope(|scope| {
         for thread in 0..16 {
             scope.spawn(move || {
@@ -432,15 +434,15 @@ fn nothing_hangs_when_all_memory_is_kept() {
     store.close().wait().expect("closed");
 }
 
-/// What is counted is what there is: at rest, with a memtable, pinned levels, a cache and values, the engine's
-/// buffers are those of the shares that have theirs in I/O memory.
+/// The counted bytes match those in use. At rest, with a memtable, pinned levels, a cache and values, the
+/// engine's buffers are those of the shares kept in I/O memory.
 #[test]
 fn what_is_counted_is_what_the_engine_has_given() {
     let (engine, dir) = (engine(), common::dir());
     let given = || engine.stats().wait().expect("stats").memory.held_bytes;
     let store = Store::open(&engine, dir.path(), Options::new().memory(24 << 20)).wait().expect("a store");
     let space = store.default_keyspace();
-    // Buffers of the logs, which are ready for what comes.
+    // Buffers of the logs, which are ready for writes to come.
     let before = given();
     space.bulk_load((0..20_000).map(|number| (key(number), [1; VALUE_BYTES]))).wait().expect("a load");
     for number in 0..700 {
@@ -455,7 +457,8 @@ fn what_is_counted_is_what_the_engine_has_given() {
     let counted = memory.memtables + memory.top_levels + memory.filters + blocks;
     let given = given() - before;
     println!("{given} bytes, of which {counted} are counted: {memory:?}");
-    // Beside the shares the group of the log that is written last, and pages counted with what they are kept in.
+    // In addition to the shares: the log's group that is written last, and pages counted with the data that
+    // they are kept for.
     assert!(
         given <= counted + (1 << 20) && counted <= given + given / 16,
         "{given} and {counted}: {memory:?}"

@@ -1,4 +1,4 @@
-//! Checkpoints: whole stores of their own, or not there.
+//! Checkpoints are complete stores of their own, or do not exist.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
         two.delete(key(100)).wait().unwrap();
         store.checkpoint(&copy).wait().unwrap();
         assert_eq!(std::fs::read_dir(above.path()).unwrap().count(), 1);
-        // What comes later is not in it.
+        // Later writes are not in the checkpoint.
         let mut batch = Batch::new();
         batch.put(&one, key(0), "later").put(&two, key(999), "later");
         store.write(&batch).wait().unwrap();
@@ -62,7 +62,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
         let mut all = expected(0..450);
         all.insert(b"long".to_vec(), vec![7; 40_000]);
         assert!(content(&first) == all && content(&second) == expected(101..300));
-        // Neither changes the other, and keyspaces of one are none of the other's.
+        // Neither store changes the other, and a keyspace of one does not belong to the other.
         put(&first, 450..600);
         copied.compact().wait().unwrap();
         let mut foreign = Batch::new();
@@ -74,7 +74,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
         store.close().wait().unwrap();
         verified(&engine, source.path());
         verified(&engine, &copy);
-        // A file goes with its last name.
+        // A file is removed with its last name.
         source.close().unwrap();
         let copied = Store::open(&engine, &copy, options()).wait().unwrap();
         let mut all = expected(0..600);
@@ -135,7 +135,7 @@ fn a_target_that_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(*error.kind(), ErrorKind::Exists);
     assert!(error.to_string().contains("remove this directory"), "{error}");
     std::fs::remove_dir(above.path().join("copy.unfinished")).unwrap();
-    // Memory, where there is such a file system.
+    // A file system in memory, where there is one.
     let memory = Path::new("/dev/shm");
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     if device(memory).is_some_and(|found| Some(found) != device(source.path())) {
@@ -177,7 +177,7 @@ fn in_world() -> Options {
     options().memtable_bytes(16 << 10).log_segment_bytes(64 << 10).store_id(7).clock(|| 1000)
 }
 
-/// Writes to a store, flushes in between, makes the checkpoint.
+/// Writes to a store, flushes in between, and makes the checkpoint.
 async fn make(engine: &Engine) -> Result<(), Error> {
     let store = Store::open(engine, SOURCE, in_world()).await?;
     let keyspace = store.default_keyspace();
@@ -186,14 +186,14 @@ async fn make(engine: &Engine) -> Result<(), Error> {
     }
     let made = store.checkpoint(COPY).await;
     if made.is_ok() {
-        // It may be gone the next moment: the store itself is not.
+        // The checkpoint may be lost the next moment; the store itself is not.
         keyspace.put("more", "1").await?;
     }
     let closed = store.close().await;
     made.and(closed)
 }
 
-/// Every key, or the error of the open.
+/// Checks every key, or returns the error of the open.
 async fn whole(engine: &Engine, dir: &str) -> Result<(), Error> {
     let store = Store::open(engine, dir, in_world().create(false)).await?;
     for number in 0..KEYS {
@@ -206,14 +206,14 @@ async fn whole(engine: &Engine, dir: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What happens at the n-th call.
+/// The fault at the n-th call.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     PowerGoes,
     Fails(Fault),
 }
 
-/// Answers whether the call was met, and whether the checkpoint is there.
+/// Returns whether the call was reached, and whether the checkpoint exists.
 fn attempt(call: Call, n: u64) -> (bool, bool) {
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][(n % 2) as usize];
     let mut world = World::new(n).disk(Profile::nand().at("/disk").metadata_order(order)).stalls_ppm(0);
@@ -260,7 +260,8 @@ fn each_call(call: Call) {
     loop {
         let (met, is_there) = attempt(call, n);
         (without, with) = (without + u32::from(!is_there), with + u32::from(is_there));
-        // A log goes on without its file `wal.end` where there is no space for it: one success is not the end.
+        // A log continues without its file `wal.end` where there is no space for it: one success does not end
+        // the loop.
         in_a_row = if met { 0 } else { in_a_row + 1 };
         assert!(met || is_there);
         if in_a_row > 8 {

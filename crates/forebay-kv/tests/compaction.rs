@@ -1,4 +1,4 @@
-//! Compaction keeps the store small and quick, and nobody notices it but by that.
+//! Compaction keeps the store small and quick, and has no other visible effect.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::{dir, engine, files, key, open, options, random, value};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Stats, Store};
 
-/// Bytes of all tables.
+/// Returns the bytes of all tables.
 fn bytes(stats: &Stats) -> u64 {
     stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.bytes).sum()
 }
@@ -17,12 +17,12 @@ fn tables(stats: &Stats) -> usize {
     stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).map(|level| level.tables).sum()
 }
 
-/// Files of tables in the store's directory.
+/// Returns the number of table files in the store's directory.
 fn table_files(dir: &tempfile::TempDir) -> usize {
     std::fs::read_dir(dir.path().join("tables")).unwrap().count()
 }
 
-/// Writes values for keys, some in one batch; a value is told by its key and the round.
+/// Writes values for keys, several in one batch; the key and the round determine a value.
 fn write(store: &Store, keyspace: &Keyspace, keys: impl Iterator<Item = u64>, round: u64, len: usize) {
     let keys: Vec<u64> = keys.collect();
     for some in keys.chunks(25) {
@@ -39,7 +39,7 @@ fn long(number: u64, round: u64, len: usize) -> Vec<u8> {
     word.iter().copied().cycle().take(len).collect()
 }
 
-/// Tables are removed in the background.
+/// Waits for a condition: tables are removed in the background.
 fn until(what: impl Fn() -> bool) {
     while !what() {
         std::thread::yield_now();
@@ -63,7 +63,7 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
     store.flush().wait().unwrap();
     store.settle().wait().unwrap();
     let stats = store.stats();
-    // What everything takes when it is written once, in order.
+    // Space for everything when it is written once, in order.
     let other = common::dir();
     let fresh = open(&engine, &other);
     let entries = newest.iter().map(|(number, round)| (key(*number), long(*number, *round, 1000)));
@@ -77,7 +77,7 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
         let found = keyspace.get(&key(*number)).wait().unwrap();
         assert_eq!(found.as_deref(), Some(&long(*number, *round, 1000)[..]), "{number}");
     }
-    // Deletes, of nine in ten and then of all.
+    // Deletions, of nine in ten and then of all.
     let before = bytes(&stats);
     for (part, limit) in [(9, before / 5), (10, 0)] {
         for first in (0..KEYS).step_by(100) {
@@ -103,8 +103,7 @@ fn levels(stats: &Stats) -> Vec<(usize, u64)> {
     stats.keyspaces[0].levels.iter().map(|level| (level.tables, level.bytes)).collect()
 }
 
-/// Keys that only ever grow are written once: tables that overlap nothing change their level and nothing
-/// else.
+/// Ever-growing keys are written once: tables that overlap nothing only change their level.
 #[test]
 fn what_overlaps_nothing_is_not_written_again() {
     let (engine, dir) = (engine(), dir());
@@ -126,8 +125,8 @@ fn what_overlaps_nothing_is_not_written_again() {
     open(&engine, &dir).close().wait().unwrap();
 }
 
-/// Compaction is in its class with all that it reads and writes, the log and the flush in theirs, so that a class that gets are
-/// made in stays what gets are.
+/// Compaction's reads and writes are in its own class, and those of the log and the flush in theirs. So the
+/// class of the gets has only the gets.
 #[test]
 fn each_part_of_a_store_keeps_to_its_class() {
     let (engine, dir) = (engine(), dir());
@@ -150,7 +149,7 @@ fn each_part_of_a_store_keeps_to_its_class() {
     };
     let (read, written) = of("merging");
     assert!(written >= compacted && read >= compacted, "{read} and {written} of {compacted} bytes compacted");
-    // Three times 1.5 MB into the log, and what was flushed.
+    // Three times 1.5 MB into the log, and the bytes flushed.
     let (_, logged) = of("logging");
     assert!(logged >= 4_500_000, "{logged}");
     assert_eq!(of("default"), (0, 0), "nobody has asked for anything yet");
@@ -188,14 +187,14 @@ fn compacting_a_range_leaves_others_and_drops_what_has_expired() {
     assert!(keyspace.iter().next().wait().transpose().unwrap().is_none());
     keyspace.compact(key(0)..key(500)).wait().unwrap();
     assert!(entries(0) <= 1500, "{}", entries(0));
-    // What has expired goes by itself, and what stays is not written again.
+    // Expired entries are removed without a request, and those that stay are not rewritten.
     store.settle().wait().unwrap();
     assert_eq!((entries(0), entries(1)), (0, 2000));
     let stats = store.stats();
     assert!(stats.compactions > before && stats.keyspaces[1].levels[6].entries == 2000, "{stats:?}");
 }
 
-/// Snapshots and ranges keep the tables of their time, and nobody keeps them any longer.
+/// Snapshots and ranges keep the tables of their time; after that nothing keeps them.
 #[test]
 fn tables_go_when_their_last_reader_does() {
     let (engine, dir) = (engine(), dir());
@@ -222,7 +221,7 @@ fn tables_go_when_their_last_reader_does() {
     until(|| table_files(&dir) == tables(&store.stats()));
 }
 
-/// Threads write, read and go through ranges while compaction has as much to do as it can get.
+/// Threads write, read and walk ranges while compaction has as much work as possible.
 #[test]
 fn gets_and_writes_go_on_beside_compaction() {
     let (engine, dir) = (engine(), dir());
@@ -268,7 +267,7 @@ fn gets_and_writes_go_on_beside_compaction() {
     assert!(stats.memory.memtables <= stats.memory.memtables_max, "{stats:?}");
 }
 
-/// A store that is closed while it compacts loses nothing, and leaves nothing behind.
+/// Closing a store during compaction loses nothing and leaves no files behind.
 #[test]
 fn closing_ends_a_compaction_without_harm() {
     let (engine, dir) = (engine(), dir());
@@ -276,7 +275,7 @@ fn closing_ends_a_compaction_without_harm() {
         let store = open(&engine, &dir);
         let keyspace = store.default_keyspace();
         write(&store, &keyspace, 0..1200, round, 300);
-        // It is under way when the store closes, or not yet.
+        // The compaction may or may not have begun when the store closes.
         let _ = futures::executor::block_on(async {
             let compacting = std::pin::pin!(store.compact());
             futures::poll!(compacting)
@@ -296,8 +295,8 @@ fn closing_ends_a_compaction_without_harm() {
     }
 }
 
-/// A table that compaction cannot read makes the store read-only, and the error says which; reads of others
-/// go on.
+/// A table that compaction cannot read makes the store read-only, and the error names the table. Reads of
+/// other tables continue.
 #[test]
 fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     let (engine, dir) = (engine(), dir());
@@ -322,7 +321,7 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     for number in [0, 500] {
         assert_eq!(keyspace.get(&key(number)).wait().unwrap().as_deref(), Some(&value(number)[..]));
     }
-    // The flush's table is new; what compaction began is gone, and the damaged one is as it was.
+    // The flush's table is new; compaction's partial output is gone, and the damaged table is unchanged.
     let after = files(dir.path());
     assert_eq!(after.get(&path), Some(&damaged));
     assert_eq!(after.len(), before.len() + 1, "{:?} {:?}", before.keys(), after.keys());

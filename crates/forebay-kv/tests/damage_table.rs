@@ -1,6 +1,7 @@
-//! One table of damages against everything that looks at a store: what is zeroed, flipped, cut or deleted at each
-//! boundary of its files, and what an open with all reads, a verification and one of the open store say of it. Their word
-//! agrees on each row, all name the damaged file, and no row has a wrong value.
+//! One table of damages against every way to read a store. Parts of its files are zeroed, flipped, cut or
+//! deleted at each boundary. Then the results are compared: those of an open with reads of everything, of a
+//! verification, and of a verification of the open store. They agree on each row, all name the damaged file,
+//! and no row has a wrong value.
 
 mod common;
 
@@ -20,18 +21,18 @@ type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Clone, Copy, Debug)]
 enum Damage {
-    /// A page of zeros.
+    /// Zeros a page.
     Zero,
-    /// One bit, behind a page's first fields.
+    /// Flips one bit, behind a page's first fields.
     Flip,
-    /// The file ends here.
+    /// Ends the file here.
     Cut,
-    /// The file is gone.
+    /// Deletes the file.
     Delete,
 }
 
-/// A closed store with a loaded table of three levels, a flushed one with long values and deletions, and a log that
-/// holds newer values than both.
+/// Makes a closed store with a loaded table of three levels, a flushed one with long values and deletions,
+/// and a log with newer values than both.
 fn made(engine: &Engine, at: &Path) -> Values {
     let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
     let store = Store::open(engine, at, options).wait().expect("a new store");
@@ -61,7 +62,8 @@ fn made(engine: &Engine, at: &Path) -> Values {
     values
 }
 
-/// Where the parts of a table begin: header, leaves, each inner level, the filter, the footer; and a page within each.
+/// Returns the offsets of a table's parts (header, leaves, each inner level, filter, footer) and of a page
+/// within each.
 fn boundaries_of_table(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).expect("a table");
     let footer = bytes.len() - PAGE as usize;
@@ -75,7 +77,7 @@ fn boundaries_of_table(path: &Path) -> Vec<u64> {
     units.into_iter().map(|unit| u64::from(unit) * PAGE).collect()
 }
 
-/// The first pages of a segment, and those around its end.
+/// Returns the offsets of the first pages of a segment, and of those around its end.
 fn boundaries_of_segment(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).expect("a segment");
     let Some(last) = bytes.iter().rposition(|&byte| byte != 0) else { return Vec::new() };
@@ -101,8 +103,8 @@ fn inflict(path: &Path, at: u64, damage: Damage) {
     }
 }
 
-/// Opens a store, verifies it while it is open, and reads all of it in every way. Returns what failed, and what the
-/// verification found if the store opened; a wrong value ends the test.
+/// Opens a store, verifies it while it is open, and reads all of it in every way. Returns the failures, and
+/// the findings of the verification if the store opened. A wrong value fails the test.
 fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> (Vec<Error>, Option<Vec<Error>>) {
     let store = match Store::open(engine, at, options()).wait() {
         Ok(store) => store,
@@ -141,12 +143,12 @@ fn read_all(engine: &Engine, at: &Path, values: &Values, row: &str) -> (Vec<Erro
         Ok(found) => assert!(found == *values, "{row}: a scan has other entries"),
         Err(error) => errors.push(error),
     }
-    // A table that fails may make the store read-only.
+    // A failing table may make the store read-only.
     let _ = store.close().wait();
     (errors, Some(verified.findings))
 }
 
-/// Findings of tables, comparable: file, kind and place.
+/// Returns findings of tables in a comparable form: file, kind and place.
 fn of_tables(findings: &[Error]) -> Vec<String> {
     let is_table =
         |error: &&Error| error.path().is_some_and(|path| path.extension().is_some_and(|end| end == "fkv"));
@@ -159,8 +161,8 @@ fn of_tables(findings: &[Error]) -> Vec<String> {
     all
 }
 
-/// A store with damage is opened with salvage. Where that opens, nothing has a value that it never had, and after a close
-/// it opens without salvage. Returns whether it opened.
+/// Opens a damaged store with salvage. If that opens, no key has a value that it never had, and after a close
+/// the store opens without salvage. Returns whether it opened.
 fn salvage(engine: &Engine, at: &Path, values: &Values, row: &str) -> bool {
     let Ok(store) = Store::open(engine, at, options().salvage(true)).wait() else { return false };
     let keys = store.default_keyspace();
@@ -171,7 +173,7 @@ fn salvage(engine: &Engine, at: &Path, values: &Values, row: &str) -> bool {
     engine
         .block_on(async {
             let mut range = keys.iter();
-            // Where a table is damaged the range says so, and ends.
+            // A damaged table makes the range fail and end.
             while let Some(Ok((name, found))) = range.next().await {
                 assert!(was(&name, &found), "{row}: salvage made up a value of {name:?}");
             }
@@ -185,7 +187,8 @@ fn salvage(engine: &Engine, at: &Path, values: &Values, row: &str) -> bool {
     true
 }
 
-/// What all rows of a table share: the whole store, where its damaged copies go, and what it holds.
+/// The shared setup of a table's rows: the undamaged store, the directory for its damaged copies, and its
+/// values.
 struct Scene<'a> {
     engine: &'a Engine,
     made: &'a Path,
@@ -193,8 +196,8 @@ struct Scene<'a> {
     values: &'a Values,
 }
 
-/// One row of the table. Returns whether the verification finds something; whether a salvage opened the store goes to
-/// `salvaged`.
+/// Checks one row of the table. Returns whether the verification has findings. Whether a salvage opened the
+/// store is recorded in `salvaged`.
 fn check(
     scene: &Scene<'_>,
     file: &Path,
@@ -226,7 +229,7 @@ fn check(
     let is_table = relative.starts_with("tables");
     for error in findings.iter().chain(&errors) {
         let path = error.path().unwrap_or_else(|| panic!("{row}: {error} names no file"));
-        // Of what is not there any more the log's directory is named.
+        // For missing files the log's directory is named.
         let is_named =
             if is_table { path == damaged } else { path.starts_with(damaged.parent().expect("a directory")) };
         assert!(is_named || path == row_at, "{row}: {error} names another file");
@@ -267,7 +270,7 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
         for &damage in damages {
             for &at in &boundaries {
                 let is_found = check(&scene, &path, at, damage, &mut salvaged);
-                // Each byte of a table is covered. A log's padding and marks may go without a loss.
+                // Each byte of a table is covered. Damage to a log's padding and marks may lose nothing.
                 assert!(is_found || !is_table, "{} at {at}, {damage:?}: nobody sees it", path.display());
                 if is_found { found += 1 } else { whole += 1 }
             }

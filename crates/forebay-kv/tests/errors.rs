@@ -1,4 +1,4 @@
-//! What cannot be opened or written says so, and leaves everything as it was.
+//! A store that cannot be opened or written returns an error with the cause, and leaves everything unchanged.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn open_error(engine: &Engine, dir: &Path) -> Error {
     Store::open(engine, dir, options()).wait().expect_err("no store to open")
 }
 
-/// A store with tables and a log, closed.
+/// Makes a closed store with tables and a log.
 fn made(engine: &Engine) -> tempfile::TempDir {
     let dir = dir();
     let store = open(engine, &dir);
@@ -80,7 +80,7 @@ fn a_directory_with_something_else_is_left_alone() {
     assert_eq!(*error.kind(), ErrorKind::InvalidInput, "{error}");
     let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(names.len(), 1);
-    // The root of a file system may have this one.
+    // The root of a file system may have this directory.
     std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
     std::fs::create_dir(dir.path().join("lost+found")).unwrap();
     open(&engine, &dir).close().wait().unwrap();
@@ -98,7 +98,8 @@ fn a_store_that_was_not_to_be_made_is_not() {
     Store::open(&engine, dir.path(), options().create(false)).wait().unwrap().close().wait().unwrap();
 }
 
-/// Changes one thing, expects this error at a path with this name twice, changes it back: all is there.
+/// Makes one change, expects this error at a path with this name twice, and undoes the change: all data is
+/// there.
 fn refuses(hurt: impl Fn(&Path) -> Box<dyn FnOnce()>, is_right: impl Fn(&Error, &Path) -> bool) {
     let engine = engine();
     let dir = made(&engine);
@@ -177,7 +178,7 @@ fn a_table_with_a_damaged_end_is_named() {
     refuses(hurt, |error, dir| is_corruption_at(error, &dir.join("tables")) && error.offset().is_some());
 }
 
-/// A leaf is found damaged when it is read, and nothing else is affected.
+/// Damage to a leaf is found when the leaf is read, and affects nothing else.
 #[test]
 fn a_table_with_a_damaged_leaf_answers_an_error_and_never_a_wrong_value() {
     let engine = engine();
@@ -202,7 +203,7 @@ fn a_table_with_a_damaged_leaf_answers_an_error_and_never_a_wrong_value() {
     is_whole(&engine, dir.path());
 }
 
-/// The logs of a store are logs: a record of a version to come is appended as that version would.
+/// Appends a record to a log of a store as a future version would: the store's logs are ordinary logs.
 fn append(engine: &Engine, dir: &Path, record: &[u8]) {
     let options = forebay_wal::Options::new().segment_bytes(256 << 10);
     let (wal, _) = forebay_wal::Wal::open(engine, dir, options).wait().unwrap();
@@ -222,7 +223,7 @@ fn unknown_versions_are_refused() {
         assert!(error.path().is_some_and(|path| path.ends_with(log)), "{error:?}");
         assert!(files(dir.path()) == before);
     }
-    // And nonsense of this version is damage.
+    // An invalid record of this version is damage.
     for (log, record) in [("manifest", &[1, 3, 255][..]), ("log", &[1, 0, 1, 0, 0, 0, 7][..])] {
         let engine = engine();
         let dir = made(&engine);
@@ -241,12 +242,12 @@ fn what_a_crash_left_goes_and_what_is_others_stays() {
     std::fs::write(&empty, [0; 8192]).unwrap();
     std::fs::write(&others, b"not a table of ours").unwrap();
     std::fs::write(tables.join("readme.txt"), "mine").unwrap();
-    // Ours, under a number that nobody named.
+    // One of our files, with a number that the manifest does not name.
     let orphan = tables.join("00000700.fkv");
     let store = open(&engine, &dir);
     assert_eq!(store.stats().orphans, 1);
     assert!(!empty.exists() && others.exists() && tables.join("readme.txt").exists() && !orphan.exists());
-    // New tables get numbers of their own.
+    // New tables get unused numbers.
     store.default_keyspace().put("new", "1").wait().unwrap();
     store.flush().wait().unwrap();
     assert!(tables.join("00000779.fkv").exists());
@@ -271,7 +272,7 @@ fn what_cannot_be_written_is_refused_and_the_store_goes_on() {
     let mut batch = Batch::new();
     batch.put(&keyspace, "a", "1").put(&keyspace, &long, "2");
     assert_eq!(refused(store.write(&batch).wait()), too_long);
-    // Many small changes are more in memory than in the log.
+    // Many small changes take more bytes in memory than in the log.
     let mut batch = Batch::new();
     for number in 0..3000u32 {
         batch.put(&keyspace, number.to_le_bytes(), "");

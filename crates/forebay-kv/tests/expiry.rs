@@ -1,4 +1,4 @@
-//! Values that expire: no read gives one from its second on, wherever it lies.
+//! Values that expire: no read returns one from its second on, wherever it lies.
 
 mod common;
 
@@ -17,12 +17,12 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number:03}").into_bytes()
 }
 
-/// Every tenth does not lie in its leaf.
+/// Every tenth value is too long for its leaf.
 fn bytes(number: u64) -> Vec<u8> {
     if number.is_multiple_of(10) { vec![number as u8; 9_000] } else { value(number) }
 }
 
-/// Key n expires in second 1000 + n; all ways to read agree on what is there at `now`.
+/// Key n expires in second 1000 + n; all ways to read agree on the keys present at `now`.
 fn check(keyspace: &Keyspace, snapshot: &Snapshot, now: u64) {
     NOW_S.store(now, Ordering::Relaxed);
     let expected = |number: u64| (1000 + number > now).then(|| bytes(number));
@@ -63,7 +63,7 @@ fn no_read_gives_an_expired_value() {
     let open = || Store::open(&engine, dir.path(), options().clock(now_s)).wait().unwrap();
     let store = open();
     let keyspace = store.default_keyspace();
-    // Older values without an end, in a table: an expired value must not let them be seen again.
+    // Older values without an expiry, in a table: an expired value must not make them visible again.
     for number in 0..100 {
         keyspace.put(key(number), "of old").wait().unwrap();
     }
@@ -81,7 +81,7 @@ fn no_read_gives_an_expired_value() {
     store.compact().wait().unwrap();
     check(&keyspace, &snapshot, 1041);
     check(&keyspace, &snapshot, 1060);
-    // An expired value is none to compare with.
+    // Compare and set treats an expired value as none.
     let swapped = |number: u64, expected: Option<&[u8]>| {
         let swap = keyspace.compare_and_set(&key(number), expected, Some(b"new")).wait().unwrap();
         matches!(swap, forebay_kv::Swapped::Done)
@@ -95,14 +95,16 @@ fn no_read_gives_an_expired_value() {
     let store = open();
     let keyspace = store.default_keyspace();
     check(&keyspace, &store.snapshot(), 1070);
-    // Time that goes back shows what is still there, and nothing that was dropped as something else.
+    // If the clock goes back, values still stored are visible again, and no dropped value reappears as
+    // another.
     check(&keyspace, &store.snapshot(), 1099);
     check(&keyspace, &store.snapshot(), 5000);
     store.close().wait().unwrap();
 }
 
-/// The story: what lay in memory was judged by the time at which the range came to it, and what lay in tables by the
-/// time at which the range was made. A range that was read slowly showed a moment that never was.
+/// Regression: a range judged the expiry of entries in memory by the time at which it reached them, and of
+/// those in tables by the time at which the range was made. A slowly read range showed a state that never
+/// existed.
 #[test]
 fn a_range_judges_all_its_entries_at_one_moment() {
     static RANGE_NOW_S: AtomicU64 = AtomicU64::new(1000);

@@ -1,9 +1,10 @@
-//! Futures that a program keeps and does not poll cost only what they hold: everybody else goes on.
+//! Futures that a program keeps and does not poll cost only the resources that they hold: all other tasks go
+//! on.
 //!
-//! The story: the permit of a get lay in the program's future from its first poll to its last. A stream of gets
-//! (`buffer_unordered`) whose loop body awaited another get stood still for ever, and with it every get of other
-//! tasks, as soon as the stream had begun as many gets as the budget allows. In a simulated world, which sees
-//! when nothing can go on any more.
+//! Regression: the permit of a get lay in the program's future from its first poll to its last. Take a stream
+//! of gets (`buffer_unordered`) whose loop body awaits another get. As soon as the stream had begun as many
+//! gets as the budget allows, it hung for ever, and so did every get of other tasks. The tests run in a
+//! simulated world, which detects when no task can go on.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -17,9 +18,9 @@ use forebay_kv::{Keyspace, Options, Store};
 use futures::future::{Either, select};
 use futures::{FutureExt, StreamExt, stream};
 
-/// Entries of the store: many times what its cache holds.
+/// Entries of the store: many times the capacity of its cache.
 const KEYS: u64 = 12_000;
-/// Long values, each in memory of its own of 128 KiB.
+/// Number of long values, each in its own memory of 128 KiB.
 const LONG: u64 = 24;
 const LONG_BYTES: usize = 100_000;
 
@@ -36,7 +37,7 @@ fn long_key(number: u64) -> Vec<u8> {
     format!("long {number:03}").into_bytes()
 }
 
-/// A key that looks drawn.
+/// Returns a pseudorandom key.
 fn drawn(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -47,7 +48,7 @@ fn options() -> Options {
     Options::new().memory(Options::MEMORY_MIN).store_id(9).clock(|| 1_000_000)
 }
 
-/// A store with all its entries in tables and nothing of them in memory.
+/// Returns a store with all its entries in tables and none of them in memory.
 async fn filled(engine: &Engine) -> Store {
     let store = Store::open(engine, "/disk/kv", options()).await.expect("the store opens");
     let short = (0..KEYS).map(|number| (key(number), value(number)));
@@ -62,9 +63,9 @@ fn world(seed: u64) -> World {
     World::new(seed).disk(Profile::nand().at("/disk")).steps_max(u64::MAX)
 }
 
-/// The loop that a program writes first. Every third key is in memory, and its get gives no memory back.
+/// The loop that programs commonly write first. Every third key is in memory, and its get releases no memory.
 async fn reads_beside_a_stream(keyspace: &Keyspace, at_once: usize) {
-    // Others each time, which are not in memory.
+    // Different keys each time, none of them in memory.
     let first = at_once as u64 * 10_000;
     let wanted = |seed: u64| if seed.is_multiple_of(3) { 7 } else { drawn(first + seed) };
     keyspace.put(key(7), value(7)).await.expect("a put");
@@ -99,7 +100,8 @@ fn a_loop_over_buffered_gets_may_get_in_its_body() {
 
 type Frozen<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Polls all futures so many times, with time for their reads in between, and keeps what is not over then.
+/// Polls all futures this many times, with time for their reads in between, and keeps those that are not
+/// complete.
 async fn freeze(polls: usize, futures: &mut Vec<Frozen<'_>>) {
     for poll in 0..polls {
         if poll > 0 {
@@ -109,7 +111,7 @@ async fn freeze(polls: usize, futures: &mut Vec<Frozen<'_>>) {
     }
 }
 
-/// Everything that a store can be asked, once.
+/// Calls every operation of a store once.
 async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     for seed in 0..60 {
         let number = drawn(round * 1_000 + seed);
@@ -138,7 +140,7 @@ async fn all_of_it(store: &Store, keyspace: &Keyspace, round: u64) {
     store.flush().await.expect("a flush");
 }
 
-/// Futures of every kind that reads, more of them than the budget allows to read at once.
+/// Returns futures of every kind that reads, more of them than the budget allows to read at once.
 fn reads<'a>(store: &'a Store, keyspace: &'a Keyspace) -> Vec<Frozen<'a>> {
     let mut reads: Vec<Frozen<'a>> = Vec::new();
     for seed in 0..400 {
@@ -202,7 +204,8 @@ fn frozen_reads_stop_nobody_and_answer_when_they_are_polled_again() {
     }
 }
 
-/// Futures of everything that changes a store or has work done: each may answer an error once the store is closed.
+/// Returns futures of every operation that changes a store or starts work; each may fail once the store is
+/// closed.
 fn changes<'a>(store: &'a Store, keyspace: &'a Keyspace, round: usize) -> Vec<Frozen<'a>> {
     let mut changes: Vec<Frozen<'a>> = Vec::new();
     for number in 0..40_u32 {
@@ -232,8 +235,8 @@ fn changes<'a>(store: &'a Store, keyspace: &'a Keyspace, round: usize) -> Vec<Fr
     changes
 }
 
-/// The story: a load that was not polled while it made a file counted as a task of the store, and closing waited for
-/// it for ever.
+/// Regression: a load that was not polled while it was creating a file counted as a task of the store, and
+/// closing waited for it for ever.
 #[test]
 fn frozen_changes_stop_neither_others_nor_the_end() {
     for polls in [1, 2, 4] {
@@ -256,8 +259,9 @@ fn frozen_changes_stop_neither_others_nor_the_end() {
     }
 }
 
-/// The story: the gets of 128 keys asked for their memory in one piece, which was nearly all of a small store's share.
-/// Beside eight threads of plain gets, which took what came free, they had no answer in 15 seconds.
+/// Regression: the gets of 128 keys requested their memory in one piece, which was nearly all of a small
+/// store's share. Beside eight threads of plain gets, which took memory as it became free, they did not
+/// complete in 15 seconds.
 #[test]
 fn many_keys_at_once_have_their_turn_beside_plain_gets() {
     let run = world(3).run(async |engine| {

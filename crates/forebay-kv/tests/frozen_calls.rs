@@ -1,7 +1,10 @@
-//! Shows: a future of the store that is not polled any more costs the memory that it holds, and every other call goes on.
-//! How: each kind of call is kept unpolled at each of its awaits, one of each kind and as many of one kind as fill its
-//! share, while one of each kind goes to its end beside them; then the kept ones are polled again on another thread, or
-//! dropped. On a real engine, whose round must end within a minute, and in worlds whose seed decides who is kept.
+//! Shows: a future of the store that is no longer polled costs the memory that it holds, and every other call
+//! goes on.
+//!
+//! How: each kind of call is kept unpolled at each of its awaits. The kept calls are one of each kind, or as
+//! many of one kind as fill its share. One of each kind completes beside them. Then the kept ones are polled
+//! again on another thread, or dropped. This runs on a real engine, where a round must end within a minute,
+//! and in worlds whose seed decides which calls are kept.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -20,17 +23,17 @@ use futures::stream::FuturesUnordered;
 
 mod common;
 
-/// A call with its answer checked.
+/// A call whose result is checked.
 type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 type Named = (&'static str, Call);
 
 /// More polls than most of the calls need.
 const POLLS: usize = 6;
-/// After this long something hangs.
+/// A round that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.
 const KEYS: u64 = 1_500;
-/// A value of that many bytes lies outside of the leaves.
+/// A value of this many bytes lies outside of the leaves.
 const LONG: usize = 40_000;
 
 #[derive(Clone)]
@@ -39,7 +42,7 @@ struct Scene {
     dir: PathBuf,
     store: Store,
     keyspace: Keyspace,
-    /// Another store for loads, which hold much.
+    /// Another store for loads, which hold much memory.
     loads: Store,
     next: Arc<AtomicU64>,
 }
@@ -54,7 +57,7 @@ fn value(number: u64) -> Vec<u8> {
     value
 }
 
-/// A value that came for a key of the first ones.
+/// Checks the value returned for one of the first keys.
 fn check(number: u64, came: Option<impl std::ops::Deref<Target = [u8]>>) -> Result<(), String> {
     match came {
         Some(came) if came[..] == value(number)[..] => Ok(()),
@@ -84,12 +87,12 @@ impl Scene {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// One of the first keys, another one each time.
+    /// Returns one of the first keys, another one each time.
     fn some_key(&self) -> u64 {
         self.number() * 31 % KEYS
     }
 
-    /// One call of each kind.
+    /// Returns one call of each kind.
     fn calls(&self) -> Vec<Named> {
         let mut calls: Vec<Named> = Vec::new();
         macro_rules! call {
@@ -194,7 +197,8 @@ impl Scene {
         self.calls().len()
     }
 
-    /// Many of one kind: more gets than may read at once, and fewer of those that hold much.
+    /// Returns many calls of one kind: more gets than may read at once, and fewer of the calls that hold much
+    /// memory.
     fn many(&self, kind: usize) -> Vec<Named> {
         let count = match self.calls()[kind].0 {
             "get" => 100,
@@ -205,7 +209,7 @@ impl Scene {
     }
 }
 
-/// Polls each once, so that none of them has been woken yet; those that are not over.
+/// Polls each call once, so that none has been woken yet. Returns those that are not complete.
 fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
     let mut kept = Vec::new();
     for (name, mut call) in calls {
@@ -217,7 +221,7 @@ fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
     Ok(kept)
 }
 
-/// Polls each so often and keeps those that are not over.
+/// Polls each call this many times and keeps those that are not complete.
 async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
     let mut kept = Vec::new();
     for (name, call) in calls {
@@ -229,7 +233,7 @@ async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
     Ok(kept)
 }
 
-/// All beside each other, each polled only when it was woken itself.
+/// Completes all calls concurrently, each polled only when it was woken itself.
 async fn go_on(calls: Vec<Named>) -> Result<(), String> {
     let named =
         calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
@@ -240,14 +244,14 @@ async fn go_on(calls: Vec<Named>) -> Result<(), String> {
     Ok(())
 }
 
-/// One of each kind is kept while one of each kind goes on.
+/// Keeps one call of each kind while one of each kind completes.
 async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
     let kept = freeze(scene.calls(), polls).await?;
     go_on(scene.calls()).await?;
     Ok(kept)
 }
 
-/// Many of one kind are kept while one of each kind goes on.
+/// Keeps many calls of one kind while one of each kind completes.
 async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
     let kept = match polls {
         0 => begin(scene.many(kind))?,
@@ -257,7 +261,7 @@ async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Nam
     Ok(kept)
 }
 
-/// Runs `body` on a thread of its own, which must end in time.
+/// Runs `body` on its own thread, which must end in time.
 fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) {
     let (ended, has_ended) = mpsc::channel();
     let thread = std::thread::spawn(move || ended.send(body()));
@@ -266,7 +270,7 @@ fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'stati
     thread.join().unwrap().unwrap();
 }
 
-/// A round on a real engine; what was kept goes to its end on another thread, or is dropped.
+/// Runs a round on a real engine; the kept calls complete on another thread, or are dropped.
 fn round(
     scene: &Scene,
     what: String,
@@ -284,8 +288,8 @@ fn round(
     });
 }
 
-/// The story: the permit of a get lay in its future. `buffer_unordered` over gets, whose loop awaited another get, kept
-/// all permits in futures that it did not poll, and no get of any task came to its end any more.
+/// Regression: the permit of a get lay in its future. `buffer_unordered` over gets, whose loop awaited
+/// another get, kept all permits in futures that it did not poll, and no get of any task completed any more.
 #[test]
 fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
@@ -302,7 +306,7 @@ fn no_call_waits_for_one_that_is_not_polled() {
     }
     let what = "gets, kept after 1 poll".to_string();
     round(&scene, what, false, async move |scene| many_of_one(&scene, 0, 1).await);
-    // And a close of the store comes to its end though calls on it were begun and are not polled.
+    // Closing the store also completes although calls on it were begun and are not polled.
     let here = scene.clone();
     in_time("close", move || {
         futures::executor::block_on(async {
@@ -319,14 +323,15 @@ fn no_call_waits_for_one_that_is_not_polled() {
     });
 }
 
-/// Tasks that make calls in some order, and leave some of them where they stand; each may take up what others left.
+/// Tasks make calls in some order, and leave some of them unfinished; each may continue calls that others
+/// left.
 async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
     let mut calls = scene.calls();
     while !calls.is_empty() {
         let (name, call) = calls.swap_remove(sim::random(calls.len() as u64) as usize);
         if sim::random(3) == 0 {
             let polls = sim::random(POLLS as u64) as usize;
-            // One load beside those that go on: each holds a third of what programs may hold.
+            // One load beside those that go on: each holds a third of the memory that programs may hold.
             let is_kept = name != "load" || left.lock().unwrap().iter().all(|(name, _)| *name != "load");
             let kept = freeze(vec![(name, call)], if is_kept { polls } else { usize::MAX }).await?;
             left.lock().unwrap().extend(kept);
@@ -350,7 +355,7 @@ async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), 
 async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
     let scene = Scene::new(engine, PathBuf::from("/")).await?;
     let kept = match seed % 3 {
-        // More of the first kind, which is a get, than there is room for.
+        // More calls of the first kind, which is a get, than there is room for.
         0 => many_of_one(&scene, 0, 0).await?,
         1 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
         _ => many_of_one(&scene, sim::random(scene.kinds() as u64) as usize, sim::random(3) as usize).await?,
@@ -364,11 +369,12 @@ async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
     sim::spawn(go_on(left)).await.map_err(text)?
 }
 
-/// A round in a world; what hangs is told as an error, after a minute of the world's time.
+/// Runs a round in a world. A hang is reported as an error, after a minute of the world's time.
 fn simulate(seed: u64) -> Result<(), String> {
-    // Room for all gets of the first world, so that as many read as may; in the others they find the inbox full.
+    // Room for all gets of the first world, so that as many as allowed read; in the others they find the
+    // inbox full.
     let inbox = if seed.is_multiple_of(6) { 128 } else { 1 + seed as usize % 3 };
-    // A store reserves its memory: two that stay open, and those that are opened meanwhile.
+    // A store reserves its memory: two stores stay open, and others are opened meanwhile.
     let config = Config::default().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);
     let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
         let limit = std::pin::pin!(sim::sleep(LIMIT));
@@ -387,7 +393,7 @@ fn no_call_waits_for_one_that_is_not_polled_in_any_world() {
     }
 }
 
-/// The test is tested: a wake-up that a kept get swallows is seen.
+/// Test of the test: a wake-up swallowed by a kept get is detected.
 #[cfg(feature = "_breakage")]
 #[test]
 fn a_wake_up_that_a_kept_get_swallows_is_caught() {

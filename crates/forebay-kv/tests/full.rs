@@ -1,6 +1,7 @@
-//! A full disk. The story: a flush or a compaction that found no space made the store read-only, and after it was opened
-//! again its first delete did the same. So a full store could not be emptied. Now it takes deletes, gets smaller by
-//! them, and takes puts again as soon as there is space, all without being opened again.
+//! A full disk. Regression: a flush or a compaction that found no space made the store read-only, and after
+//! the store was opened again its first delete did the same. So a full store could not be emptied. Now it
+//! accepts deletes and gets smaller by them. It accepts puts again as soon as there is space, all without a
+//! reopen.
 
 mod common;
 
@@ -27,7 +28,7 @@ fn world(seed: u64) -> World {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    // Anywhere among the others.
+    // At a random place among the others.
     format!("{:016x}", random(number)).into_bytes()
 }
 
@@ -40,7 +41,7 @@ async fn open(engine: &Engine) -> Store {
     store.unwrap_or_else(|error| panic!("the store does not open: {error}"))
 }
 
-/// What was acknowledged: the values, by the numbers of their keys; and what may be there besides.
+/// The acknowledged state: values by the numbers of their keys, and those that may exist in addition.
 #[derive(Clone, Debug, Default)]
 struct Model {
     there: BTreeMap<u64, bool>,
@@ -65,7 +66,7 @@ impl Model {
         }
     }
 
-    /// Deletes every second key, each as soon as it is taken.
+    /// Deletes every second key, each as soon as the store accepts it.
     async fn delete_half(&mut self, store: &Store) {
         let keyspace = store.default_keyspace();
         let there: Vec<u64> = self.numbers().collect();
@@ -89,7 +90,7 @@ impl Model {
         self.there.iter().filter(|(_, is_there)| **is_there).map(|(number, _)| *number)
     }
 
-    /// Everything that was acknowledged is there, and nothing that was deleted.
+    /// Checks that every acknowledged value is there, and no deleted one.
     async fn check(&self, store: &Store) {
         let keyspace = store.default_keyspace();
         for (number, is_there) in &self.there {
@@ -103,7 +104,7 @@ async fn pause(millis: u64) {
     sim::sleep(Duration::from_millis(millis)).await.expect("in a world");
 }
 
-/// Waits until a put is taken; returns how long that took.
+/// Waits until the store accepts a put. Returns how long that took.
 async fn puts_are_taken(keyspace: &Keyspace, within: Duration) -> Duration {
     let began = sim::now();
     loop {
@@ -127,7 +128,7 @@ fn is_the_sentence(error: &Error) {
     assert_eq!(error.core().map(forebay::Error::kind), Some(forebay::ErrorKind::NoSpace), "{text}");
 }
 
-/// Files of tables that lie there.
+/// Returns the number of table files.
 async fn table_files(engine: &Engine) -> usize {
     engine.read_dir(format!("{DIR}/tables")).await.expect("the directory of the tables").len()
 }
@@ -146,7 +147,7 @@ fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
             assert!(model.there.len() > 1000, "only {} keys", model.there.len());
             let stats = store.stats();
             assert!(stats.full.is_some() && stats.failed.is_none() && stats.reserve_bytes == 0, "{stats:?}");
-            // Everything that grows is refused, and nothing waits.
+            // Every call that adds data is refused, and none waits.
             let keyspace = store.default_keyspace();
             for error in [
                 keyspace.put("more", "1").await.unwrap_err(),
@@ -162,7 +163,7 @@ fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
             let stats = store.stats();
             assert!(stats.full.is_none() && stats.reserve_bytes > 0, "{stats:?}");
             model.check(&store).await;
-            // There is room for many.
+            // There is room for many more.
             let before = model.there.len();
             is_the_sentence(&model.fill(&store).await);
             assert!(model.there.len() - before > 300, "only {} more keys", model.there.len() - before);
@@ -175,7 +176,7 @@ fn a_full_store_gets_smaller_by_deletes_and_takes_puts_again() {
     }
 }
 
-/// The same when the store was closed, or the power went, on the full disk.
+/// As above, but the store was closed, or the power failed, on the full disk.
 #[test]
 fn a_full_store_that_is_opened_again_gets_smaller_by_deletes() {
     for (seed, is_cut) in [(0, false), (3, true)] {
@@ -206,11 +207,11 @@ fn a_full_store_that_is_opened_again_gets_smaller_by_deletes() {
     }
 }
 
-/// Leaves so many bytes of the disk to others.
+/// Fills the disk up to this many free bytes.
 async fn take_all_but(engine: &Engine, bytes: u64) {
     let filler = engine.open(FILLER, Open::create()).await.unwrap();
     let (mut end, mut step) = (0, DISK / 4096 * 4096);
-    // As much as there is, from large pieces to small ones.
+    // Takes all space, from large pieces to small ones.
     while step >= 4096 {
         match filler.allocate(end..end + step).await {
             Ok(()) => end += step,
@@ -221,7 +222,7 @@ async fn take_all_but(engine: &Engine, bytes: u64) {
     filler.close().await.unwrap();
 }
 
-/// The story: nothing looked whether space had come back; only opening the store again helped.
+/// Regression: no check noticed that space was available again; only reopening the store helped.
 #[test]
 fn space_that_others_free_ends_the_state_within_about_a_second() {
     let ran = world(5).run(async |engine| {
@@ -247,7 +248,7 @@ fn space_that_others_free_ends_the_state_within_about_a_second() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// The story: a writer in the line for memory waited for a flush that could not get on.
+/// Regression: a writer waiting for memory waited for a flush that could not continue.
 #[test]
 fn who_waits_when_the_store_becomes_full_hears_of_it() {
     let ran = world(6).run(async |engine| {
@@ -281,7 +282,8 @@ fn who_waits_when_the_store_becomes_full_hears_of_it() {
         }
         assert!(taken > 50 && refused > 100, "{taken} taken, {refused} refused");
         assert!(store.stats().space_waits > 0, "none had to wait");
-        // These wait for work that finds no space, once others have taken what the store gave up.
+        // These calls wait for work that finds no space, once others have taken the space that the store gave
+        // up.
         let mut lacked = None;
         for number in 0..50 {
             take_all_but_if_full(&engine, &store).await;
@@ -298,8 +300,9 @@ fn who_waits_when_the_store_becomes_full_hears_of_it() {
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// What flushes and compactions wrote before they found no more space is removed. The first form of this test struck the
-/// making of files, too, so nothing was ever written, and it held without any removal.
+/// The output of flushes and compactions that ran out of space is removed. In the first form of this test the
+/// fault also struck the creation of files. So nothing was ever written, and the test passed without any
+/// removal.
 #[test]
 fn work_that_finds_no_space_leaves_no_files() {
     for seed in 0..4 {
@@ -311,7 +314,7 @@ fn work_that_finds_no_space_leaves_no_files() {
                 model.there.insert(number, true);
             }
             store.compact().await.unwrap();
-            // One call in six finds none: most tables fail at one of their writes, and some are made.
+            // One call in six finds no space: most tables fail at one of their writes, and some complete.
             sim::inject(Rule::new(Fault::NoSpace).on("/disk/store/tables").chance_ppm(160_000));
             for number in 0..300 {
                 match keyspace.put(key(number), value(number)).await {
@@ -334,7 +337,7 @@ fn work_that_finds_no_space_leaves_no_files() {
     }
 }
 
-/// Takes what the store gave up, once it is full.
+/// Takes the space that the store gives up, once the store is full.
 async fn take_all_but_if_full(engine: &Engine, store: &Store) -> bool {
     let is_full = store.stats().full.is_some();
     if is_full {

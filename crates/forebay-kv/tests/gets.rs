@@ -1,4 +1,4 @@
-//! What gets cost: those that memory answers, those that read, and several at once.
+//! Costs of gets: those found in memory, those that read, and several at once.
 
 mod common;
 
@@ -11,7 +11,7 @@ use forebay_kv::{Keyspace, Store};
 struct Counting;
 
 thread_local! {
-    /// `None`: this thread is not watched.
+    /// `None`: this thread's allocations are not counted.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -36,10 +36,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Keys that are looked up; there are twice as many entries, with keys that nobody looks up in between.
+/// Keys that are looked up. There are twice as many entries; the keys in between are never looked up.
 const KEYS: u64 = 3000;
 
-/// A store with its keys in tables and nothing in memory but what opening pins.
+/// Returns a store with its keys in tables and nothing in memory but the parts pinned by the open.
 fn store(engine: &forebay::Engine, dir: &tempfile::TempDir) -> (Store, Keyspace) {
     let store = open(engine, dir);
     let entries = (0..2 * KEYS).map(|number| (key(number), value(number)));
@@ -56,7 +56,7 @@ fn a_get_whose_leaf_is_cached_stays_on_its_thread_and_allocates_nothing() {
     let (store, keyspace) = store(&engine, &dir);
     let (first, absent) = (key(40), b"key 000040 and a half");
     assert_eq!(&*keyspace.get(&first).wait().unwrap().unwrap(), value(40));
-    // The thread's own things are made with the first of these.
+    // The first of these gets initializes the thread's state.
     assert!(keyspace.get(absent).wait().unwrap().is_none());
     drop(keyspace.get(&first).wait().unwrap());
     let before = engine.stats().wait().unwrap().walks;
@@ -77,7 +77,7 @@ fn a_get_whose_leaf_is_cached_stays_on_its_thread_and_allocates_nothing() {
 fn a_get_that_reads_is_one_walk_with_one_wake_and_no_box() {
     let (engine, dir) = (engine(), dir());
     let (store, keyspace) = store(&engine, &dir);
-    // A blob is a hop more of the same walk.
+    // A blob is one more hop of the same walk.
     keyspace.bulk_load([(b"large".to_vec(), vec![7; 40_000])]).wait().unwrap();
     let before = engine.stats().wait().unwrap().walks;
     assert_eq!(&*keyspace.get(&key(1000)).wait().unwrap().unwrap(), value(1000));
@@ -95,7 +95,7 @@ fn a_get_that_reads_is_one_walk_with_one_wake_and_no_box() {
 fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     let (engine, dir) = (engine(), dir());
     let (store, keyspace) = store(&engine, &dir);
-    // Newer versions of some keys in tables of level 0, of others in memory; some are deleted.
+    // Newer versions of some keys in tables of level 0, of others in memory; some keys are deleted.
     let mut expected: Vec<Option<Vec<u8>>> = (0..2 * KEYS).map(|number| Some(value(number))).collect();
     for number in (0..2 * KEYS).step_by(7) {
         let is_deleted = number % 3 == 0;
@@ -109,7 +109,7 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
         }
     }
     let snapshot = store.snapshot();
-    // Again and again the same one, and many that are not there.
+    // One key many times, and many absent ones.
     let numbers: Vec<u64> = (0..KEYS).map(|seed| random(seed) % (3 * KEYS)).chain([5; 40]).collect();
     let keys: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
     let wanted: Vec<Option<&[u8]>> =
@@ -118,14 +118,14 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
         keyspace.put(key(number), b"after the snapshot").wait().unwrap();
     }
     let before = engine.stats().wait().unwrap().walks;
-    // In pieces, so that what is kept stays within its share of the budget.
+    // In pieces, so that the kept values stay within their share of the budget.
     for (keys, wanted) in keys.chunks(100).zip(wanted.chunks(100)) {
         let found = snapshot.multi_get(&keyspace, keys).wait().unwrap();
         assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), wanted);
     }
     let after = engine.stats().wait().unwrap().walks;
     assert!(after.walks > before.walks);
-    // Tables are many here, and most of what they have is soon in memory.
+    // There are many tables here, and most of their blocks are soon in memory.
     let (walks, wakes) = (after.walks - before.walks, after.wakes - before.wakes);
     assert!(wakes * 4 < walks * 3, "{wakes} wakes of {walks} walks");
     assert!(keyspace.multi_get::<Vec<u8>>(&[]).wait().unwrap().is_empty());

@@ -1,5 +1,6 @@
-//! Gets that walk inside the kernel answer what the others do. On machines whose kernel cannot, all of this falls back and must
-//! hold as well; `FOREBAY_KERNEL_ENGINES=bpf-loop` demands that it can (`scripts/checks/kernel-walks`).
+//! Gets that walk inside the kernel return the same results as the others. On machines whose kernel cannot,
+//! all walks fall back and the tests must pass as well. `FOREBAY_KERNEL_ENGINES=bpf-loop` requires a kernel
+//! that can (`scripts/checks/kernel-walks`).
 #![cfg(all(feature = "kernel", feature = "_breakage", target_os = "linux"))]
 
 mod common;
@@ -18,12 +19,12 @@ fn open(engine: &Engine, dir: &Path, kernel_walk: bool) -> Store {
     Store::open(engine, dir, options).wait().expect("the store opens")
 }
 
-/// Whether the kernel must be able to.
+/// Returns whether the kernel must support the walks.
 fn is_demanded() -> bool {
     std::env::var("FOREBAY_KERNEL_ENGINES").is_ok_and(|engines| engines.contains("bpf-loop"))
 }
 
-/// Looks whether walks went where this machine lets them go.
+/// Checks that walks took the way that this machine allows.
 fn check_engine(stats: &Stats) {
     assert!(stats.kernel_walks + stats.kernel_fell_back > 0, "{stats:?}");
     match &stats.kernel_refused {
@@ -36,7 +37,7 @@ fn check_engine(stats: &Stats) {
     }
 }
 
-/// Keys of many lengths with much in common, and some that are longer than the kernel's walks take.
+/// Keys of many lengths with long common prefixes, some too long for the kernel's walks.
 fn key(number: u64) -> Vec<u8> {
     let mut key = format!("{:02}/{:08}", number % 17, number / 17).into_bytes();
     key.extend((0..random(number) % 60).map(|at| (random(number + at) % 5) as u8));
@@ -54,7 +55,7 @@ fn present_and_absent_keys_are_answered_alike() {
     let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..3_000).map(|number| (key(number), value(number))).collect();
     all.sort();
     keyspace.bulk_load(all).wait().unwrap();
-    // A newer level with deletions, values that have expired, and long values beside their leaves.
+    // A newer level with deletions, expired values, and long values outside of their leaves.
     for numbers in (0..3_000).step_by(9).collect::<Vec<u64>>().chunks(10) {
         let mut batch = Batch::new();
         for number in numbers.iter().copied() {
@@ -84,7 +85,7 @@ fn present_and_absent_keys_are_answered_alike() {
     assert_eq!(*keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// What a value of a key's version looks like.
+/// Returns the value of a key's version.
 fn versioned(number: u64, version: u64) -> Vec<u8> {
     let mut bytes = [number.to_le_bytes(), version.to_le_bytes()].concat();
     bytes.resize(200 + (number % 300) as usize, version as u8);
@@ -108,7 +109,7 @@ fn read(keyspace: &Keyspace, snapshot: &Snapshot, seen: &mut [u64], seed: u64) {
     seen[number as usize] = now;
 }
 
-/// Tells readers to end, also when their writer fails.
+/// Notifies readers to end, even if their writer fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -145,7 +146,7 @@ fn tables_come_and_go_under_walks() {
             });
         }
         let _end = End(&is_over);
-        // Until tables have been rewritten several times, and the readers have been there.
+        // Until tables have been rewritten several times and the readers have read meanwhile.
         let mut version = 0;
         while version < 8 || reads.load(Ordering::Relaxed) < 24 {
             version += 1;
@@ -165,7 +166,7 @@ fn tables_come_and_go_under_walks() {
     store.close().wait().unwrap();
 }
 
-/// The table files of a store.
+/// Returns the table files of a store.
 fn tables(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir.join("tables")).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
@@ -214,7 +215,7 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
     store.close().wait().unwrap();
 }
 
-/// Here most walks may end in what cannot be believed.
+/// Checks the walks over damaged tables, most of which may end at unusable bytes.
 fn check_engine_of_damaged(stats: &Stats) {
     assert!(stats.kernel_walks + stats.kernel_fell_back > 0);
     assert!(stats.kernel_refused.is_none() || !is_demanded(), "{stats:?}");
@@ -231,7 +232,7 @@ fn nodes_that_are_asked_for_often_come_into_the_cache() {
         assert_eq!(keyspace.get(&number.to_be_bytes()).wait().unwrap().as_deref(), Some(&value(number)[..]));
     }
     let stats = store.stats();
-    // One inner node: the first descent is the kernel's, the second one puts it into the cache.
+    // One inner node: the kernel makes the first descent, the second one puts the node into the cache.
     assert!((1..10).contains(&(stats.kernel_walks + stats.kernel_fell_back)), "{stats:?}");
     assert!(stats.cache_hits > 600, "{stats:?}");
     store.close().wait().unwrap();
@@ -267,7 +268,7 @@ fn sessions_count_within_the_budget() {
     std::thread::scope(|scope| scope.spawn(|| walk(0)).join().expect("no panic"));
     let has_walked = store.stats().kernel_walks > 0;
     assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
-    // The first session went with its thread; it counts until the next one comes.
+    // The first session ended with its thread; it counts until the next one begins.
     std::thread::scope(|scope| scope.spawn(|| walk(500)).join().expect("no panic"));
     assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
     assert!(has_walked || !is_demanded());

@@ -1,5 +1,5 @@
-//! A process that writes is killed, again and again: everything that it said was durable is there, and no
-//! batch is there by half.
+//! A writing process is killed again and again. All writes that it reported as durable are there, and no
+//! batch is there in part.
 
 mod common;
 
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Store};
 
-/// Names the directory to the process that writes.
+/// Directory for the writing process.
 const DIR: &str = "FOREBAY_KV_KILLS_DIR";
-/// Names which process it is.
+/// Number of the process.
 const LIFE: &str = "FOREBAY_KV_KILLS_LIFE";
 const KILLS: u64 = 60;
 const WRITERS: u64 = 4;
@@ -25,7 +25,7 @@ fn engine() -> Engine {
     Engine::start(Config::new().shards(1)).expect("an engine")
 }
 
-/// A process that was killed may hold its locks until the kernel has put its ring away.
+/// Retries the open: a killed process may hold its locks until the kernel has cleaned up its ring.
 fn open(engine: &Engine, dir: &Path) -> Store {
     let begun = Instant::now();
     loop {
@@ -39,7 +39,7 @@ fn open(engine: &Engine, dir: &Path) -> Store {
     }
 }
 
-/// Life, writer and count tell one value from every other; its length goes with them.
+/// Life, writer and count distinguish a value from every other, and determine its length.
 fn value(life: u64, writer: u64, count: u64) -> Vec<u8> {
     let name = [life.to_le_bytes(), writer.to_le_bytes(), count.to_le_bytes()].concat();
     let len = 24 + (count * 97 + writer * 31) % 1500;
@@ -50,7 +50,7 @@ fn key(writer: u64, count: u64) -> Vec<u8> {
     format!("writer {writer} key {}", count % KEYS).into_bytes()
 }
 
-/// The process that is killed: the test that started it set the variables.
+/// The process that is killed; the test that starts it sets the variables.
 #[test]
 #[ignore = "runs in a process of its own, which the test below starts"]
 fn writer() {
@@ -75,7 +75,7 @@ fn writer() {
     });
 }
 
-/// One line, in one write: a kill leaves none of it or all.
+/// Prints one line in one write: a kill leaves none or all of it.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes()).expect("the test listens");
@@ -98,11 +98,11 @@ fn a_killed_process_loses_nothing_that_was_durable() {
     let dir = common::dir();
     let engine = engine();
     let mut luck = 0x5eed_u64;
-    // What each key holds at least: life and count.
+    // The minimum state of each key: life and count.
     let mut held: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
     let begun = Instant::now();
     let (mut life, mut told) = (0, 0);
-    // A slow machine kills less often, but never nobody.
+    // On a slow machine there are fewer kills, but at least one.
     while life < KILLS && (life < 12 || begun.elapsed() < Duration::from_secs(25)) {
         luck = luck.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let lines = match luck >> 60 {
@@ -116,7 +116,7 @@ fn a_killed_process_loses_nothing_that_was_durable() {
         if killed {
             child.kill().expect("a process to kill");
         }
-        // What it said before it died is in the pipe.
+        // The pipe has the lines that the process wrote before it was killed.
         while out.read_line(&mut line).expect("its output") > 0 {
             let words: Vec<&str> = line.split_whitespace().collect();
             let number = |at: usize| words.get(at).and_then(|word: &&str| word.parse::<u64>().ok());
@@ -142,7 +142,8 @@ fn a_killed_process_loses_nothing_that_was_durable() {
     assert!(told > 0, "nothing was ever durable");
 }
 
-/// Each key holds what was durable last, or what this life wrote later; and the same in both keyspaces.
+/// Checks that each key has its last durable value, or one that this life wrote later, and the same in both
+/// keyspaces.
 fn check(engine: &Engine, dir: &Path, held: &mut BTreeMap<(u64, u64), (u64, u64)>, life: u64) {
     let store = open(engine, dir);
     let (one, two) = (store.default_keyspace(), store.keyspace("two").wait().expect("a keyspace"));

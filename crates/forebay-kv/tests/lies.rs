@@ -1,6 +1,6 @@
-//! Stores on disks that lie: flushes that flush nothing, bits that change, writes that land elsewhere. What
-//! is read then is what was written, or an error that names the file and the place; never anything else, and
-//! never silence.
+//! Stores on disks that lie: flushes without effect, bits that change, writes that land elsewhere. A read
+//! then returns the bytes written, or an error that names the file and the place. It never returns anything
+//! else, and never fails silently.
 
 #[path = "simulation/model.rs"]
 #[allow(dead_code, reason = "only what keys are like")]
@@ -19,7 +19,7 @@ use forebay_kv::{Error, ErrorKind};
 use crate::model::{At, KEYS, SPACES, WRITERS};
 use crate::store::{DIR, Open, Shape, mix, number};
 
-/// What the disk does.
+/// The misbehaviour of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     Flushes,
@@ -30,30 +30,30 @@ enum Lie {
 /// A writer's key.
 type Key = (u8, At);
 
-/// What a key may hold: one value, or several when nobody knows which.
+/// The possible values of a key: one, or several where the current one is unknown.
 type May = BTreeSet<Option<u64>>;
 
-/// What is known of a store.
+/// The expected contents of a store.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Of keys that were never written nothing is here.
+    /// Keys that were never written have no entry.
     keys: BTreeMap<Key, May>,
-    /// What each key held since the disk lies.
+    /// Values of each key since the disk began to lie.
     since: BTreeMap<Key, May>,
     lies: bool,
     count: u64,
 }
 
-/// What came of the worlds so far; a test that sees none of something tests nothing.
+/// Counts of outcomes over the worlds; a kind that never occurs would mean that the test checks nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Gets and ranges that answered an error.
+    /// Gets and ranges that returned an error.
     errors: u64,
-    /// Stores that would not open.
+    /// Stores that failed to open.
     refused: u64,
     /// Stores that became read-only.
     read_only: u64,
-    /// Values that were older than what was acknowledged.
+    /// Values older than the acknowledged one.
     older: u64,
     right: u64,
 }
@@ -63,7 +63,7 @@ impl Known {
         self.keys.get(&key).cloned().unwrap_or_else(|| May::from([None]))
     }
 
-    /// A write is begun: the key holds one or the other.
+    /// A write begins: the key has either its old or its new value.
     fn begin(&mut self, key: Key, value: Option<u64>) {
         let mut may = self.may(key);
         may.insert(value);
@@ -82,19 +82,19 @@ impl Known {
         self.count
     }
 
-    /// From now on the disk lies.
+    /// The disk lies from now on.
     fn lie(&mut self) {
         (self.lies, self.since) = (true, self.keys.clone());
     }
 
-    /// After a restart a key holds anything that it held since.
+    /// After a restart a key may have any value that it had since then.
     fn restart(&mut self) {
         for (key, since) in &self.since {
             self.keys.entry(*key).or_default().extend(since.iter().copied());
         }
     }
 
-    /// What was read: from now on it is that.
+    /// Records the value read: from now on the key has this value.
     fn read(&mut self, key: Key, found: Option<u64>, seen: &mut Seen) -> Result<(), String> {
         let may = self.may(key);
         if !may.contains(&found) {
@@ -109,7 +109,7 @@ impl Known {
     }
 }
 
-/// Whether an error says where.
+/// Checks that an error names a place.
 fn check(error: &Error, is_open: bool, call: impl fmt::Display) -> Result<(), String> {
     let in_store = error.path().is_some_and(|path| path.starts_with(DIR));
     let is_told = match error.kind() {
@@ -121,7 +121,7 @@ fn check(error: &Error, is_open: bool, call: impl fmt::Display) -> Result<(), St
     if is_told { Ok(()) } else { Err(format!("{call} answered {error:?}")) }
 }
 
-/// Steps of a life: everything that a store does.
+/// Steps of a life: every operation of a store.
 async fn work(open: &Open, known: &mut Known, seen: &mut Seen, steps: u64) -> Result<(), String> {
     for _ in 0..steps {
         let key = (sim::random(u64::from(WRITERS)) as u8, any_place());
@@ -172,7 +172,7 @@ async fn get(open: &Open, known: &mut Known, seen: &mut Seen, key: Key) -> Resul
     }
 }
 
-/// Goes through the keys of a writer in one keyspace.
+/// Reads all keys of a writer in one keyspace.
 async fn scan(open: &Open, known: &mut Known, seen: &mut Seen, writer: u8, space: u8) -> Result<(), String> {
     let found = match open.scan(writer, space, sim::random(2) == 0).await {
         Ok(found) => found?,
@@ -210,8 +210,8 @@ fn rule(lie: Lie) -> Rule {
     }
 }
 
-/// The first life: a time with an honest disk, of which everything is in tables at last, and a time with one
-/// that lies.
+/// The first life: a time with an honest disk, at whose end everything is in tables, and a time with a lying
+/// one.
 async fn begin(engine: Engine, lie: Lie, shape: Shape) -> Result<(Known, Seen), String> {
     let (mut known, mut seen) = (Known::default(), Seen::default());
     let open = Open::open(&engine, shape).await.map_err(|error| format!("opening: {error:?}"))?;
@@ -234,7 +234,7 @@ async fn begin(engine: Engine, lie: Lie, shape: Shape) -> Result<(Known, Seen), 
     Ok((known, seen))
 }
 
-/// What follows the restart: the disk is honest again, but what it did stays.
+/// The life after the restart: the disk is honest again, but the damage stays.
 async fn go_on(engine: Engine, lie: Lie, shape: Shape, mut known: Known) -> Result<(Known, Seen), String> {
     let mut seen = Seen::default();
     known.restart();
@@ -253,7 +253,7 @@ async fn go_on(engine: Engine, lie: Lie, shape: Shape, mut known: Known) -> Resu
         sim::inject(rule(lie));
     }
     all(&open, &mut known, &mut seen).await?;
-    // What is written from now on counts as it always did.
+    // Writes from now on are judged as before.
     known.lie();
     let steps = sim::random(150);
     work(&open, &mut known, &mut seen, steps).await?;
@@ -262,7 +262,7 @@ async fn go_on(engine: Engine, lie: Lie, shape: Shape, mut known: Known) -> Resu
     Ok((known, seen))
 }
 
-/// One world from its beginning to its end.
+/// Runs one world from its beginning to its end.
 fn attempt(world: &mut World, lie: Lie) -> Result<Seen, String> {
     let draw = |salt: u64, n: u64| (mix(salt << 40 ^ mix(7)) ^ salt) % n;
     let seed = world.seed();
@@ -300,7 +300,7 @@ impl Seen {
     }
 }
 
-/// Tries many worlds, and answers what was seen in them.
+/// Runs many worlds and returns the outcomes counted in them.
 fn explore(lie: Lie, seeds: u64) -> Seen {
     let mut all = Seen::default();
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), lie).map(|seen| all.add(seen)));

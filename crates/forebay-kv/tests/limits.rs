@@ -1,5 +1,5 @@
-//! Every number of a store's options, with 0, with 1 and with the largest there is: the store opens and works, or it is
-//! refused with a sentence.
+//! Every numeric option of a store, with 0, with 1 and with the largest value. The store opens and works, or
+//! the open is refused with a full sentence.
 
 mod common;
 

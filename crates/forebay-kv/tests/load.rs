@@ -1,4 +1,4 @@
-//! Sorted entries go straight into tables: all of them or none, at once, and once.
+//! Sorted entries loaded straight into tables: all of them or none, in one step, and written once.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
             assert!(error.to_string().contains("not above the one before it"), "{error}");
         }
     }
-    // One that goes on after an error, and one that is never finished.
+    // One load that continues after an error, and one that is never finished.
     let mut load = keyspace.loader();
     load.add(key(5), "5").wait().unwrap();
     load.add(key(5), "6").wait().unwrap_err();
@@ -95,20 +95,20 @@ fn a_key_out_of_order_is_refused_and_nothing_has_changed() {
     (0..2000).for_each(|number| load.add(key(number), value(number)).wait().unwrap());
     assert_eq!(load.entries(), 2000);
     drop(load);
-    // What was written goes in the background.
+    // The files written are removed in the background.
     while std::fs::read_dir(dir.path().join("tables")).unwrap().count() > 1 {
         std::thread::yield_now();
     }
     assert_eq!(files(dir.path()), before);
     is_like(&keyspace, &Model::from([(key(1), b"there".to_vec())]));
     assert_eq!(store.stats().memory.held, 0);
-    // And nothing is no load.
+    // An empty load changes nothing.
     keyspace.loader().finish().wait().unwrap();
     assert_eq!(files(dir.path()), before);
 }
 
 /// Loads into keyspaces that have puts and deletions of the same keys at every stage: in memory, in level 0,
-/// further down. What was written before loses, what is written after wins.
+/// and in lower levels. Earlier writes lose to the load, later ones win.
 #[test]
 fn a_load_is_newer_than_what_was_there_and_older_than_what_comes() {
     let (engine, dir) = (engine(), dir());
@@ -160,8 +160,8 @@ fn a_load_is_newer_than_what_was_there_and_older_than_what_comes() {
     is_like(&store.default_keyspace(), &model);
 }
 
-/// A load comes while other threads write the same keys and read: readers see all of it or nothing, but for
-/// what was written later.
+/// A load runs while other threads write the same keys and read. Readers see all of it or nothing, apart from
+/// later writes.
 #[test]
 fn readers_see_all_of_a_load_or_nothing() {
     let (engine, dir) = (engine(), dir());
@@ -180,7 +180,7 @@ fn readers_see_all_of_a_load_or_nothing() {
         });
         scope.spawn(|| {
             for round in 0..12u64 {
-                // Between and around what is put.
+                // Keys between and around those that are put.
                 let keys = (0..100).map(|number| (format!("lot {number:03}"), value(round)));
                 let keys = keys.chain((0..50).map(|number| (format!("put {number:03}x"), value(round))));
                 keyspace.bulk_load(keys).wait().unwrap();
@@ -198,7 +198,7 @@ fn readers_see_all_of_a_load_or_nothing() {
                     }
                 }
                 assert!(values.len() % 150 == 0 && values.windows(2).all(|pair| pair[0] == pair[1]));
-                // And no load is undone.
+                // No load is undone.
                 let now = values.first().map(|value| value.len());
                 assert!(now >= last, "{now:?} after {last:?}");
                 last = now;

@@ -1,7 +1,7 @@
 //! An open store whose directory is moved away, replaced or removed.
 //!
-//! The story: a store looked its files up by path as long as it was open. After `mv data data.old; mv good data` under an
-//! open store in `data` it removed the tables of the good one, wrote over its logs, and closed with success.
+//! Regression: an open store accessed its files by path. After `mv data data.old; mv good data` under an open
+//! store in `data` it removed the tables of the good one, overwrote its logs, and closed successfully.
 
 mod common;
 
@@ -13,7 +13,7 @@ use forebay::sim::{Profile, World};
 use forebay::{Engine, FileKind, Open};
 use forebay_kv::{ErrorKind, Keyspace, Store};
 
-/// Every file below a directory with its bytes.
+/// Returns every file below a directory with its bytes.
 async fn content(engine: &Engine, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut files, mut dirs) = (BTreeMap::new(), vec![dir.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -59,7 +59,8 @@ async fn remove_all(engine: &Engine, dir: &Path) {
     engine.remove_dir(dir).await.unwrap();
 }
 
-/// Another store is put into the place of one that is open, which flushes, compacts, makes a checkpoint and closes.
+/// Replaces the directory of an open store by another store; the open one then flushes, compacts, makes a
+/// checkpoint and closes.
 async fn is_moved_and_replaced(engine: &Engine, base: &Path) {
     let [data, good, moved, copy] = ["data", "good", "moved", "copy"].map(|name| base.join(name));
     engine.create_dir_all(base).await.unwrap();
@@ -119,7 +120,7 @@ fn the_same_in_worlds() {
     }
 }
 
-/// Nothing is acknowledged any more, nothing is made under the old name, and nothing hangs.
+/// Nothing more is acknowledged, no file is created under the old name, and nothing hangs.
 async fn is_removed(engine: &Engine, base: &Path) {
     let data = base.join("data");
     engine.create_dir_all(base).await.unwrap();
@@ -137,7 +138,7 @@ async fn is_removed(engine: &Engine, base: &Path) {
     let error = keyspace.put(key(401), value(401)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::ReadOnly, "{error}");
     assert!(store.flush().await.is_err() && store.checkpoint(base.join("copy")).await.is_err());
-    // What was acknowledged is read as long as the store is open.
+    // Acknowledged values can be read as long as the store is open.
     has(&keyspace, 0..400).await;
     let _ = store.close().await;
     assert_eq!(content(engine, &data).await.len(), 0, "a directory of the same name is another");

@@ -1,6 +1,7 @@
 //! SQLite's rule: the first call to the disk fails, then the second, then the third, until a whole run passes
-//! without meeting the failure. After each the store is opened again, and the oracle of the simulation judges
-//! what it holds. From the twentieth call on some are passed over, more and more, so that it ends.
+//! without reaching the failure. After each run the store is opened again, and the oracle of the simulation
+//! judges its contents. From the twentieth call on, increasingly many calls are skipped, so that the test
+//! ends.
 
 #[path = "simulation/model.rs"]
 mod model;
@@ -18,16 +19,16 @@ use crate::store::Shape;
 /// More calls than any run makes.
 const CALLS_MAX: u64 = 20_000;
 
-/// What happens at the n-th call.
+/// The fault at the n-th call.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Fails(Fault, Dirty),
-    /// The power goes when the n-th operation of any kind is given to the disk.
+    /// The power fails when the n-th operation of any kind is submitted to the disk.
     IsTheLast,
 }
 
-/// Two lives: in the first the n-th call fails, the second looks. Answers whether the first came to that
-/// call.
+/// Runs two lives: in the first the n-th call fails, the second checks the store. Returns whether the first
+/// life reached that call.
 fn attempt(seed: u64, call: Call, n: u64) -> Result<bool, String> {
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
     let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order)).stalls_ppm(0);
@@ -87,7 +88,7 @@ fn the_nth_flush_fails_and_loses_nothing() {
     each_call(Call::Fails(Fault::FlushError, Dirty::Kept), 1);
 }
 
-/// Writes, allocations, and making files and directories.
+/// Faults in writes, allocations, and the creation of files and directories.
 #[test]
 fn the_nth_call_that_takes_space_finds_none() {
     each_call(Call::Fails(Fault::NoSpace, Dirty::Lost), 2);

@@ -13,7 +13,7 @@ use common::random;
 use forebay_kv::{Batch, Store};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Bytes of a file that the page cache holds, and all of it.
+/// Returns the bytes of a file in the page cache, and its size.
 fn resident(path: &Path) -> io::Result<(u64, u64)> {
     let file = File::open(path)?;
     let (bytes, page) = (file.metadata()?.len() as usize, rustix::param::page_size());
@@ -22,7 +22,7 @@ fn resident(path: &Path) -> io::Result<(u64, u64)> {
     }
     let mut pages = vec![0_u8; bytes.div_ceil(page)];
     let flags = (ProtFlags::READ, MapFlags::SHARED);
-    // SAFETY: a new mapping where the kernel likes; nobody looks into it.
+    // SAFETY: a new mapping at an address of the kernel's choice; its bytes are never accessed.
     let address = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, flags.0, flags.1, file.as_fd(), 0) }?;
     // SAFETY: `address` is the mapping of `bytes` bytes made above, and `pages` has a byte for each page.
     let answer = unsafe { libc::mincore(address, bytes, pages.as_mut_ptr()) };
@@ -33,7 +33,7 @@ fn resident(path: &Path) -> io::Result<(u64, u64)> {
     if answer == 0 { Ok((held as u64, bytes as u64)) } else { Err(error) }
 }
 
-/// The same of all tables of a store.
+/// Returns the same for all tables of a store.
 fn tables(dir: &Path) -> (u64, u64) {
     let mut sum = (0, 0);
     for entry in std::fs::read_dir(dir.join("tables")).expect("the tables") {

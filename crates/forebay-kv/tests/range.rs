@@ -1,4 +1,5 @@
-//! Ranges give what the store held when they were made, in order, both ways, whatever happens meanwhile.
+//! Ranges return the contents of the store when they were made, in order, in both directions, whatever
+//! happens meanwhile.
 
 mod common;
 
@@ -11,7 +12,7 @@ use forebay::Class;
 use forebay_kv::{Batch, ErrorKind, Keyspace, Range, Result, Store};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-/// A range under way, whether it goes back, and what it still has to give.
+/// A range in progress, whether it goes backwards, and the entries that it has yet to return.
 type Open = (Range, bool, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn all(mut range: Range) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -23,7 +24,7 @@ fn all(mut range: Range) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-/// A range and its reverse are what the model has between these keys.
+/// Checks that a range and its reverse return the model's entries between these keys.
 fn is_like(model: &Model, range: impl Fn() -> Range, bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>)) {
     let mut expected: Vec<_> = model
         .iter()
@@ -46,7 +47,7 @@ fn bound(seed: u64) -> Bound<Vec<u8>> {
     if random(seed + 3).is_multiple_of(2) { Bound::Included(key) } else { Bound::Excluded(key) }
 }
 
-/// Some changes, in the store and in the model.
+/// Makes some changes, in the store and in the model.
 fn change(store: &Store, keyspace: &Keyspace, model: &mut Model, seed: u64) {
     let mut batch = Batch::new();
     for index in 0..40 {
@@ -98,7 +99,7 @@ fn ranges_are_like_a_map_s_at_every_stage_of_compaction() {
             let of_prefix: Model =
                 model.clone().into_iter().filter(|(key, _)| key.starts_with(prefix)).collect();
             is_like(&of_prefix, || keyspace.prefix(prefix), (Bound::Unbounded, Bound::Unbounded));
-            // One that is begun now and goes on later, beside compactions.
+            // A range that begins now and continues later, beside compactions.
             if round % 4 == 0 {
                 let expected = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
                 let is_back = round % 8 == 0;
@@ -171,7 +172,7 @@ fn what_has_expired_is_left_out() {
         assert!(found == (31..100).map(|number| (key(number), value(number))).collect::<Vec<_>>());
         store.flush().wait().unwrap();
     }
-    // What is gone stays gone: older versions do not come back.
+    // Expired values stay absent: older versions do not reappear.
     NOW.store(1060, Ordering::Relaxed);
     store.compact().wait().unwrap();
     assert_eq!(all(keyspace.iter()).unwrap().len(), 39);
@@ -231,7 +232,7 @@ fn a_range_works_in_a_task_of_a_shard() {
     task.wait().unwrap().unwrap();
 }
 
-/// A program that keeps everything that a range gives gets an error, and what it lets go it can read again.
+/// A program that keeps all values of a range gets an error; after it drops them it can read on.
 #[test]
 fn who_keeps_too_much_is_told() {
     let (engine, dir) = (engine(), dir());

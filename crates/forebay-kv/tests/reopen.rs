@@ -1,4 +1,4 @@
-//! Who may open a store when: not while it is open, and at once when the last handle is gone.
+//! When a store can be opened: not while it is open, and at once after its last handle is dropped.
 
 mod common;
 
@@ -9,7 +9,7 @@ use forebay_kv::{ErrorKind, Store};
 
 const CHILD: &str = "FOREBAY_KV_REOPEN_CHILD";
 
-/// A locked store was called a log, and nothing said who had it.
+/// Regression: the error called a locked store a log, and did not name the process that had it open.
 #[test]
 fn a_locked_store_is_called_a_store_and_its_holder_is_named() {
     let (engine, place) = (engine(), dir());
@@ -21,7 +21,7 @@ fn a_locked_store_is_called_a_store_and_its_holder_is_named() {
     for error in refused {
         let text = error.to_string();
         assert_eq!((error.kind(), error.path()), (&ErrorKind::Locked, Some(place.path())), "{text}");
-        // Without the path, in which any word may be.
+        // Without the path, which may contain any word.
         let said = text.replace(&*place.path().to_string_lossy(), "");
         assert!(said.contains("store") && !said.contains("log"), "{text}");
         let process = format!("in this process ({})", std::process::id());
@@ -30,7 +30,7 @@ fn a_locked_store_is_called_a_store_and_its_holder_is_named() {
     store.close().wait().expect("an end");
 }
 
-/// The same of a store that another process has open.
+/// As above, for a store that another process has open.
 #[test]
 fn a_store_that_another_process_has_open_names_that_process() {
     if let Some(place) = std::env::var_os(CHILD) {
@@ -53,7 +53,8 @@ fn a_store_that_another_process_has_open_names_that_process() {
     store.close().wait().expect("an end");
 }
 
-/// Dropping the last handle closes in the background. An open right behind it found the store locked.
+/// Regression: dropping the last handle closes in the background, and an open right after it found the store
+/// locked.
 #[test]
 fn a_store_opens_right_after_its_last_handle_was_dropped() {
     let (engine, place) = (engine(), dir());
@@ -67,7 +68,7 @@ fn a_store_opens_right_after_its_last_handle_was_dropped() {
         }
         drop(store);
     }
-    // And by another engine.
+    // From another engine as well.
     let other = common::engine();
     let store = open(&engine, &place);
     drop(store);

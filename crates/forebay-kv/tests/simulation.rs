@@ -1,5 +1,5 @@
-//! Thousands of stores in simulated worlds: several tasks put, delete, swap and read; disks fail and tear;
-//! the power goes; and after each life an oracle says whether what the store holds can be.
+//! Thousands of stores in simulated worlds. Several tasks put, delete, swap and read; disks fail and tear
+//! writes; the power fails. After each life an oracle decides whether the contents of the store are possible.
 
 #[path = "simulation/model.rs"]
 mod model;
@@ -15,20 +15,20 @@ use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World
 use crate::program::{Plan, Shared};
 use crate::store::{Shape, mix};
 
-/// What befalls the stores of a world, besides power cuts.
+/// Faults of a world, besides power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// Nothing else.
+    /// No other faults.
     Crashes,
     /// Writes and flushes fail, the disk is full, reads fail.
     Errors,
 }
 
 const LIVES: u64 = 4;
-/// Runs that are spent on making a failing world shorter.
+/// Maximum runs to shrink a failing world.
 const SHRINKS: usize = 300;
 
-/// A draw that only the seed decides: what the world is made of.
+/// A random draw that only the seed determines, for the parameters of a world.
 struct Draw {
     seed: u64,
     count: u64,
@@ -53,7 +53,7 @@ fn disk(draw: &mut Draw) -> Profile {
     profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
 }
 
-/// What strikes writes and flushes of a life.
+/// Returns the faults for writes and flushes of a life.
 fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
     let mut rules = Vec::new();
     for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
@@ -79,7 +79,7 @@ fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
     rules
 }
 
-/// One world from its beginning to its end. All that can go wrong is in the text.
+/// Runs one world from its beginning to its end. The error text describes any failure.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw { seed: world.seed(), count: 0 };
     world.add_disk(disk(&mut draw));
@@ -123,11 +123,11 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     }
 }
 
-/// Tries many worlds. The first that fails is made as short as it gets, and printed.
+/// Runs many worlds. Shrinks the first that fails as far as possible, and prints it.
 fn explore(trouble: Trouble, seeds: u64) {
     let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
     if let Err(failing) = tried {
-        // Whoever repeats one seed wants to see that one.
+        // A run that repeats one seed is not shrunk: its purpose is to see that seed.
         let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
         let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, |world| attempt(world, trouble)));
         let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
@@ -145,7 +145,7 @@ fn errors_make_the_store_read_only_and_opening_it_again_recovers() {
     explore(Trouble::Errors, 150);
 }
 
-/// The same seed is the same run.
+/// The same seed gives the same run.
 #[test]
 fn worlds_repeat_themselves() {
     let digest = |seed| {
@@ -156,8 +156,8 @@ fn worlds_repeat_themselves() {
     assert_eq!(digest(3), digest(3));
 }
 
-/// The oracle is tested: a store that is broken on purpose is caught by the worlds that CI looks at, and the
-/// store as it is survives the same ones.
+/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct
+/// store passes the same ones.
 #[cfg(feature = "_breakage")]
 mod broken {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -166,7 +166,7 @@ mod broken {
 
     use super::*;
 
-    /// No more seeds than CI looks at.
+    /// No more seeds than CI runs.
     const SEEDS: u64 = 150;
 
     fn is_caught(breakage: Breakage) {

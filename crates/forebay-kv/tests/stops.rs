@@ -1,9 +1,9 @@
-//! Writers are slowed smoothly and never stopped for long, whatever flushes and compaction are doing: in a
-//! simulated world, whose clock says how long each writer really waited.
+//! Writers are slowed smoothly and never stopped for long, regardless of flushes and compaction. The tests
+//! run in a simulated world, whose clock measures how long each writer really waited.
 //!
-//! The story: a batch of puts once took 1.75 s. Writers had filled all memtables as fast as they could, and
-//! then all of them stood still until a flush had written one, in an order that left some of them behind every
-//! time. The larger the memtables and the slower the disk, the longer it took.
+//! Regression: a batch of puts once took 1.75 s. Writers had filled all memtables as fast as they could. Then
+//! all of them stalled until a flush had written one, in an order that left some of them behind every time.
+//! The larger the memtables and the slower the disk, the longer it took.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use forebay::sim::{self, Fault, Profile, Rule, World};
 use forebay_kv::{Batch, Options, Stats, Store};
 
-/// The promise.
+/// Guaranteed maximum wait of a writer.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Bytes that are written in all: many memtables, which hold 0.8 MiB each.
+/// Bytes written in total: many memtables of 0.8 MiB each.
 const BYTES: u64 = 8 << 20;
 
-/// What writes a world has.
+/// The writes of a world.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     writers: u64,
@@ -55,9 +55,9 @@ async fn writes(store: &Store, load: Load, writer: u64, longest: &RefCell<Durati
     }
 }
 
-/// Writers that never rest, on a disk with a fast log and slow tables: a write of 64 KiB to a table takes 10
-/// ms and a sync 20, so that the flush of a memtable takes two tenths of a second. Answers the longest wait
-/// and what the store counted.
+/// Runs writers without pauses on a disk with a fast log and slow tables. A write of 64 KiB to a table takes
+/// 10 ms and a sync 20 ms, so that the flush of a memtable takes two tenths of a second. Returns the longest
+/// wait and the store's statistics.
 fn longest_wait(load: Load) -> (Duration, Stats) {
     let times = [5, 10, 20].map(Duration::from_micros);
     let profile = Profile::nand().at("/disk").tail(0, 1).jitter(10).latency(times[0], times[1], times[2]);
@@ -95,8 +95,8 @@ fn no_writer_is_stopped_for_long_by_flushes_and_compaction() {
     }
 }
 
-/// Whoever waits for memory and is not polled any more, such as a branch of a `select!` that is kept, does not
-/// hold up those who came later.
+/// A waiter for memory that is no longer polled, such as a kept branch of a `select!`, does not hold up later
+/// ones.
 #[test]
 fn a_writer_that_is_not_polled_any_more_stops_nobody() {
     let mut world = World::new(11).disk(Profile::nand().at("/disk")).steps_max(u64::MAX);
@@ -124,7 +124,7 @@ fn a_writer_that_is_not_polled_any_more_stops_nobody() {
     run.expect("a world that ends");
 }
 
-/// The test is tested: without the pace a writer waits for most of a flush.
+/// Test of the test: without the pacing, a writer waits for most of a flush.
 #[cfg(feature = "_breakage")]
 #[test]
 fn writers_that_nothing_paces_are_seen_to_stop() {

@@ -1,5 +1,5 @@
-//! A store whose manifest or log lost its end is refused, by an open and by a verification alike, and no file that may
-//! be the only copy of something goes away.
+//! A store whose manifest or log lost its end is refused by an open and by a verification alike, and no file
+//! that may be the only copy of data is removed.
 
 mod common;
 
@@ -13,20 +13,20 @@ use forebay_kv::{ErrorKind, Store};
 
 const LOADED: u64 = 300;
 
-/// Zeros a file from a byte to its end; its length stays.
+/// Zeros a file from an offset to its end; its length stays.
 fn zero_from(path: &Path, at: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(path).expect("the file");
     let len = file.metadata().expect("its length").len();
     file.write_all_at(&vec![0; (len - at) as usize], at).expect("zeros");
 }
 
-/// Where the last byte of a file lies that is not zero.
+/// Returns the offset of the last byte of a file that is not zero.
 fn end_of(path: &Path) -> u64 {
     let bytes = std::fs::read(path).expect("the file");
     bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at as u64 + 1)
 }
 
-/// What is wrong with a store that is opened and read: `None` if every value is there.
+/// Opens a store and reads it. Returns its failure, or `None` if every value is there.
 fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
     let store = match Store::open(engine, dir, options()).wait() {
         Ok(store) => store,
@@ -43,11 +43,12 @@ fn opened_and_read(engine: &Engine, dir: &Path, expected: impl Fn(u64) -> Option
     None
 }
 
-/// Zeros a log's last segment from each 4,096 bytes on, each time in a fresh copy of the store, and compares what an
-/// open and a verification say. A row may be whole if nothing is missing, and no table may go away.
+/// Zeros a log's last segment from each multiple of 4,096 bytes on, each time in a fresh copy of the store,
+/// and compares the results of an open and a verification. A row may be whole if nothing is missing, and no
+/// table may be removed.
 fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> Option<Vec<u8>>) {
     let place = dir();
-    // Behind it is at most one that was prepared.
+    // At most one segment follows, prepared for later writes.
     let used = named(&made.join(log), "wal").into_iter().filter(|path| end_of(path) > 0);
     let segment = used.max().expect("a segment");
     let (mut refused, mut whole) = (0, 0);
@@ -62,7 +63,7 @@ fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> 
             assert!(verified.leftovers.is_empty() || is_whole, "{log} from {at}: {verified:?}");
         }
         let said = opened_and_read(engine, &row, &expected);
-        // Damage that took no record is a finding and no reason to refuse.
+        // Damage that lost no record is a finding and no reason to refuse.
         let is_harmless = verified.as_ref().is_ok_and(|verified| {
             verified.findings.iter().all(|finding| finding.to_string().contains("no record is lost"))
         });
@@ -80,9 +81,9 @@ fn every_cut(engine: &Engine, made: &Path, log: &str, expected: impl Fn(u64) -> 
     assert!(refused > 0, "no row of {log} showed a loss");
 }
 
-/// Zeros from byte 8,192 of the manifest's log leave the record that begins a store. An open refused the rest, because
-/// the log did not fit it; `forebay kv verify` called the store whole, and its only table "not needed, an open removes
-/// it".
+/// Regression: zeros from byte 8,192 of the manifest's log on leave the record that begins a store. An open
+/// refused the rest, because the log did not fit it. `forebay kv verify` called the store whole, and its only
+/// table "not needed, an open removes it".
 #[test]
 fn a_manifest_that_lost_its_end_is_refused_by_all() {
     let (engine, place) = (engine(), dir());
@@ -95,10 +96,11 @@ fn a_manifest_that_lost_its_end_is_refused_by_all() {
     every_cut(&engine, place.path(), "manifest", |number| Some(value(number)));
 }
 
-/// Flushed values are overwritten and deleted, which only the log knows, in more than one segment of it.
+/// Flushed values are overwritten and deleted by records that only the log has, in more than one segment of
+/// it.
 fn overwritten(engine: &Engine) -> tempfile::TempDir {
     let place = dir();
-    // All of it stays in the log: nothing is flushed by itself.
+    // All of it stays in the log: no flush begins by itself.
     let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
     let store = Store::open(engine, place.path(), options).wait().expect("a new store");
     let keys = store.default_keyspace();
@@ -120,8 +122,9 @@ fn newer(number: u64) -> Option<Vec<u8>> {
     (!number.is_multiple_of(3)).then(|| value(number))
 }
 
-/// The mark of a clean end lies in the part of the log that is lost. So a store that had been closed opened quietly with
-/// the last of its records missing: overwritten and deleted values came back old, and verifying called it whole.
+/// Regression: the mark of a clean end lies in the part of the log that is lost. So a store that had been
+/// closed opened without an error although its last records were missing. Overwritten and deleted values came
+/// back old, and a verification called the store whole.
 #[test]
 fn a_log_that_lost_its_end_is_refused_by_all() {
     let engine = engine();
@@ -129,7 +132,7 @@ fn a_log_that_lost_its_end_is_refused_by_all() {
     every_cut(&engine, place.path(), "log", newer);
 }
 
-/// As above, by whole segments of the log that are gone.
+/// As above, with whole segments of the log missing.
 #[test]
 fn a_log_that_lost_its_last_segments_is_refused_by_all() {
     let (engine, rows) = (engine(), dir());
@@ -152,7 +155,8 @@ fn a_log_that_lost_its_last_segments_is_refused_by_all() {
     }
 }
 
-/// Two witnesses say where the log ended: its own file and the store's manifest. The manifest alone is enough.
+/// The end of the log is recorded twice: in the log's own file and in the store's manifest. The manifest
+/// alone is enough.
 #[test]
 fn the_manifest_alone_misses_the_end_of_a_log() {
     let engine = engine();
@@ -168,14 +172,14 @@ fn the_manifest_alone_misses_the_end_of_a_log() {
     every_cut(&engine, place.path(), "log", newer);
 }
 
-/// What is left of a log that lost its end can still be had, when that is asked for, and new writes are safe again.
+/// The rest of a log that lost its end can be salvaged on request, and new writes are safe again.
 #[test]
 fn a_salvage_takes_what_is_left_and_says_what_is_missing() {
     let engine = engine();
     let place = overwritten(&engine);
     let mut segments = named(&place.path().join("log"), "wal");
     segments.retain(|path| end_of(path) > 0);
-    // The last one may hold nothing but the mark of the end.
+    // The last segment may hold only the mark of the end.
     segments.iter().rev().take(2).for_each(|path| zero_from(path, 0));
     let refused = Store::open(&engine, place.path(), options()).wait().expect_err("records are missing");
     assert_eq!(*refused.kind(), ErrorKind::Corruption, "{refused}");
@@ -206,8 +210,9 @@ fn a_salvage_takes_what_is_left_and_says_what_is_missing() {
     store.close().wait().expect("an end");
 }
 
-/// A crash's leftovers and tables whose edit the manifest lost look the same: both are files that nothing names. They are
-/// removed only where the record of the manifest's end shows that no edit is missing; without one they are kept aside.
+/// A crash's leftovers and tables whose edit the manifest lost look the same: the manifest names neither.
+/// They are removed only where the record of the manifest's end shows that no edit is missing; without one
+/// they are kept aside.
 #[test]
 fn a_table_that_nothing_names_is_kept_unless_the_manifest_is_proven() {
     let engine = engine();
@@ -215,7 +220,7 @@ fn a_table_that_nothing_names_is_kept_unless_the_manifest_is_proven() {
         let place = overwritten(&engine);
         let tables = place.path().join("tables");
         let made = named(&tables, "fkv").remove(0);
-        // It names its number, so only the name of a table that was really written is believed.
+        // The file contains its number, so only a file under its original name is accepted as a table.
         let (row, aside) = (tables.join("00000077.fkv"), tables.join("00000077.fkv.kept"));
         std::fs::write(&row, []).expect("a file that nothing names");
         if !is_proven {
@@ -233,15 +238,15 @@ fn a_table_that_nothing_names_is_kept_unless_the_manifest_is_proven() {
     }
 }
 
-/// A load writes its tables past the log, so only the manifest knows of them. After a crash a manifest that lost the edit
-/// of a load was believed, and its tables went as leftovers.
+/// Regression: a load writes its tables past the log, so only the manifest names them. After a crash a
+/// manifest that had lost the edit of a load was accepted, and the load's tables were removed as leftovers.
 #[test]
 fn a_loaded_table_whose_edit_is_lost_after_a_crash_is_missed() {
     let (engine, rows, place) = (engine(), dir(), dir());
     let store = open(&engine, &place);
     let entries = (0..LOADED).map(|number| (key(number), value(number)));
     store.default_keyspace().bulk_load(entries).wait().expect("a load");
-    // What a crash leaves at this moment.
+    // The files that a crash leaves at this moment.
     let crashed = rows.path().join("crashed");
     copy(place.path(), &crashed);
     store.close().wait().expect("an end");

@@ -1,4 +1,4 @@
-//! Verifying reads everything, names what is wrong, and changes nothing.
+//! A verification reads everything, names the damage, and changes nothing.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{dir, engine, key, open, options, value};
 use forebay::Engine;
 use forebay_kv::{ErrorKind, Store, Verified};
 
-/// All files below a directory: their bytes and when they were changed.
+/// Returns all files below a directory, with their bytes and modification times.
 fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let (mut found, mut dirs) = (BTreeMap::new(), vec![dir.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -29,7 +29,7 @@ fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     found
 }
 
-/// A closed store with tables of two levels, long values, deletions and a log.
+/// Makes a closed store with tables of two levels, long values, deletions and a log.
 fn made(engine: &Engine) -> tempfile::TempDir {
     let dir = dir();
     let store = open(engine, &dir);
@@ -131,7 +131,7 @@ fn tables_and_logs_that_are_gone_or_damaged_are_all_named() {
     std::fs::remove_dir(dir.path().join("manifest")).unwrap();
     std::fs::rename(dir.path().join("aside"), dir.path().join("manifest")).unwrap();
 
-    // In the middle of what is in no table yet.
+    // In the middle of the records that are in no table yet.
     let mut segments = everything(&log);
     segments.retain(|path, _| path.extension().is_some_and(|end| end == "wal"));
     let place = |bytes: &[u8]| bytes.windows(10).position(|window| window == key(420));
@@ -181,7 +181,7 @@ fn a_store_that_is_open_verifies_itself() {
     let verified = store.verify().wait().unwrap();
     assert_eq!(verified.findings.len(), 1, "{verified:?}");
     assert_eq!((verified.findings[0].path(), verified.findings[0].offset()), (Some(&*path), Some(4096)));
-    // It goes on.
+    // The store continues to work.
     store.default_keyspace().put("a", "1").wait().unwrap();
     store.close().wait().unwrap();
     assert_eq!(*store.verify().wait().unwrap_err().kind(), ErrorKind::Closed);

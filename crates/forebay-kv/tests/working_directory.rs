@@ -1,8 +1,8 @@
-//! A store that was opened by a relative path, in a process that changes its working directory. The only test of its
-//! binary: the working directory is the process's.
+//! A store that was opened by a relative path, in a process that changes its working directory. The only test
+//! of its binary, because the working directory belongs to the process.
 //!
-//! The story: the store looked its files up by the relative path as long as it was open. After chdir(2) its next flush
-//! failed, or the files of another store were changed there.
+//! Regression: an open store accessed its files by the relative path. After chdir(2) its next flush failed,
+//! or changed the files of another store there.
 
 mod common;
 

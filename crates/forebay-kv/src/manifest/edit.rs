@@ -1,26 +1,28 @@
-//! A change of what a store consists of, and its bytes.
+//! An edit: a change of the store's state, and its encoding.
 //!
-//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is), store id u64,
-//! next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed
-//! tables, each id u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries
-//! u64, deleted u64, expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of the largest key.
+//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is), store
+//! id u64, next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its
+//! epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed tables, each id
+//! u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries u64, deleted u64,
+//! expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of
+//! the largest key.
 
 use forebay_wal::{End, Lsn};
 
 use crate::table::TableMeta;
 
-/// A change: all of it happens or none.
+/// A change that is applied as a whole or not at all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Edit {
-    /// It does not add to what was before; it is the state.
+    /// The edit is the whole state; it replaces everything before.
     pub(crate) is_whole: bool,
-    /// Tells the store from others; only a whole one sets it.
+    /// Number that distinguishes the store from others; only a whole edit sets it.
     pub(crate) store_id: u64,
-    /// Tables from this number on do not exist yet; 0 leaves it.
+    /// Tables from this number on do not exist yet; 0 leaves the number unchanged.
     pub(crate) next_table: u32,
     /// Records of the log before this one are in tables.
     pub(crate) log_start: Option<u64>,
-    /// Where the log ended durably when the edit was made: it may not come back with less.
+    /// Durable end of the log when the edit was made; recovery must not find less.
     pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: Vec<(u32, String)>,
     pub(crate) removed: Vec<u32>,
@@ -74,7 +76,7 @@ impl Edit {
         out
     }
 
-    /// `None` when the bytes are no edit.
+    /// Returns `None` if the bytes are not an edit.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Edit> {
         let mut input = Input(bytes);
         let flags = input.u8()?;

@@ -1,20 +1,20 @@
-//! Edits cut into records, and put together again.
+//! Splits edits into records and joins them again.
 //!
 //! A record is version u8 (1), flags u8 (bit 0: an edit begins here, bit 1: it ends here), and a part of the
-//! edit. An edit whose end is missing was under way when the program ended, and counts for nothing.
+//! edit. An edit without its end was being written when the program ended, and is ignored.
 
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
 
-/// The version that is written.
+/// Version of the records written.
 const VERSION: u8 = 1;
 const BEGIN: u8 = 1;
 const END: u8 = 2;
-/// Bytes of an edit in one record.
+/// Maximum bytes of an edit in one record.
 pub(super) const PART_BYTES: usize = 32 << 10;
 
-/// The records of an edit.
+/// Returns the records of an edit.
 pub(super) fn parts(edit: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let count = edit.len().div_ceil(PART_BYTES).max(1);
     (0..count).map(move |index| {
@@ -28,7 +28,7 @@ pub(super) fn parts(edit: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// What is wrong with a record.
+/// The reason why a record is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Version(u8),
@@ -51,7 +51,7 @@ impl Fault {
     }
 }
 
-/// Puts edits together from their records, in order.
+/// Joins edits from their records, in order.
 #[derive(Debug, Default)]
 pub(super) struct Joiner {
     edit: Vec<u8>,
@@ -59,7 +59,7 @@ pub(super) struct Joiner {
 }
 
 impl Joiner {
-    /// The next record; answers an edit when it is whole.
+    /// Adds the next record. Returns an edit once it is complete.
     pub(super) fn add(&mut self, record: &[u8]) -> Result<Option<&[u8]>, Fault> {
         let (flags, part) = match record {
             [VERSION, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
@@ -93,7 +93,7 @@ mod tests {
                     found = joiner.add(record).unwrap().map(<[u8]>::to_vec);
                 }
                 assert_eq!(found, (whole == records.len()).then(|| edit.clone()));
-                // What follows an edit without an end stands for itself.
+                // A new edit after an incomplete one is read on its own.
                 let last = parts(b"next").next().unwrap();
                 assert_eq!(joiner.add(&last).unwrap(), Some(&b"next"[..]));
             }

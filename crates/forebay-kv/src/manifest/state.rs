@@ -1,4 +1,4 @@
-//! What all edits so far add up to.
+//! The state of a store: the sum of all edits so far.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,33 @@ use super::edit::Edit;
 use super::version::LEVELS;
 use crate::table::TableMeta;
 
-/// What a store consists of.
+/// The tables and keyspaces of a store, and the bounds of its log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
-    /// Tells this store from others; 0 as long as there is none.
+    /// Number that distinguishes this store from others; 0 before the first edit.
     pub(crate) store_id: u64,
     pub(crate) next_table: u32,
     /// The first record of the log that is not in tables.
     pub(crate) log_start: u64,
-    /// The log was durable up to here; nothing is known of one before the first edit that says it.
+    /// Durable end of the log; `None` before the first edit that records it.
     pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: BTreeMap<u32, String>,
-    /// By table: its level and what is known of it.
+    /// Level and metadata of each table, by its number.
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
 }
 
 impl State {
-    /// Nothing was written yet.
+    /// Returns whether nothing was written yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.store_id == 0
     }
 
-    /// Returns whether the store's log was made: its tables have numbers from 1 on.
+    /// Returns whether the store's log was created: its tables are numbered from 1.
     pub(crate) fn has_log(&self) -> bool {
         self.next_table > 0
     }
 
-    /// Adds an edit. An error leaves a state that is of no use.
+    /// Applies an edit. After an error the state is unusable.
     pub(crate) fn apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
         if edit.is_whole {
             *self = State { store_id: edit.store_id, ..State::default() };
@@ -71,12 +71,12 @@ impl State {
             }
             self.log_start = start;
         }
-        // It goes back only where a salvage accepts that the log is shorter.
+        // The end goes back only when a salvage accepts a shorter log.
         self.log_end = edit.log_end.or(self.log_end);
         Ok(())
     }
 
-    /// The edit that makes this state of nothing.
+    /// Returns the edit that builds this state from nothing.
     pub(crate) fn to_edit(&self) -> Edit {
         Edit {
             is_whole: true,

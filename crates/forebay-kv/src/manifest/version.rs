@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::table::Table;
 
-/// Level 0, whose tables overlap, and six of one sorted run each.
+/// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
 
-/// The tables at some moment. Never changes; an edit makes a new one that shares what stays.
+/// The tables at one moment. Immutable; an edit makes a new version that shares the unchanged parts.
 #[derive(Clone, Default)]
 pub(crate) struct Version {
     keyspaces: BTreeMap<u32, Arc<Levels>>,
@@ -18,7 +18,7 @@ pub(crate) struct Version {
 #[derive(Clone)]
 pub(crate) struct Levels {
     pub(crate) name: Arc<str>,
-    /// The first newest first; the others by key.
+    /// Level 0 has the newest table first; the other levels are sorted by key.
     levels: [Vec<Arc<Table>>; LEVELS],
 }
 
@@ -27,31 +27,32 @@ impl Levels {
         Levels { name: Arc::from(name), levels: Default::default() }
     }
 
-    /// The tables of a level: of level 0 the newest first, of others in the order of their keys.
+    /// Returns the tables of a level: newest first in level 0, in key order in the others.
     pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
         self.levels.get(level).map_or(&[], Vec::as_slice)
     }
 
-    /// The table of a level above 0 that may hold this key.
+    /// Returns the table of a level above 0 that may hold this key.
     pub(crate) fn table_at(&self, level: usize, key: &[u8]) -> Option<&Arc<Table>> {
         let tables = self.level(level);
         let index = tables.partition_point(|table| &*table.meta().largest < key);
         tables.get(index).filter(|table| table.covers(key))
     }
 
-    /// The tables that may hold this key with their levels, those first that hide the others.
+    /// Returns the tables that may hold this key, with their levels. A table comes before those that it
+    /// hides.
     pub(crate) fn candidates<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, &'a Arc<Table>)> {
         let first = self.level(0).iter().filter(move |table| table.covers(key)).map(|table| (0, table));
         let table_at = move |level| self.table_at(level, key).map(|table| (level, table));
         first.chain((1..LEVELS).filter_map(table_at))
     }
 
-    /// Whether any table might hold this key.
+    /// Returns whether any table may hold this key.
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         self.candidates(key).next().is_some()
     }
 
-    /// Bytes of the files of a level.
+    /// Returns the size of the files of a level, in bytes.
     pub(crate) fn bytes(&self, level: usize) -> u64 {
         self.level(level).iter().map(|table| table.meta().bytes).sum()
     }
@@ -67,12 +68,12 @@ impl Levels {
 }
 
 impl Version {
-    /// A keyspace's tables.
+    /// Returns a keyspace's tables.
     pub(crate) fn keyspace(&self, id: u32) -> Option<&Arc<Levels>> {
         self.keyspaces.get(&id)
     }
 
-    /// All keyspaces, by number.
+    /// Returns all keyspaces, by number.
     pub(crate) fn keyspaces(&self) -> impl Iterator<Item = (u32, &Arc<Levels>)> {
         self.keyspaces.iter().map(|(id, levels)| (*id, levels))
     }
@@ -81,7 +82,7 @@ impl Version {
         self.keyspaces().find(|(_, levels)| &*levels.name == name).map(|(id, _)| id)
     }
 
-    /// All tables.
+    /// Returns all tables with their levels.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
         let levels = self.keyspaces.values();
         levels.flat_map(|levels| {
@@ -89,14 +90,14 @@ impl Version {
         })
     }
 
-    /// The same with another keyspace, or with one renamed.
+    /// Returns a copy with another keyspace, which has no tables yet.
     pub(crate) fn with_keyspace(&self, id: u32, name: &str) -> Version {
         let mut next = self.clone();
         next.keyspaces.insert(id, Arc::new(Levels::new(name)));
         next
     }
 
-    /// The same without some tables and with others, each of which names its keyspace.
+    /// Returns a copy without some tables and with others added, each of which names its keyspace.
     pub(crate) fn edited(&self, removed: &[u32], added: &[(u8, Arc<Table>)]) -> Version {
         let mut next = self.clone();
         for levels in next.keyspaces.values_mut() {
@@ -114,7 +115,7 @@ impl Version {
         next
     }
 
-    /// The most tables that a keyspace has in level 0: what gets have to look through.
+    /// Returns the largest number of tables in level 0 of any keyspace: the tables that a get has to search.
     pub(crate) fn level0_max(&self) -> usize {
         self.keyspaces.values().map(|levels| levels.level(0).len()).max().unwrap_or(0)
     }

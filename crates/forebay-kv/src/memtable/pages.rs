@@ -1,7 +1,9 @@
-//! Memory of a memtable: pages as small as the blocks of the cache, so that either can have what the other
-//! gave back. The system's allocator would keep it: a record is allocated on its writer's thread and freed on
-//! another, and what lies between others that stay is lost to everybody else. 42 MB were mapped there for 16 in
-//! use.
+//! Memory of a memtable: pages of the size of the cache's blocks, so that memory freed by one can be used by
+//! the other.
+//!
+//! The system's allocator would keep freed memory. A record is allocated on its writer's thread and freed on
+//! another; free space between records that stay is lost to all other uses. With it, 42 MB were mapped for 16
+//! MB in use.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,15 +11,15 @@ use std::fmt;
 use forebay::{BlockMut, Engine};
 
 pub(super) const PAGE: usize = 4096;
-/// What a page costs besides its bytes.
+/// Overhead of a page, in bytes.
 const PAGE_OVERHEAD: usize = 64;
 
-/// What so many bytes cost, without the rest of their last page.
+/// Returns the memory that this many bytes cost, without the rest of their last page.
 pub(super) fn cost(bytes: u64) -> u64 {
     bytes + bytes.div_ceil((PAGE / PAGE_OVERHEAD) as u64)
 }
 
-/// Bytes that only grow, in pages. Places beyond the end read as nothing.
+/// A byte array that only grows, in pages. Reads beyond its end return 0 or nothing.
 pub(super) struct Pages {
     engine: Engine,
     pages: Vec<Page>,
@@ -25,7 +27,7 @@ pub(super) struct Pages {
 
 enum Page {
     Io(BlockMut),
-    /// When programs hold all I/O memory: what the log has already must come into memory, too.
+    /// Used when programs hold all I/O memory: records already in the log must come into memory regardless.
     Heap(Box<[u8]>),
 }
 
@@ -50,12 +52,12 @@ impl Pages {
         Pages { engine: engine.clone(), pages: Vec::new() }
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory allocated.
     pub(super) fn memory_bytes(&self) -> u64 {
         (self.pages.len() * (PAGE + PAGE_OVERHEAD)) as u64
     }
 
-    /// Makes sure that there are pages up to `end`.
+    /// Allocates pages up to `end`.
     pub(super) fn reach(&mut self, end: u64) {
         while ((self.pages.len() * PAGE) as u64) < end {
             self.pages.push(match self.engine.block(PAGE) {
@@ -65,13 +67,13 @@ impl Pages {
         }
     }
 
-    /// Frees the last pages, so many at most; says whether there are more.
+    /// Frees at most `count` of the last pages. Returns whether there are more.
     pub(super) fn free(&mut self, count: usize) -> bool {
         self.pages.truncate(self.pages.len().saturating_sub(count));
         !self.pages.is_empty()
     }
 
-    /// The parts of `len` bytes from `at` on, which may lie in several pages.
+    /// Returns the parts of `len` bytes from `at` on, which may lie in several pages.
     pub(super) fn parts(&self, at: u64, len: usize) -> impl Iterator<Item = &[u8]> {
         let (mut at, end) = (at, at + len as u64);
         std::iter::from_fn(move || {
@@ -86,14 +88,14 @@ impl Pages {
         })
     }
 
-    /// A part that lies within one page, to change it.
+    /// Returns a mutable part that lies within one page.
     pub(super) fn part_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
         let begin = at as usize % PAGE;
         let page = self.pages.get_mut((at / PAGE as u64) as usize);
         page.and_then(|page| page.bytes_mut().get_mut(begin..begin + len)).unwrap_or_default()
     }
 
-    /// The word at a multiple of 8.
+    /// Returns the word at a multiple of 8.
     #[inline]
     pub(super) fn word(&self, at: u64) -> u64 {
         let page = self.pages.get((at / PAGE as u64) as usize).map_or(&[][..], Page::bytes);
@@ -101,7 +103,7 @@ impl Pages {
         page.get(begin..begin + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
     }
 
-    /// Writes bytes up to where there are pages.
+    /// Writes bytes as far as there are pages.
     pub(super) fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let len = bytes.len().min(PAGE - at as usize % PAGE);
@@ -115,7 +117,7 @@ impl Pages {
         }
     }
 
-    /// How `len` bytes from `at` on compare with others.
+    /// Compares `len` bytes from `at` on with others.
     #[inline]
     pub(super) fn compare(&self, at: u64, len: usize, other: &[u8]) -> Ordering {
         let mut rest = other;

@@ -60,11 +60,11 @@ fn what_is_held_is_counted_until_it_goes() {
     assert_eq!(held.load(Ordering::Relaxed), 0);
 }
 
-/// A record's number and the value, if it is none of a deletion.
+/// A record's number, and the value unless the version is a deletion.
 type Version = (u64, Option<Vec<u8>>);
 
-/// Tens of thousands of entries of random keys, of keys in order, and of keys that come again and again, against
-/// a map: gets at any moment, and walks both ways between any bounds, in pieces.
+/// Checks tens of thousands of entries against a map: random keys, keys in order, and keys that are written
+/// again and again. Gets at any moment, and walks in both directions between any bounds, in pieces.
 #[test]
 fn it_answers_as_a_map_does() {
     let (engine, mut random) = (engine(), 1_u64);
@@ -80,7 +80,7 @@ fn it_answers_as_a_map_does() {
         for lsn in 1..=turns {
             let number = if ordered { lsn } else { next(keys) };
             let keyspace = next(3) as u32 * 5;
-            // Now and then longer than a page.
+            // Some are longer than a page.
             let tail = if number.is_multiple_of(61) { 5000 } else { 0 };
             let key = [&number.to_be_bytes()[..], &vec![7; tail]].concat();
             let value =
@@ -93,7 +93,7 @@ fn it_answers_as_a_map_does() {
             let record = Record::single(keyspace, &key, &change);
             memtables.insert(&record, &[HEADER_BYTES as u32], lsn);
             let cost = cost(record.len(), 1);
-            // A node may be split at each level, now and then.
+            // An insert may split a node at each level.
             assert!(memtables.used() <= before + cost + 2048 && memtables.used() <= memtables.bytes());
             model.entry((keyspace, key)).or_default().push((lsn, value));
         }
@@ -155,7 +155,7 @@ fn it_answers_as_a_map_does() {
     }
 }
 
-/// Long values, with an expiry and without, beside short ones; the last of one batch counts.
+/// Long values, with an expiry and without, beside short ones; the last change of a key in a batch counts.
 #[test]
 fn long_values_of_a_batch_are_found() {
     let engine = engine();

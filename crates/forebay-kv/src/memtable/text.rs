@@ -1,16 +1,16 @@
-//! The entries of a memtable, as bytes one behind the other.
+//! The entries of a memtable, as consecutive bytes.
 
 use std::cmp::Ordering as Order;
 
 use super::pages::Pages;
 
-/// Words before an entry's key: its record's number; keyspace, length of the key and flags; length of the
-/// value. One more follows if it expires: when.
+/// Bytes of the words before an entry's key: its record's number; its keyspace, key length and flags; its
+/// value length. If the entry expires, its expiry follows as a fourth word.
 pub(super) const HEADER_BYTES: u64 = 3 * 8;
 pub(super) const DELETED: u64 = 1 << 48;
 pub(super) const EXPIRES: u64 = 1 << 49;
 
-/// Entries, one behind the other.
+/// Consecutive entries.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) pages: Pages,
@@ -28,7 +28,7 @@ pub(super) struct Header {
     pub(super) value_bytes: usize,
 }
 
-/// What is sought: a key of a keyspace, and the newest version up to a record.
+/// A search target: a key of a keyspace, and the newest version up to a record.
 #[derive(Clone, Copy)]
 pub(super) struct Sought<'k> {
     pub(super) keyspace: u32,
@@ -56,7 +56,7 @@ impl Text {
     pub(super) fn compare(&self, at: u64, sought: &Sought<'_>) -> Order {
         let header = self.header(at);
         let keys = header.keyspace.cmp(&sought.keyspace).then_with(|| self.compare_key(&header, sought.key));
-        // The newest comes first.
+        // The newest version comes first.
         keys.then_with(|| sought.lsn.cmp(&header.lsn))
     }
 
@@ -64,7 +64,7 @@ impl Text {
         self.pages.compare(header.key_at, header.key_bytes, key)
     }
 
-    /// Writes an entry behind all others, and answers its place.
+    /// Appends an entry and returns its place.
     pub(super) fn push(&mut self, words: &[u64], key: &[u8], value: &[u8]) -> u64 {
         let place = self.end;
         let begin = place + words.len() as u64 * 8;

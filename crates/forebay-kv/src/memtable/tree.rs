@@ -1,4 +1,4 @@
-//! The order of a memtable's entries: a B+-tree of their places, to which entries only come.
+//! The order of a memtable's entries: an insert-only B+-tree of their places.
 
 use std::cmp::Ordering;
 
@@ -6,17 +6,18 @@ use forebay::Engine;
 
 use super::pages::{PAGE, Pages};
 
-/// Bytes of a node: a count; then, in a leaf, places of entries; in an inner node the place of the first entry
-/// below each child, then the children.
+/// Bytes of a node. It begins with a count. In a leaf, places of entries follow; in an inner node, the place
+/// of the first entry below each child, then the children.
 const NODE: usize = 512;
 const WORD: usize = 8;
-/// Entries of a leaf, and children of an inner node.
+/// Maximum entries of a leaf; `INNER_MAX` is that of an inner node's children.
 const LEAF_MAX: usize = NODE / WORD - 1;
 const INNER_MAX: usize = LEAF_MAX / 2;
-/// More levels than there is memory for.
+/// A bound on the levels: memory is exhausted before it is reached.
 const LEVELS_MAX: usize = 16;
 
-/// Places of entries, in the order that who asks gives them. A place is a number of the caller's.
+/// Places of entries, in the order of the caller's `compare` functions. A place is a number chosen by the
+/// caller.
 #[derive(Debug)]
 pub(super) struct Tree {
     pages: Pages,
@@ -26,7 +27,7 @@ pub(super) struct Tree {
     levels: usize,
 }
 
-/// An entry's place in the tree: from the root down each node, and what was taken of it.
+/// A position in the tree: the nodes from the root down, with an index in each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     steps: [(u64, usize); LEVELS_MAX],
@@ -41,12 +42,12 @@ impl Tree {
         self.pages.memory_bytes()
     }
 
-    /// As [`Pages::free`]; what is left is no tree.
+    /// Frees pages as [`Pages::free`] does; the tree is unusable afterwards.
     pub(super) fn free(&mut self, pages: usize) -> bool {
         self.pages.free(pages)
     }
 
-    /// Bytes of its nodes.
+    /// Returns the bytes of its nodes.
     pub(super) fn used_bytes(&self) -> u64 {
         self.nodes * NODE as u64
     }
@@ -56,7 +57,7 @@ impl Tree {
         self.pages.word(node * NODE as u64) as usize
     }
 
-    /// The word behind the count with this number.
+    /// Returns the word with this number, counted from behind the node's count.
     #[inline]
     fn word(&self, node: u64, index: usize) -> u64 {
         self.pages.word(node * NODE as u64 + ((1 + index) * WORD) as u64)
@@ -81,7 +82,7 @@ impl Tree {
         node
     }
 
-    /// Makes room for a word before the one with this number; `count` words there move.
+    /// Makes room for a word at this index; `count` words from there on move.
     fn make_room(&mut self, node: u64, index: usize, count: usize) {
         let begin = (1 + index) * WORD;
         let bytes = self.pages.part_mut(node * NODE as u64, NODE);
@@ -90,7 +91,7 @@ impl Tree {
         }
     }
 
-    /// Copies `count` words from one node to the front of another's.
+    /// Copies `count` words from one node to another; `from` and `to` are a node and the index of a word.
     fn copy(&mut self, from: (u64, usize), to: (u64, usize), count: usize) {
         for index in 0..count {
             let word = self.word(from.0, from.1 + index);
@@ -98,15 +99,15 @@ impl Tree {
         }
     }
 
-    /// The first entry that is not before what is sought, as `compare` tells of each place; behind the last
-    /// entry if all are.
+    /// Returns the path of the first entry that does not come before the target, or the end if all entries
+    /// do. `compare` orders an entry, given by its place, against the target.
     pub(super) fn seek(&self, compare: impl Fn(u64) -> Ordering) -> Path {
         let (mut path, mut node) = (Path { steps: [(0, 0); LEVELS_MAX] }, self.root);
         if self.nodes == 0 {
             return path;
         }
         for level in 0..self.levels {
-            // Of the first child nothing is asked: what is before all it has goes there.
+            // The first child's key is not compared: a target before all its entries goes there as well.
             let (mut low, mut high) = (1, self.count(node));
             while low < high {
                 let middle = low.midpoint(high);
@@ -130,12 +131,12 @@ impl Tree {
         path
     }
 
-    /// Behind the last entry.
+    /// Returns the path behind the last entry.
     pub(super) fn end(&self) -> Path {
         self.seek(|_| Ordering::Less)
     }
 
-    /// The entry at a path, and the path goes behind it.
+    /// Returns the entry at a path and moves the path behind it.
     pub(super) fn next(&self, path: &mut Path) -> Option<u64> {
         if self.nodes == 0 {
             return None;
@@ -156,7 +157,7 @@ impl Tree {
         Some(entry)
     }
 
-    /// The entry before a path, and the path goes before it.
+    /// Returns the entry before a path and moves the path to it.
     pub(super) fn previous(&self, path: &mut Path) -> Option<u64> {
         if self.nodes == 0 {
             return None;
@@ -167,7 +168,7 @@ impl Tree {
             for level in turn..self.levels {
                 let (node, index) = path.steps[level];
                 let child = self.child(node, index);
-                // In an inner node the last child, in the leaf behind the last entry.
+                // The last child of an inner node; in a leaf the position behind its last entry.
                 let is_leaf = level + 1 == self.levels;
                 path.steps[level + 1] = (child, self.count(child) - usize::from(!is_leaf));
             }
@@ -177,7 +178,7 @@ impl Tree {
         Some(self.word(*leaf, *index))
     }
 
-    /// Adds an entry; one that `compare` finds equal is replaced.
+    /// Adds an entry; replaces one that `compare` finds equal.
     pub(super) fn insert(&mut self, entry: u64, compare: impl Fn(u64) -> Ordering) {
         if self.nodes == 0 {
             self.root = self.add_node();
@@ -193,7 +194,7 @@ impl Tree {
             self.put_in_leaf(leaf, at, entry);
             return;
         }
-        // Entries that come in order leave full leaves behind.
+        // Inserts in ascending order leave full leaves behind.
         let is_last = self.is_last(&path);
         let kept = if is_last && at == count { count } else { count / 2 };
         let right = self.add_node();
@@ -218,7 +219,7 @@ impl Tree {
         path.steps[..self.levels].iter().all(|(node, index)| index + 1 == self.count(*node))
     }
 
-    /// Adds what was split off a leaf to the inner nodes above.
+    /// Adds the leaf split off at a path to the inner nodes above.
     fn add_child(&mut self, path: &Path, is_last: bool, leaf: u64) {
         let (mut first, mut child) = (self.word(leaf, 0), leaf);
         for level in (0..self.levels).rev() {
@@ -243,7 +244,7 @@ impl Tree {
             (first, child) = (self.word(right, 0), right);
         }
         let root = self.add_node();
-        // What the first child begins with is never asked for.
+        // The key of a first child is never compared.
         self.put_in_inner(root, 0, first, self.root);
         self.put_in_inner(root, 1, first, child);
         self.root = root;

@@ -4,22 +4,22 @@ use std::ops::Bound;
 
 use super::{BATCH_BYTES, Batch, Header, Inner, Sought};
 
-/// A walk over some keys of a keyspace.
+/// A walk over the keys of a keyspace within a range.
 pub(super) struct Walk<'m> {
     pub(super) inner: &'m Inner,
     pub(super) keyspace: u32,
     pub(super) range: (Bound<&'m [u8]>, Bound<&'m [u8]>),
     pub(super) lsn: u64,
     pub(super) batch: Batch,
-    /// Bytes of what was taken so far.
+    /// Bytes of the keys and values taken so far.
     pub(super) bytes: usize,
 }
 
 impl Walk<'_> {
-    /// Takes up to so many keys, ascending; answers whether there are no more.
+    /// Takes at most `count` keys, ascending. Returns whether there are no more.
     pub(super) fn forwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
-        // Versions of a key come from the newest on: behind the oldest possible one is the next key.
+        // The newest version of a key comes first; the next key follows its oldest possible version.
         let (key, lsn) = match self.range.0 {
             Bound::Unbounded => (&[][..], u64::MAX),
             Bound::Included(key) => (key, u64::MAX),
@@ -42,7 +42,7 @@ impl Walk<'_> {
         true
     }
 
-    /// The same, descending.
+    /// Takes keys as `forwards` does, descending.
     pub(super) fn backwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
         let mut path = match self.range.1 {
@@ -53,7 +53,8 @@ impl Walk<'_> {
             Bound::Included(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: 0 }),
             Bound::Excluded(key) => inner.seek(&Sought { keyspace: self.keyspace, key, lsn: u64::MAX }),
         };
-        // Versions of a key come from the oldest on: which one counts is clear when the next does not.
+        // The oldest version of a key comes first. A version counts once the next one is too new or of
+        // another key.
         let mut newest: Option<Header> = None;
         loop {
             let next = inner.tree.previous(&mut path).map(|at| inner.text.header(at));
@@ -89,7 +90,7 @@ impl Walk<'_> {
         self.batch.found.push(found);
     }
 
-    /// Whether it is an older version of what was taken last.
+    /// Returns whether this is an older version of the key taken last.
     fn is_taken(&self, header: &Header) -> bool {
         let last = self.batch.found.last();
         last.is_some_and(|last| self.inner.text.compare_key(header, last.key()).is_eq())

@@ -1,10 +1,10 @@
-//! Between which keys.
+//! Bounds of a range of keys.
 
 use std::ops::Bound;
 
 use crate::table::Table;
 
-/// Which keys are meant.
+/// A range of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) low: Bound<Vec<u8>>,
@@ -19,7 +19,7 @@ impl Bounds {
         Bounds { low: own(range.start_bound()), high: own(range.end_bound()) }
     }
 
-    /// The keys that begin so.
+    /// Returns the bounds of the keys that begin with this prefix.
     pub(crate) fn prefix(prefix: &[u8]) -> Bounds {
         let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
         let high = kept.map(|last| {
@@ -47,7 +47,7 @@ impl Bounds {
         }
     }
 
-    /// Whether a table may have any of these keys.
+    /// Returns whether a table may have keys within the bounds.
     pub(crate) fn meet(&self, table: &Table) -> bool {
         self.is_above_low(&table.meta().largest) && self.is_below_high(&table.meta().smallest)
     }

@@ -1,4 +1,4 @@
-//! Merges of memtables; those of tables are tested through the store.
+//! Merges of memtables; the store's tests cover those of tables.
 
 use std::ops::Bound;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::record::{Change, HEADER_BYTES, Record};
 use forebay::{Config, Engine};
 
-/// What a memtable is filled with: key, value or deletion.
+/// Contents of a memtable: keys, each with a value or a deletion.
 type Entries<'a> = &'a [(&'a [u8], Option<u8>)];
 
 fn memory(entries: Entries<'_>, bounds: &Bounds, direction: Direction) -> Source {

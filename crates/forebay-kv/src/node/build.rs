@@ -3,13 +3,13 @@
 use super::read::{BLOB, DELETED, EXPIRES};
 use super::{BlobAt, Child, HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, seal};
 
-/// The records of the node to come, in order. Its memory is used again for the next node.
+/// The records of the node under construction, in order. Its memory is used again for the next node.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     /// Keys and values, one after the other.
     bytes: Vec<u8>,
     records: Vec<Pending>,
-    /// What all keys have in common, bytes.
+    /// Length of the prefix that all keys share, in bytes.
     prefix: usize,
 }
 
@@ -21,7 +21,7 @@ struct Pending {
     tagged: bool,
 }
 
-/// What is to stand behind a key.
+/// The content of a record, stored behind its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
     Child(Child),
@@ -31,7 +31,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl Content<'_> {
-    /// Bytes that it takes in a node.
+    /// Returns its length in a node, in bytes.
     pub(crate) fn len(&self) -> usize {
         let expiry = |expires_s: &Option<u64>| if expires_s.is_some() { 8 } else { 0 };
         match self {
@@ -53,33 +53,33 @@ impl Builder {
         self.records.is_empty()
     }
 
-    /// The key that was added last; empty if there is none.
+    /// Returns the key added last, or an empty slice if there is none.
     pub(crate) fn last_key(&self) -> &[u8] {
         self.records.last().map_or(&[], |last| self.key(last))
     }
 
-    /// The key that was added first; empty if there is none.
+    /// Returns the key added first, or an empty slice if there is none.
     pub(crate) fn first_key(&self) -> &[u8] {
         self.records.first().map_or(&[], |first| self.key(first))
     }
 
-    /// Bytes of the node as it is.
+    /// Returns the length of the node as it is, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len_of(self.records.len(), self.prefix, self.bytes.len())
     }
 
-    /// Bytes of the node with one more record.
+    /// Returns the length of the node with one more record, in bytes.
     pub(crate) fn len_with(&self, key: &[u8], content_len: usize) -> usize {
         let prefix = if self.is_empty() { key.len() } else { common(&self.first_key()[..self.prefix], key) };
         self.len_of(self.records.len() + 1, prefix, self.bytes.len() + key.len() + content_len)
     }
 
-    /// Bytes of memory that are held.
+    /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.records.capacity() * size_of::<Pending>()
     }
 
-    /// Adds a record; its key is above those before. Whether it fits is the caller's to ask before.
+    /// Adds a record whose key is above those before. The caller checks first that it fits.
     pub(crate) fn push(&mut self, key: &[u8], content: Content<'_>) {
         self.prefix = if self.is_empty() { key.len() } else { common(&self.first_key()[..self.prefix], key) };
         let begin = self.bytes.len();
@@ -100,13 +100,13 @@ impl Builder {
                 self.bytes.extend_from_slice(&at.crc.to_le_bytes());
             }
         }
-        // A node's records have at most some 64 KiB.
+        // The records of a node have some 64 KiB at most.
         let (key, value, end) = (begin as u32, value as u32, self.bytes.len() as u32);
         self.records.push(Pending { key, value, end, tagged });
     }
 
-    /// Writes the node into `node`, which is zero and has as many units as [`len`](Self::len) needs, and
-    /// begins the next. What does not fit is left out: `false` then.
+    /// Writes the node into `node`, which is zeroed and has as many units as [`len`](Self::len) needs, and
+    /// begins the next one. Returns `false` and writes nothing if the node does not fit.
     pub(crate) fn finish(&mut self, node: &mut [u8], identity: Identity) -> bool {
         let fits = self.len() <= node.len() && node.len() <= usize::from(NODE_UNITS_MAX) * UNIT;
         if fits && !self.is_empty() {
@@ -156,7 +156,7 @@ impl Builder {
     }
 }
 
-/// How many bytes two strings begin with in common.
+/// Returns the length of the common prefix of two strings, in bytes.
 pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
     let mut at = 0;
     for (a, b) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
@@ -168,7 +168,7 @@ pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
     at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
 }
 
-/// The shortest key that is above `below` and not above `key`, which is above `below`.
+/// Returns the shortest key that is above `below` and not above `key`, which is above `below`.
 pub(crate) fn separator<'a>(below: &[u8], key: &'a [u8]) -> &'a [u8] {
     &key[..(common(below, key) + 1).min(key.len())]
 }

@@ -18,29 +18,29 @@ const TAG: Wrong = "a record's tag cannot be right";
 pub(crate) struct Node<'a> {
     bytes: &'a [u8],
     count: usize,
-    /// Where the first record begins.
+    /// Offset of the first record.
     first: usize,
     end: usize,
 }
 
-/// What a leaf holds for a key.
+/// A leaf's entry for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// From this second on the value is as good as deleted.
+    /// From this second since 1970 on the value counts as deleted.
     pub(crate) expires_s: Option<u64>,
     pub(crate) payload: Payload,
 }
 
-/// See [`Entry`].
+/// The payload of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     Deleted,
-    /// The value's bytes, in the node.
+    /// The value's byte range in the node.
     Inline(Range<usize>),
     Blob(BlobAt),
 }
 
-/// Of one record: suffix, value, and whether the value is tagged.
+/// The byte ranges of a record's suffix and value, and whether the value is tagged.
 struct Record {
     suffix: Range<usize>,
     value: Range<usize>,
@@ -48,14 +48,14 @@ struct Record {
 }
 
 impl<'a> Node<'a> {
-    /// A node as it came from the device, if it is the right one and whole.
+    /// Returns the node read from the device if it is the right one and complete.
     #[cfg(test)]
     pub(crate) fn checked(bytes: &'a [u8], identity: super::Identity) -> Result<Node<'a>, Wrong> {
         super::check(bytes, identity)?;
         Node::of(bytes)
     }
 
-    /// A node whose bytes were checked before.
+    /// Returns a view of a node whose bytes were checked before.
     #[inline]
     pub(crate) fn of(bytes: &'a [u8]) -> Result<Node<'a>, Wrong> {
         const WRONG: Wrong = "the node's header cannot be right";
@@ -70,25 +70,25 @@ impl<'a> Node<'a> {
         Ok(Node { bytes, count, first, end })
     }
 
-    /// The number of records, at least 1.
+    /// Returns the number of records, at least 1.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// What all keys begin with.
+    /// Returns the prefix that all keys share.
     #[inline]
     pub(crate) fn prefix(&self) -> &'a [u8] {
         self.bytes.get(HEADER_BYTES + SLOT_BYTES * self.count..self.first).unwrap_or_default()
     }
 
-    /// The rest of a key.
+    /// Returns a key without the prefix.
     pub(crate) fn suffix(&self, index: usize) -> Result<&'a [u8], Wrong> {
         let (begin, len, _) = self.slot(index)?;
         self.bytes[..self.end].get(begin..begin + len).ok_or(RECORD)
     }
 
-    /// Writes a key over what `key` holds.
+    /// Replaces the contents of `key` by a key.
     pub(crate) fn key(&self, index: usize, key: &mut Vec<u8>) -> Result<(), Wrong> {
         let suffix = self.suffix(index)?;
         key.clear();
@@ -97,7 +97,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// The record with this key, or where it would be.
+    /// Returns the index of the record with this key, or of the place where it would be.
     pub(crate) fn search(&self, key: &[u8]) -> Result<Result<usize, usize>, Wrong> {
         let prefix = self.prefix();
         let rest = match key.get(..prefix.len()) {
@@ -121,16 +121,16 @@ impl<'a> Node<'a> {
         Ok(Err(low))
     }
 
-    /// Of an inner node: the index of the child in which a key is, if it is anywhere.
+    /// Returns, for an inner node, the index of the only child that may have the key.
     pub(crate) fn search_child(&self, key: &[u8]) -> Result<usize, Wrong> {
         Ok(match self.search(key)? {
             Ok(index) => index,
-            // What is below the first separator is not in the table, or the parent's separator was shorter.
+            // A key below the first separator is not in the table, or the parent's separator was shorter.
             Err(index) => index.saturating_sub(1),
         })
     }
 
-    /// Of an inner node: a child.
+    /// Returns a child of an inner node.
     pub(crate) fn child(&self, index: usize) -> Result<Child, Wrong> {
         let record = self.record(index)?;
         let word = self.bytes.get(record.value).and_then(|value| <&[u8; 8]>::try_from(value).ok());
@@ -138,7 +138,7 @@ impl<'a> Node<'a> {
         child.ok_or("a child's place cannot be right")
     }
 
-    /// Of a leaf: what it holds for a key.
+    /// Returns an entry of a leaf.
     pub(crate) fn entry(&self, index: usize) -> Result<Entry, Wrong> {
         let Record { value, tagged, .. } = self.record(index)?;
         if !tagged {
@@ -169,7 +169,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Are all records in place, without gaps, and in order?
+    /// Checks that all records are in place, without gaps, and in order.
     pub(crate) fn check_records(&self) -> Result<(), Wrong> {
         let mut last: Option<&[u8]> = None;
         for index in 0..self.count {
@@ -189,7 +189,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Begin and suffix length of a record, and whether its value is tagged.
+    /// Returns the begin and suffix length of a record, and whether its value is tagged.
     #[inline]
     fn slot(&self, index: usize) -> Result<(usize, usize, bool), Wrong> {
         if index >= self.count {

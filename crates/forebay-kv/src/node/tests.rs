@@ -72,7 +72,7 @@ impl Thing {
     }
 }
 
-/// A leaf of random records, as many as fit, and the records.
+/// Returns a leaf of random records, as many as fit, and the records.
 fn leaf(random: &mut Random) -> (Vec<u8>, BTreeMap<Vec<u8>, Thing>) {
     let len = random.below(12);
     let prefix = random.bytes(len);
@@ -171,8 +171,8 @@ fn every_flipped_bit_and_every_other_node_is_noticed() {
     assert!(check(&[&bytes[..], &bytes[..]].concat(), HERE).is_err());
 }
 
-/// Nodes whose checksum is right and whose fields are not: answers or errors, and never a panic or a place
-/// outside of the node.
+/// Nodes with a correct checksum and wrong fields: reads return results or errors, and never panic or return
+/// a place outside of the node.
 #[test]
 fn nonsense_with_a_right_checksum_is_no_panic() {
     let mut random = Random(9);

@@ -1,5 +1,5 @@
-//! The commit section: a record goes into the log's queue and into the memtable in one step, so that they
-//! never differ. Then its writer waits, outside, until it is durable.
+//! The commit section. One step adds a record to the log's queue and to the memtable, so that the two never
+//! differ. The writer then waits, outside the section, until the record is durable.
 
 use std::fmt;
 use std::future::Future;
@@ -21,11 +21,11 @@ use crate::wait::{Boxed, block_on};
 /// A record that is ready for the log.
 pub(crate) struct Ready {
     pub(crate) record: Record,
-    /// Where its entries are.
+    /// The positions of its entries.
     pub(crate) places: Vec<u32>,
-    /// It has more than deletions.
+    /// Whether it has more than deletions.
     grows: bool,
-    /// As long as its writer has it, it is memory that the program holds.
+    /// Counts the record as memory that the program holds, as long as its writer has it.
     _held: Held,
 }
 
@@ -36,21 +36,21 @@ impl Ready {
     }
 }
 
-/// What came of trying to commit.
+/// The outcome of an attempt to commit.
 pub(crate) enum Tried {
-    /// It is in the queue and in the memtable.
+    /// The record is in the queue and in the memtable.
     In(Appended),
-    /// The memtables are full until a flush has got on, or others wait for that.
+    /// The memtables are full until a flush has made progress, or other writers wait for that.
     NoSpace,
-    /// The log has no room until a group was written.
+    /// The log has no room until a group is written.
     NoRoom,
-    /// The check in the commit section said no.
+    /// The check in the commit section rejected it.
     Refused,
 }
 
 impl Shared {
-    /// Commits a record, if there is room now and `check`, in the commit section, agrees. `place` is the
-    /// caller's in the line of those who wait.
+    /// Tries to commit a record and returns the outcome. It commits if there is room now and `check`, called
+    /// in the commit section, agrees. `place` is the caller's place in the line of waiting writers.
     pub(crate) fn try_commit(
         &self,
         ready: &Ready,
@@ -67,7 +67,8 @@ impl Shared {
             );
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
-        // Not in the commit section: it may wake tasks of the program, whose wakers may be code of the program's.
+        // Not in the commit section: the call may wake the program's tasks, and their wakers may be code of
+        // the program.
         self.look_at_logs();
         let mut commit = self.lock();
         self.check_writable()?;
@@ -91,7 +92,7 @@ impl Shared {
         Ok(Tried::In(appended))
     }
 
-    /// Whether the active memtable takes so many more bytes, perhaps a new one.
+    /// Returns whether the active memtable takes so many more bytes; seals it and begins a new one if needed.
     pub(super) fn has_space(&self, commit: &mut Commit, cost: u64) -> Result<bool> {
         if !self.is_free(commit, cost) {
             return Ok(false);
@@ -99,14 +100,14 @@ impl Shared {
         if self.takes(commit, cost) {
             return Ok(true);
         }
-        // What snapshots keep of earlier ones is memory, too.
+        // Sealed memtables that snapshots keep are memory, too.
         self.check_held()?;
         self.seal(commit);
         Ok(self.takes(commit, cost))
     }
 
-    /// Whether the active memtable takes so many more bytes. Whatever it takes goes into
-    /// an empty one.
+    /// Returns whether the active memtable takes so many more bytes. An empty memtable takes a record of any
+    /// length, if the share has room.
     fn takes(&self, commit: &Commit, cost: u64) -> bool {
         let (memtable, active, sealed) = (self.budget.memtable, commit.active.used(), commit.sealed_used());
         match active {
@@ -115,20 +116,20 @@ impl Shared {
         }
     }
 
-    /// Whether the active memtable, which does not take so many more bytes, may be followed by another: the
-    /// share is three, and each is at most that long.
+    /// Returns whether another memtable may follow the active one, which does not take so many more bytes.
+    /// The share is three memtables, and each is at most that long.
     fn may_seal(&self, commit: &Commit, cost: u64) -> bool {
         let (active, sealed) = (commit.active.used(), commit.sealed_used());
         let next = cost.max(self.budget.memtable);
         active > 0 && (sealed == 0 || sealed + active + next <= self.budget.memtables)
     }
 
-    /// Whether the memtables may have so many more bytes now.
+    /// Returns whether the memtables may use so many more bytes now.
     fn is_free(&self, commit: &Commit, cost: u64) -> bool {
         if !self.takes(commit, cost) && !self.may_seal(commit, cost) {
             return false;
         }
-        // Nothing is given out bit by bit where the next flush has to wait.
+        // No gradual release of memory while the next flush is held back.
         let is_held = self.flush_limit.load(Ordering::Acquire) != u64::MAX;
         if commit.sealed.is_empty() || is_held {
             return true;
@@ -137,7 +138,7 @@ impl Shared {
         used + cost <= self.gate.allowed(self.budget.memtables, self.engine.now_ns())
     }
 
-    /// Begins a new active memtable; what was in the old one is flushed.
+    /// Begins a new active memtable; the old one is sealed and will be flushed.
     pub(super) fn seal(&self, commit: &mut Commit) {
         if commit.active.last_lsn() == 0 {
             return;
@@ -152,7 +153,7 @@ impl Shared {
         self.work.tell();
     }
 
-    /// From now on writers go by the flush of the oldest sealed memtables.
+    /// Makes the flush of the oldest sealed memtables the one that paces writers from now on.
     pub(super) fn next_flush(&self, commit: &Commit) {
         if let Some(oldest) = commit.sealed.front() {
             let used = commit.sealed_used() + commit.active.used();
@@ -160,7 +161,8 @@ impl Shared {
         }
     }
 
-    /// An error of the log as the writer's answer. What means that the log is broken breaks the store.
+    /// Converts an error of the log to the writer's error. An error that means that the log is broken makes
+    /// the store read-only.
     pub(crate) fn log_error(&self, error: forebay_wal::Error) -> Error {
         use forebay_wal::ErrorKind as Kind;
         match error.kind() {
@@ -169,8 +171,8 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be room again after `tried`. Answers the caller's place in the line, which it
-    /// keeps until it has what it waited for.
+    /// Waits until there may be room again after `tried`. Returns the caller's place in the line, which it
+    /// keeps until its record is committed.
     pub(crate) async fn wait_for_room<'a>(
         &'a self,
         tried: &Tried,
@@ -190,7 +192,7 @@ impl Shared {
                 let is_turn = is_first || commit.sealed.is_empty();
                 match is_turn && self.is_free(&commit, cost) {
                     true => Some(Ok(())),
-                    // Nothing makes room where flushes find no space.
+                    // No room can become free while flushes find no space.
                     false => self.full.check_flush().err().map(Err),
                 }
             }
@@ -203,8 +205,8 @@ impl Shared {
     }
 }
 
-/// The future of puts, deletes and batches: answers when what they write is durable. **Dropping it takes
-/// nothing back**: once polled, what it writes may be in the store, or may come to be.
+/// The future of puts, deletes and batches: completes when the write is durable. **Dropping it does not
+/// cancel the write**: once it has been polled, the write may be in the store or may still reach it.
 #[must_use = "nothing is written unless this is awaited or waited for"]
 pub struct Write<'a> {
     shared: &'a Arc<Shared>,
@@ -213,7 +215,7 @@ pub struct Write<'a> {
 
 enum Stage<'a> {
     Ready(Ready, Option<Place<'a>>),
-    /// Slowed down, or without room: then it is tried again.
+    /// Slowed down, or without room; the commit is tried again afterwards.
     Waiting(Boxed<'a, (Ready, Option<Place<'a>>)>),
     Queued(Appended),
     Nothing,
@@ -225,7 +227,7 @@ impl<'a> Write<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared>, ready: Result<Ready>) -> Write<'a> {
         let stage = match ready {
             Err(error) => Stage::Failed(error),
-            // In a full store puts are refused, and deletes are what helps.
+            // A full store refuses puts, and deletes free its space: neither is delayed.
             Ok(ready) if shared.throttle.delay().is_zero() || shared.full.is_full() => {
                 Stage::Ready(ready, None)
             }
@@ -241,12 +243,12 @@ impl<'a> Write<'a> {
         Write { shared, stage }
     }
 
-    /// Nothing is to be written.
+    /// Returns a write of nothing, which only checks that the store takes writes.
     pub(crate) fn nothing(shared: &'a Arc<Shared>) -> Write<'a> {
         Write { shared, stage: Stage::Nothing }
     }
 
-    /// Blocks the calling thread until it is durable.
+    /// Blocks the calling thread until the write is durable.
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]

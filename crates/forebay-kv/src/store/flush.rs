@@ -1,4 +1,4 @@
-//! From memory to tables.
+//! Flushes: writing memtables to tables.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::memtable::Memtables;
 use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::Held;
 
-/// Entries that are taken out of a memtable at once.
+/// Entries taken out of a memtable at once.
 const BATCH: usize = 32;
 
-/// Seals what is in memory and waits until it is in tables.
+/// Seals the active memtable and waits until its contents are in tables.
 pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
     shared.check_writable()?;
     let patience = shared.full.patience(Work::Flush);
@@ -26,14 +26,14 @@ pub(crate) async fn everything(shared: &Arc<Shared>) -> Result<()> {
     flushed(shared, upto, patience).await
 }
 
-/// Writes everything in memory to tables, before the store has tasks.
+/// Flushes all memtables, before the store has tasks.
 pub(super) async fn now(shared: &Arc<Shared>) -> Result<()> {
     seal(shared, |_| ());
     while oldest_now(shared).await? {}
     Ok(())
 }
 
-/// As [`oldest`], before the store has tasks: on a full disk the reserve is given up.
+/// As [`oldest`], before the store has tasks: on a full disk it releases the reserve and tries again.
 pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
     match oldest(shared).await {
         Err(error) if *error.kind() == ErrorKind::NoSpace && shared.release_reserve().await => {
@@ -43,7 +43,7 @@ pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
     }
 }
 
-/// Seals what is in memory; answers the last record of it. `also` runs in the same moment.
+/// Seals the active memtable and returns the number of its last record. `also` runs under the same lock.
 fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
     let mut commit = shared.lock();
     let upto = shared.inserted();
@@ -52,7 +52,7 @@ fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
     upto
 }
 
-/// While it lives nothing is flushed that was written after it was made.
+/// Holds flushes back: while it lives, no record is flushed that was written after it was made.
 pub(crate) struct Hold<'a>(&'a Shared);
 
 impl Drop for Hold<'_> {
@@ -62,7 +62,8 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Flushes what was written so far, and nothing else until the answer is dropped. Only one may be held.
+/// Flushes all records written so far and holds back later ones until the returned guard is dropped. Only one
+/// may exist at a time.
 pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
     shared.check_writable()?;
     let (hold, patience) = (Hold(shared), shared.full.patience(Work::Flush));
@@ -72,7 +73,8 @@ pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
     Ok(hold)
 }
 
-/// Waits until a record is in tables, or flushes found no space so often.
+/// Waits until a record is in tables, or until flushes have failed for lack of space more than `patience`
+/// times.
 async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
     shared
         .space
@@ -84,10 +86,11 @@ async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
         .await
 }
 
-/// Writes the oldest sealed memtables to tables of level 0, one for each keyspace, if there are any. Answers
-/// whether there were.
+/// Writes the oldest sealed memtables to tables of level 0, one for each keyspace. Returns whether there were
+/// any.
 ///
-/// The order: the records are durable in the log; the tables are; the manifest names them and the record from
+/// The order: the records are durable in the log; the tables are durable; the manifest names them and the
+/// record from which on the log is needed; the log releases the records before it.
 /// which on the log is needed; the log gives up what came before.
 pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
@@ -102,7 +105,8 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     }
     match Arc::into_inner(memtables) {
         Some(memtables) => memtables.take_down().await,
-        // Snapshots may keep it: then the cache gets so much less. Where it has no more, the next writer is told.
+        // Snapshots may keep it; the cache then shrinks by its size. If the cache cannot, the next writer
+        // gets the error.
         None => drop(shared.check_held()),
     }
     shared.wal.truncate_before(Lsn(last + 1)).await.map_err(|error| shared.log_error(error))?;
@@ -112,7 +116,7 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
 async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     let last = memtables.last_lsn();
     shared.manifest.check_room()?;
-    // A table must not have what the log may lose: the log would give its number away again.
+    // A table must not hold records that the log may lose: the log would reuse their numbers.
     if shared.wal.durable_lsn().0 < last {
         shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
     }
@@ -124,7 +128,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
         match write(shared, memtables, keyspace).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {
-                // Nothing names them. What cannot be removed now is when the store is opened.
+                // Nothing names them. A file that cannot be removed now is removed when the store is opened.
                 for meta in metas {
                     shared.remove_table(meta.id).await;
                 }
@@ -159,22 +163,23 @@ pub(crate) async fn open(shared: &Shared, meta: &TableMeta, pin_filter: bool) ->
     Table::open_in(&shared.tables, meta, &shared.cache, how).await
 }
 
-/// Writes the newest version of each key of a keyspace. Deletions are left out where there is nothing that
-/// they delete; `None` if nothing is left.
+/// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
+/// nothing to delete below. Returns `None` if no entry is left.
 async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Result<Option<TableMeta>> {
-    // Nothing older is on its way: flushes come one after the other, and compaction keeps what a level has.
+    // No older data is in transit: flushes run one after the other, and compaction keeps the contents of a
+    // level.
     let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
     let spec = TableSpec {
         leaf_bytes: shared.options.leaf_bytes,
         class: shared.options.class,
         shard: Some(shared.background_shard()),
-        // Little at a time: the log's flushes wait for what is on its way to the device.
+        // A small buffer and depth: the log's flushes wait for data in flight to the device.
         buffer_bytes: 64 << 10,
         depth: 1,
         cache: Some(shared.cache.clone()),
         ..TableSpec::new(shared.next_table(), keyspace)
     };
-    // The buffer that is filled too, and entries on their way.
+    // This also counts the buffer that is being filled, and entries on their way.
     let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);
     let _buffers = Held::new(Some(&shared.budget.tables_used), buffers);
     let mut writer: Option<TableWriter> = None;
@@ -198,7 +203,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
             };
             if let Err(error) = added {
                 if let Some(writer) = writer {
-                    // It is found by its name when the store is opened, if it stays.
+                    // If the file stays, the next open of the store finds it by its name.
                     let _ = writer.abandon().await;
                 }
                 return Err(error);
@@ -229,7 +234,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
     }
 }
 
-/// Whether this store was broken on purpose and cuts its log before the manifest names the tables.
+/// Returns whether this store was broken on purpose and cuts its log before the manifest names the tables.
 fn is_cut_too_soon() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::LogCutTooSoon.is_on();

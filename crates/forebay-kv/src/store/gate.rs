@@ -1,13 +1,13 @@
-//! Where writers wait for memory: in one line, first come, first served, and let in at the pace at which the
-//! flush that is under way frees memory.
+//! The gate: the line in which writers wait for memory. It is first come, first served, and admits writers at
+//! the pace at which the flush that is under way frees memory.
 //!
-//! Without a pace writers would fill all memtables as fast as they can and then stand still for the rest of a
-//! flush. Here the bytes that may be in use grow with the flush's progress, from what was in use when it began
-//! (and a little more) to all there is when it ends. So whoever writes faster than the flush is held to its
-//! speed, a few records at a time, and who writes more slowly notices nothing.
+//! Without pacing, writers would fill all memtables as fast as they can and then stall for the rest of the
+//! flush. Here the bytes that may be in use grow with the flush's progress. They grow from the bytes in use
+//! when it began (and a little more) to the whole limit when it ends. So a writer that is faster than the
+//! flush is held to the flush's speed, a few records at a time, and a slower writer notices nothing.
 //!
-//! The line is for the time in which memory is short. As soon as no flush is left everybody may go on: the
-//! first in the line may be a future that its program has stopped polling.
+//! The line exists only while memory is short. As soon as no flush is left all writers may go on: the first
+//! in the line may be a future that its program has stopped polling.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -17,24 +17,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// The part of what is free when a flush begins that writers may use at once.
+/// Divisor of the memory that is free when a flush begins: writers may use this fraction of it at once.
 const AT_ONCE: u64 = 4;
-/// While a table is made durable and opened, which says nothing of its progress, the next writer looks again
-/// after this time.
+/// Interval at which the next writer checks again while a table is made durable and opened: those steps
+/// report no progress.
 const TICK: Duration = Duration::from_millis(1);
-/// The part of a flush in which it writes entries, as long as none was measured.
+/// The fraction of a flush in which it writes entries, assumed until one was measured.
 const BODY: f64 = 0.75;
-/// No less than this part is taken for either of the two.
+/// The least fraction assumed for either of the two phases.
 const PART_MIN: f64 = 0.05;
-/// The part of its progress that an end has made after the time that the last one took. It comes ever closer
-/// to all of it when it takes longer: then writers are slowed, and still not stopped.
+/// The progress of the end phase, as a fraction, once it has taken as long as the last one did. If it takes
+/// longer, its progress comes ever closer to 1: writers are slowed, but still not stopped.
 const EASED: f64 = 0.8;
 
-/// The line, and how far the flush is.
+/// The line of waiting writers, and the progress of the flush.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
-    /// Places in the line.
+    /// Number of places in the line.
     waiting: AtomicUsize,
 }
 
@@ -43,7 +43,7 @@ struct State {
     line: VecDeque<(u64, Option<Waker>)>,
     next_place: u64,
     flush: Option<Flush>,
-    /// The last flush's: how long it wrote entries, and how long what followed took.
+    /// Durations of the last flush: of writing entries, and of the steps after it.
     body_ns: u64,
     end_ns: u64,
 }
@@ -51,16 +51,16 @@ struct State {
 /// A flush that is under way, or about to begin.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
-    /// Bytes that were in use when it became the next one.
+    /// Bytes in use when it became the next flush.
     used: u64,
     entries: u64,
     written: u64,
     began_ns: u64,
-    /// When all entries were written.
+    /// The time at which all entries were written.
     ending_ns: Option<u64>,
 }
 
-/// A place in the line, until it is dropped.
+/// A place in the line, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     gate: &'a Gate,
@@ -72,7 +72,7 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a writer may try: it is its turn, or nobody waits.
+    /// Returns whether a writer may try: it is first in the line, or the line is empty.
     pub(crate) fn is_turn(&self, place: Option<&Place<'_>>) -> bool {
         match place {
             None => self.waiting.load(Ordering::Acquire) == 0,
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// A place at the end of the line.
+    /// Returns a place at the end of the line.
     pub(crate) fn join(&self) -> Place<'_> {
         let mut state = self.lock();
         let number = state.next_place;
@@ -90,7 +90,7 @@ impl Gate {
         Place { gate: self, number }
     }
 
-    /// The first in the line looks again.
+    /// Wakes the first in the line, which checks again.
     pub(crate) fn tell(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
             let first = self.lock().line.front_mut().and_then(|(_, waker)| waker.take());
@@ -98,27 +98,27 @@ impl Gate {
         }
     }
 
-    /// All in the line look again: there is memory for everybody.
+    /// Wakes all in the line, which check again: there is memory for all of them.
     pub(crate) fn tell_all(&self) {
         let mut wakers = Vec::new();
         wakers.extend(self.lock().line.iter_mut().filter_map(|(_, waker)| waker.take()));
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A flush of so many entries is the next one; `used` are the bytes in use now.
+    /// Sets the next flush, of so many entries; `used` are the bytes in use now.
     pub(crate) fn begin(&self, used: u64, entries: usize, now_ns: u64) {
         let entries = entries.max(1) as u64;
         self.lock().flush = Some(Flush { used, entries, written: 0, began_ns: now_ns, ending_ns: None });
     }
 
-    /// Its work begins.
+    /// Marks the start of the flush's work.
     pub(crate) fn start(&self, now_ns: u64) {
         if let Some(flush) = &mut self.lock().flush {
             (flush.began_ns, flush.written, flush.ending_ns) = (now_ns, 0, None);
         }
     }
 
-    /// It has written so many keys more.
+    /// Adds so many keys to those that the flush has written.
     pub(crate) fn advance(&self, keys: usize) {
         if let Some(flush) = &mut self.lock().flush {
             flush.written += keys as u64;
@@ -126,8 +126,8 @@ impl Gate {
         self.tell();
     }
 
-    /// It has written all of them: perhaps fewer than there were entries, of which a key may have several. What follows
-    /// does not say how far it is.
+    /// Marks the end of writing entries. The keys written may be fewer than the entries, since a key may have
+    /// several. The steps that follow report no progress.
     pub(crate) fn all_written(&self, now_ns: u64) {
         if let Some(flush) = &mut self.lock().flush {
             flush.ending_ns = Some(now_ns);
@@ -135,7 +135,7 @@ impl Gate {
         self.tell();
     }
 
-    /// It has ended.
+    /// Marks the end of the flush and records how long its two phases took.
     pub(crate) fn end(&self, now_ns: u64) {
         let mut state = self.lock();
         if let Some(flush) = state.flush.take()
@@ -146,7 +146,7 @@ impl Gate {
         }
     }
 
-    /// Bytes that may be in use now, of `limit` at most.
+    /// Returns the bytes that may be in use now, at most `limit`.
     pub(crate) fn allowed(&self, limit: u64, now_ns: u64) -> u64 {
         let state = self.lock();
         let Some(flush) = state.flush.filter(|_| !is_unpaced()) else { return limit };
@@ -155,7 +155,7 @@ impl Gate {
         flush.used.min(limit) + free / AT_ONCE + (paced as f64 * state.part(&flush, now_ns)) as u64
     }
 
-    /// Runs a flush, on a shard; whoever is first in the line looks again now and then.
+    /// Runs a flush, on a shard, and wakes the first in the line at intervals.
     pub(crate) async fn watch<T>(&self, flush: impl Future<Output = T>) -> T {
         let (mut flush, mut tick) = (pin!(flush), None);
         poll_fn(|context| {
@@ -176,7 +176,7 @@ impl Gate {
 }
 
 impl State {
-    /// How much of a flush is done, from 0 to 1.
+    /// Returns how much of a flush is done, from 0 to 1.
     fn part(&self, flush: &Flush, now_ns: u64) -> f64 {
         let both = self.body_ns + self.end_ns;
         let body = if both == 0 { BODY } else { self.body_ns as f64 / both as f64 };
@@ -195,9 +195,9 @@ impl State {
 }
 
 impl Place<'_> {
-    /// Waits until `check`, which is told whether this is the first place in the line, has an answer; that is
-    /// asked again after each [`tell`](Gate::tell), once the place is the first, and after each
-    /// [`tell_all`](Gate::tell_all).
+    /// Waits until `check` returns a value, and returns that. `check` gets whether this is the first place in
+    /// the line. It is called again after each [`tell`](Gate::tell), once the place is the first, and after
+    /// each [`tell_all`](Gate::tell_all).
     pub(crate) async fn until<T>(&self, mut check: impl FnMut(bool) -> Option<T>) -> T {
         poll_fn(|context| {
             let is_first = {
@@ -209,7 +209,7 @@ impl Place<'_> {
                     at == 0
                 })
             };
-            // What changed before the waker was there is seen here, what changes later wakes.
+            // A change before the waker was stored is seen here; a later change wakes.
             check(is_first).map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -227,7 +227,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whether this store was broken on purpose and lets writers use all memory at once.
+/// Returns whether this store was broken on purpose and lets writers use all memory at once.
 fn is_unpaced() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::WritersNotPaced.is_on();

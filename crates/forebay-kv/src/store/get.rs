@@ -1,5 +1,5 @@
-//! Gets: memtables, then tables from the newest to the oldest. What memory answers is answered at once, on
-//! the caller's thread and without an allocation; the rest goes on as a future of its own.
+//! Gets: memtables first, then tables from the newest to the oldest. A get that memory can serve completes at
+//! once, on the caller's thread and without an allocation; the rest goes on as a future of its own.
 
 use std::fmt;
 use std::future::Future;
@@ -20,33 +20,33 @@ use crate::value::{Held, Value};
 use crate::view::View;
 use crate::wait::{Boxed, block_on};
 
-/// What a get is told apart by.
+/// The parameters of a get.
 #[derive(Clone)]
 pub(crate) struct Wanted<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
-    /// A moment to look at; now, if there is none.
+    /// A view and the newest record to see; the current ones if `None`.
     pub(crate) pinned: Option<(Arc<View>, u64)>,
 }
 
-/// How far memory got.
+/// The result of a search in memory.
 enum Looked {
     Known(Option<Value>),
     /// The candidate with this number needs reads.
     Reads(Lookup, usize),
-    /// The value is there and must be read.
+    /// The value exists and must be read.
     Far(Far),
 }
 
-/// How a get began.
+/// The state of a get after its first step.
 enum Begun<'a> {
     Known(Option<Value>),
     Reads(Boxed<'a, Option<Value>>),
 }
 
 impl Shared {
-    /// A version that was found in a memtable as a value, if it is one at the moment `now_s`, for which the clock is
-    /// asked only where it matters.
+    /// Converts a version found in a memtable to a value. Returns `None` for a deletion and for a value that
+    /// has expired at `now_s`; the clock is read only if the version expires.
     pub(crate) fn value_of(&self, found: &memtable::Found, now_s: impl FnOnce() -> u64) -> Option<Value> {
         if found.deleted || found.expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
             return None;
@@ -55,18 +55,18 @@ impl Shared {
         Some(Value::of_bytes(bytes, keeps, self.cache.held()))
     }
 
-    /// How a table of this level is asked.
+    /// Returns how to look a key up in a table of this level.
     pub(crate) fn how(&self, levels: &Levels, level: usize, table: &Table) -> GetHow {
         let is_last = (level + 1..LEVELS).all(|below| levels.level(below).is_empty());
         GetHow {
-            // The clock is read only where it is looked at.
+            // The clock is read only where it matters.
             now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
             filter: if is_last { FilterUse::InMemory } else { FilterUse::Read },
             fill: true,
         }
     }
 
-    /// What memory knows of a key at some moment.
+    /// Searches memory for a key, as of record `lsn`.
     fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<Looked> {
         match view.in_memtables(keyspace, key, lsn) {
             Some(found) => Ok(Looked::Known(self.value_of(&found, || self.now_s()))),
@@ -74,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// What memory knows of a key in the tables from the candidate with the number `first` on.
+    /// Searches memory for a key in the tables, from the candidate with the number `first` on.
     fn look_in_tables(&self, view: &View, keyspace: u32, key: &[u8], first: usize) -> Result<Looked> {
         let Some(levels) = view.version.keyspace(keyspace) else { return Ok(Looked::Known(None)) };
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
@@ -89,14 +89,15 @@ impl Shared {
         Ok(Looked::Known(None))
     }
 
-    /// Answers from memory, or begins to read; `may_block`: what is begun is polled by a thread that waits for it.
+    /// Completes from memory or begins to read. `may_block`: the future is polled by a thread that waits for
+    /// it.
     fn begin<'a>(self: &'a Arc<Self>, wanted: Wanted<'a>, may_block: bool) -> Result<Begun<'a>> {
         self.check_open()?;
         let Wanted { keyspace, key, pinned } = wanted;
         let (looked, view) = match pinned {
             Some((view, lsn)) => (self.look(&view, lsn, keyspace, key)?, view),
             None => {
-                // First the moment, then the view: a newer view has everything up to then.
+                // The record number first, then the view: a newer view has all records up to that number.
                 let lsn = self.visible();
                 let view = self.loaded_view();
                 match self.look(&view, lsn, keyspace, key)? {
@@ -115,12 +116,12 @@ impl Shared {
         })
     }
 
-    /// Bytes of blocks that a get has under way at most.
+    /// Returns the most bytes of blocks that one get has in flight.
     fn get_bytes(&self) -> u64 {
         u64::from(self.options.leaf_bytes) + 2 * UNIT as u64
     }
 
-    /// The newest value of a key in tables.
+    /// Returns the newest value of a key in tables.
     pub(super) async fn get_in_tables(
         &self,
         view: &View,
@@ -131,7 +132,7 @@ impl Shared {
         self.read(view, keyspace, key, looked, false).await
     }
 
-    /// Reads tables, from where memory got to.
+    /// Reads tables, from where the search in memory stopped.
     async fn read(
         &self,
         view: &View,
@@ -153,7 +154,7 @@ impl Shared {
             let found = match descended {
                 Some(found) => Some(found),
                 None => {
-                    // From here on the permit is the read's, however long nobody polls this.
+                    // From here on the permit belongs to the read, even if the future is not polled for long.
                     let table = lookup.table().clone();
                     lookup.admit(permit, is_again);
                     match lookup.walk(forebay::shard::class()).await {
@@ -167,7 +168,8 @@ impl Shared {
         }
     }
 
-    /// What memory knows of a key after the answer of a candidate's table, or after that was evicted or found no memory.
+    /// Continues the search in memory after a candidate's table was read. Without a result (`None`) the block
+    /// was evicted or found no memory, and the same candidate is searched again.
     fn go_on(
         &self,
         found: Option<Option<Found>>,
@@ -185,7 +187,7 @@ impl Shared {
         })
     }
 
-    /// Reads a long value, once there is memory for it: it counts as held by the program from now on.
+    /// Reads a long value, once there is memory for it; it counts as held by the program from then on.
     async fn read_far(&self, far: Far) -> Result<Value> {
         let (bytes, class) = (far.memory_bytes(), forebay::shard::class());
         let mut is_again = false;
@@ -203,8 +205,9 @@ impl Shared {
         }
     }
 
-    /// Takes as many lookups out of `lookups` as may read now, and waits until one may. To ask for all of their
-    /// memory in one piece would be to wait for ever beside others who ask for little, or to make them wait.
+    /// Takes as many lookups out of `lookups` as may read now, and waits until at least one may. A request
+    /// for all of their memory in one piece would wait for ever beside others with small requests, or make
+    /// those wait.
     async fn admit_some<T>(&self, lookups: &mut Vec<(T, Lookup)>) -> Vec<(T, Lookup)> {
         let bytes = self.get_bytes();
         let mut permit = Some(self.budget.gets_under_way.begin(bytes).await);
@@ -220,7 +223,7 @@ impl Shared {
         std::mem::replace(lookups, waiting)
     }
 
-    /// The values of several keys at one moment, in their order.
+    /// Returns the values of several keys as of one record, in the order of the keys.
     async fn get_many(
         &self,
         keyspace: u32,
@@ -229,11 +232,11 @@ impl Shared {
     ) -> Result<Vec<Option<Value>>> {
         self.check_open()?;
         let (view, lsn) = pinned.unwrap_or_else(|| self.pin());
-        // Half of what may be read at once: what is read by one call must not evict what it read before.
+        // Half of the bytes that may be read at once: a call must not evict blocks that it read before.
         let most = (self.budget.gets_under_way.reads_max() / self.get_bytes() / 2).clamp(1, AT_ONCE) as usize;
         let mut answers = vec![None; keys.len()];
         let mut fresh = keys.iter().enumerate();
-        // Each with the key's place, and its candidate.
+        // Each with the key's index, and its candidate.
         let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
         let mut far: Vec<(usize, Far)> = Vec::new();
         loop {
@@ -270,12 +273,12 @@ impl Shared {
     }
 }
 
-/// The future of gets.
+/// The future of a get.
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct Get<'a> {
     shared: &'a Arc<Shared>,
     stage: Stage<'a>,
-    /// A thread waits for it, and may be kept in the kernel.
+    /// Whether a thread waits for it, which may block in the kernel.
     may_block: bool,
 }
 
@@ -295,7 +298,7 @@ impl<'a> Get<'a> {
         Get { shared, stage: Stage::Failed(error), may_block: false }
     }
 
-    /// Blocks the calling thread until the answer is there.
+    /// Blocks the calling thread until the get completes.
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread
@@ -337,10 +340,10 @@ impl fmt::Debug for Get<'_> {
     }
 }
 
-/// Gets that are under way at once in a [`MultiGet`].
+/// Maximum number of gets in flight in a [`MultiGet`].
 const AT_ONCE: u64 = 128;
 
-/// The future of gets of several keys at one moment.
+/// The future of gets of several keys as of one moment.
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct MultiGet<'a> {
     shared: &'a Arc<Shared>,
@@ -362,7 +365,7 @@ impl<'a> MultiGet<'a> {
         MultiGet { shared, answers: Box::pin(std::future::ready(Err(error))) }
     }
 
-    /// Blocks the calling thread until all answers are there.
+    /// Blocks the calling thread until all gets complete.
     ///
     /// # Errors
     /// As [`Get::wait`].

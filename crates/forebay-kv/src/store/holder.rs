@@ -1,4 +1,4 @@
-//! Who has a store open: another process, or a store of this process that is still closing.
+//! Finds the holder of an open store: another process, or a store of this process that is still closing.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,13 +9,14 @@ use super::shared::Shared;
 use crate::error::{Error, ErrorKind};
 use crate::names::MANIFEST;
 
-/// A directory's device and inode, whatever it is called.
+/// A directory's device and inode, independent of its path.
 pub(crate) type Identity = ((u32, u32), u64);
 
 /// The open stores of this process.
 static OPEN: Mutex<Vec<(Identity, Weak<Shared>)>> = Mutex::new(Vec::new());
 
-/// Identifies a directory. `None` in a simulated world: several worlds in one process have the same numbers.
+/// Returns a directory's identity. `None` in a simulated world: several worlds in one process have the same
+/// numbers.
 pub(crate) async fn identity(engine: &Engine, dir: &Path) -> Option<Identity> {
     if engine.driver() == "sim" {
         return None;
@@ -24,7 +25,7 @@ pub(crate) async fn identity(engine: &Engine, dir: &Path) -> Option<Identity> {
     Some((found.device(), found.inode()))
 }
 
-/// Takes note of a store that was opened.
+/// Registers a store that was opened.
 pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<Shared>) {
     let Some(identity) = identity else { return };
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,8 +33,8 @@ pub(crate) fn enter(identity: Option<Identity>, shared: &Arc<Shared>) {
     open.push((identity, Arc::downgrade(shared)));
 }
 
-/// Waits for the end of a store of this process in the same directory whose last handle is gone: it closes in the
-/// background.
+/// Waits until a store of this process in the same directory has closed, if its last handle is gone: it
+/// closes in the background.
 pub(crate) async fn closed(identity: Option<Identity>) {
     let find = |(known, store): &(Identity, Weak<Shared>)| {
         let store = store.upgrade().filter(|_| Some(*known) == identity)?;
@@ -44,7 +45,7 @@ pub(crate) async fn closed(identity: Option<Identity>) {
     store.end.until(|| store.is_ended().then_some(())).await;
 }
 
-/// The error of an open where another has the store open.
+/// Returns the error of an open that found the store open elsewhere.
 pub(crate) async fn locked(engine: &Engine, dir: &Path) -> Error {
     let holder = match process(engine, dir).await {
         Some(process) if process == std::process::id() => format!("in this process ({process})"),
@@ -55,7 +56,7 @@ pub(crate) async fn locked(engine: &Engine, dir: &Path) -> Error {
     Error::at(ErrorKind::Locked, dir, text)
 }
 
-/// The process that holds the lock of a store, as far as the system says.
+/// Returns the process that holds the lock of a store, as far as the system reports it.
 async fn process(engine: &Engine, dir: &Path) -> Option<u32> {
     let (device, inode) = identity(engine, &dir.join(MANIFEST).join("wal.lock")).await?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

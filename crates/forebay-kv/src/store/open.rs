@@ -29,7 +29,7 @@ use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::options::Options;
 use crate::table::{OpenHow, TABLE_GONE, Table};
 
-/// The answer of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
+/// The future of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the store again"]
 pub struct Opening {
     task: std::result::Result<JoinHandle<Result<Store>>, Option<Error>>,
@@ -105,14 +105,14 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What an open has in hand.
+/// The inputs of an open.
 struct Scene {
     engine: Engine,
     dir: Dir,
     options: Options,
 }
 
-/// The directory of a store, which is made if it is to be.
+/// Opens the directory of a store; creates it if the options ask for that.
 async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
     match engine.metadata(dir).await {
         Ok(found) if found.is_dir() => {}
@@ -137,9 +137,9 @@ impl Scene {
         let identity = holder::identity(&self.engine, self.dir.path()).await;
         holder::closed(identity).await;
         let (manifest, found) = self.manifest(&there).await?;
-        // Again with its lock held: what another opener did meanwhile is over.
+        // Again with the lock held: another opener's changes are complete now.
         let there = match self.look().await {
-            // Opening the manifest may have made the record of its end.
+            // Opening the manifest may have created the record of its end.
             Ok(now) => Entries { has_manifest_end: there.has_manifest_end, ..now },
             Err(error) => {
                 let _ = manifest.close().await;
@@ -160,7 +160,7 @@ impl Scene {
                         Ok((shared, recovery))
                     }
                     Err(error) => {
-                        // So that the next open does not find them locked.
+                        // Otherwise the next open would find them locked.
                         let _ = shared.wal.close().await;
                         let _ = shared.manifest.close().await;
                         Err(error.first())
@@ -174,7 +174,7 @@ impl Scene {
         }
     }
 
-    /// Looks at what is in the directory.
+    /// Lists the directory and checks that it is a store's, or may become one.
     async fn look(&self) -> Result<Entries> {
         let dir = self.dir.path();
         let there = Entries::read(&self.dir).await?;
@@ -200,7 +200,7 @@ impl Scene {
         none(self.dir.path())
     }
 
-    /// Opens the manifest, or begins it; says how its log was found.
+    /// Opens the manifest, or creates it; also returns how its log was found.
     async fn manifest(&self, there: &Entries) -> Result<(Manifest, forebay_wal::Recovery)> {
         let home = self.dir.path();
         let is_young = there.is_young();
@@ -209,7 +209,7 @@ impl Scene {
         }
         let dir = self.dir.open_dir(MANIFEST).await?;
         let how = How {
-            // A manifest without a segment is a new one only as long as there is nothing else.
+            // A manifest without a segment is a new one only as long as there is neither a log nor tables.
             create: is_young && self.options.create,
             salvage: self.options.salvage,
             store_id: self.options.store_id,
@@ -252,14 +252,15 @@ impl Scene {
             keyspaces: vec![(0, DEFAULT.to_string())],
             ..Edit::default()
         };
-        // The names first, the directory's own too: an attempt that fails before they are durable leaves an
-        // empty manifest, so the next comes here again. Without a manifest other names would be damage.
+        // Sync the names first, the directory's own too. An attempt that fails before they are durable leaves
+        // an empty manifest, so the next open comes here again. Without a manifest other names would be
+        // damage.
         self.dir.sync().await?;
         self.engine.sync_dir(checkpoint::parent_of(self.dir.path())).await?;
         manifest.apply(&edit).await
     }
 
-    /// Opens tables and log, of which nothing is changed unless all are as they must be.
+    /// Opens tables and log. Changes nothing in them unless all are in order.
     async fn rest(
         &self,
         budget: Budget,
@@ -347,11 +348,11 @@ async fn has_segments(dir: &Dir) -> Result<bool> {
     Ok(entries.iter().any(|entry| entry.name().to_str().is_some_and(|name| name.ends_with(".wal"))))
 }
 
-/// Goes on with a log that does not hold what the manifest says of it, and makes the manifest say so.
+/// Continues with a log that lacks records that the manifest requires, and adapts the manifest to it.
 async fn salvage(manifest: &Manifest, wal: &Wal) -> Result<()> {
     let start = manifest.with(|state| state.log_start);
     if wal.next_lsn().0 < start {
-        // Everything that is left of it is in tables. New records must not get numbers of those.
+        // The rest of its records are all in tables. New records must not reuse their numbers.
         wal.reset_to(Lsn(start)).await?;
     }
     let edit = Edit { next_table: 1, log_end: Some(wal.durable_end()), ..Edit::default() };
@@ -363,8 +364,8 @@ fn is_missing(error: &forebay::Error) -> bool {
     error.raw_os_error() == Some(2)
 }
 
-/// A number that no other store has. In a simulated world, whose runs must be equal, it comes from the
-/// directory's name.
+/// Returns a number that no other store has. In a simulated world, whose runs must be equal, it is derived
+/// from the directory's name.
 pub(crate) fn random_id(engine: &Engine, dir: &Path) -> u64 {
     let id = match engine.driver() {
         "sim" => xxhash_rust::xxh3::xxh3_64(dir.as_os_str().as_encoded_bytes()),

@@ -1,5 +1,5 @@
-//! What must be true of a store's directory, its manifest and its log together: the rules by which an open and a
-//! verification judge alike.
+//! The rules that a store's directory, its manifest and its log must satisfy together. An open and a
+//! verification apply the same rules.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::manifest::State;
 use crate::names::table_id;
 use crate::names::{LOG, MANIFEST, TABLES};
 
-/// File systems put it into their root.
+/// The directory that file systems put into their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// The file in which a log keeps its end.
+/// The file in which a log records its end.
 const MANIFEST_END: &str = "wal.end";
 
 /// The entries of a store's directory.
@@ -25,14 +25,14 @@ pub(crate) struct Entries {
     pub(crate) manifest: bool,
     pub(crate) log: bool,
     pub(crate) tables: bool,
-    /// A checkpoint in the making.
+    /// Whether it is an unfinished checkpoint.
     pub(crate) is_unfinished: bool,
-    /// Names that are none of a store's, in order.
+    /// Names that do not belong to a store, in order.
     pub(crate) strangers: Vec<String>,
-    /// The manifest's log has a record of its end, which an open compares with what it finds: no edit that was
-    /// acknowledged can be missing.
+    /// Whether the manifest's log has a record of its end. An open compares that end with the log that it
+    /// finds, so no acknowledged edit can be missing.
     pub(crate) has_manifest_end: bool,
-    /// The files that have names of tables, by number.
+    /// The files named like tables, with their numbers.
     pub(crate) table_files: Vec<(u32, PathBuf)>,
 }
 
@@ -74,19 +74,19 @@ impl Entries {
         !self.log && !self.tables
     }
 
-    /// Returns whether tables that the manifest does not name are what a crash left. Otherwise one may be the only copy
-    /// of what a lost edit of the manifest named.
+    /// Returns whether tables that the manifest does not name can only be leftovers of a crash. Otherwise
+    /// such a table may be the only copy of data that a lost edit of the manifest named.
     pub(crate) fn has_leftovers_only(&self) -> bool {
         self.has_manifest_end
     }
 
-    /// The files of tables that the manifest does not name.
+    /// Returns the files of tables that the manifest does not name.
     pub(crate) fn unnamed<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a (u32, PathBuf)> {
         self.table_files.iter().filter(|(id, _)| !state.tables.contains_key(id))
     }
 }
 
-/// A manifest that is not what it was, beside a log or tables.
+/// Returns the error for a manifest that lost its contents while a log or tables are there.
 pub(crate) fn manifest_lost(dir: &Path, how: &str) -> Error {
     let text = format!(
         "the manifest {how}; a log or tables are there. Restore the store from a checkpoint or a backup: nothing in \
@@ -99,12 +99,12 @@ pub(crate) fn log_gone(log: &Path) -> Error {
     Error::at(ErrorKind::Corruption, log, "the log is gone")
 }
 
-/// Checks that a manifest which names nothing yet stands beside nothing.
+/// Checks that a manifest that names nothing yet has no log and no tables beside it.
 pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Result<()> {
     if state.is_empty() {
         return if entries.is_young() { Ok(()) } else { Err(manifest_lost(dir, "says nothing")) };
     }
-    // Tables have numbers from 1 on, and the manifest takes note of the log before the first is written.
+    // Table numbers begin at 1, and the manifest records the log before the first table is written.
     match entries.table_files.first() {
         Some((_, table)) if !state.has_log() => {
             let text = format!(
@@ -118,7 +118,7 @@ pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Resul
     }
 }
 
-/// Checks that the log of the store in `dir` holds what the manifest says of it.
+/// Checks that the log of the store in `dir` holds the records that the manifest requires of it.
 pub(crate) fn check_log(dir: &Path, state: &State, found: &Recovery) -> Result<()> {
     let (first, last, start) = (found.first.0, found.last.0, state.log_start);
     let end = state.log_end.unwrap_or_default();

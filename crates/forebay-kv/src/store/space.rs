@@ -1,9 +1,11 @@
-//! A full disk: the work that lacks space, the calls that are refused, and the reserve with which a full store shrinks.
+//! Handling of a full disk: the work that lacks space, the calls that are refused, and the reserve with which
+//! a full store shrinks.
 //!
-//! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One task here does
-//! all that the state needs. It releases the reserve, so that deletions can be compacted down to the last level. It retries
-//! the work whenever space may be free again, and twice a second. It ends the state when the reserve can be allocated
-//! again: that takes more space than the work had lacked, so the state does not flap.
+//! A flush or a compaction that finds no space has changed nothing, so the store goes on: it is *full*. One
+//! task here manages the state. It releases the reserve, so that deletions can be compacted down to the last
+//! level. It retries the work whenever space may be free again, and twice a second. It ends the state when
+//! the reserve can be allocated again. That takes more space than the work had lacked, so the state does not
+//! flap.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,17 +17,17 @@ use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::signal::Signal;
 
-/// The file that only holds space.
+/// The file whose only purpose is to reserve space.
 pub(crate) const RESERVE: &str = "reserve";
-/// The time after which what found no space is tried again, whatever happened.
+/// The interval at which work that found no space is retried in any case.
 const AGAIN: Duration = Duration::from_millis(500);
-/// A store that is opened takes its reserve or so many times half of it, as there is space.
+/// A store that is opened allocates its reserve in full, or halved up to so many times where space is short.
 const HALVINGS: u32 = 2;
 
 /// Bytes of the log's last segment that deletes leave for the log's own groups.
 const LOG_ROOM: u64 = 32 << 10;
 
-/// What may find no space.
+/// Work that may find no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Flush,
@@ -34,31 +36,32 @@ pub(crate) enum Work {
     Other,
 }
 
-/// How some work fared.
+/// The outcomes of one kind of work.
 #[derive(Debug, Default)]
 struct Tries {
-    /// It found no space the last time.
+    /// Whether it found no space the last time.
     is_lacking: AtomicBool,
-    /// Counts the times that it found none.
+    /// Counts its failures to find space.
     failures: AtomicU64,
 }
 
-/// Whether a store is full, and its reserve.
+/// Whether a store is full, and the state of its reserve.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     is_full: AtomicBool,
-    /// The error of refused calls.
+    /// The error returned by refused calls.
     why: Mutex<Option<Error>>,
     flush: Tries,
     compaction: Tries,
-    /// Counts the occasions to try again.
+    /// Counts the attempts: occasions to retry the work.
     attempts: AtomicU64,
-    /// The bytes of the file, and those that it has to have for the state to end; 0 without one.
+    /// The size of the reserve's file, and the size that it must reach for the state to end; 0 without a
+    /// reserve.
     reserve: AtomicU64,
     goal: AtomicU64,
-    /// Space may have come back.
+    /// Whether space may have become free.
     is_rung: AtomicBool,
-    /// The store became full, space may have come back, or the store ends.
+    /// Notified when the store becomes full, when space may have become free, and when the store ends.
     pub(super) bell: Signal,
 }
 
@@ -73,7 +76,7 @@ impl Space {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// Why the store is full, if it is.
+    /// Returns why the store is full, if it is.
     pub(crate) fn why(&self) -> Option<Error> {
         match self.is_full() {
             true => self.why.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -81,12 +84,12 @@ impl Space {
         }
     }
 
-    /// An error for what grows while the store is full.
+    /// Returns an error if the store is full; for calls that need more space.
     pub(crate) fn check_growth(&self) -> Result<()> {
         self.why().map_or(Ok(()), Err)
     }
 
-    /// An error for what waits for a flush that finds no space.
+    /// Returns an error if flushes find no space; for calls that wait for a flush.
     pub(crate) fn check_flush(&self) -> Result<()> {
         match self.flush.is_lacking() {
             true => self.check_growth(),
@@ -94,18 +97,18 @@ impl Space {
         }
     }
 
-    /// The number of the present attempt. Work that found no space in it waits for the next.
+    /// Returns the number of the present attempt. Work that found no space in it waits for the next.
     pub(crate) fn attempt(&self) -> u64 {
         self.attempts.load(Ordering::Acquire)
     }
 
-    /// How many failures of some work a caller waits out. In a store that is not full yet one more: after the first the
-    /// reserve is released and the work retried.
+    /// Returns how many failures of some work a caller waits out. In a store that is not full yet that is one
+    /// more: after the first failure the reserve is released and the work retried.
     pub(crate) fn patience(&self, work: Work) -> u64 {
         self.failures(work) + u64::from(!self.is_full())
     }
 
-    /// An error once some work failed more often than `patience`.
+    /// Returns an error once some work has failed more often than `patience`.
     pub(crate) fn check_tries(&self, work: Work, patience: u64) -> Result<()> {
         match self.failures(work) > patience && self.tries(work).is_some_and(Tries::is_lacking) {
             true => self.check_growth(),
@@ -117,7 +120,7 @@ impl Space {
         self.tries(work).map_or(0, |tries| tries.failures.load(Ordering::Acquire))
     }
 
-    /// The bytes that the reserve has.
+    /// Returns the size of the reserve in bytes.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.reserve.load(Ordering::Relaxed)
     }
@@ -134,7 +137,7 @@ impl Space {
         }
     }
 
-    /// Space may have come back.
+    /// Notifies the task that space may have become free.
     fn ring(&self) {
         if self.is_full() {
             self.is_rung.store(true, Ordering::Release);
@@ -144,7 +147,7 @@ impl Space {
 }
 
 impl Shared {
-    /// Takes note that some work found no space. The store is full from now on.
+    /// Records that some work found no space. The store is full from now on.
     pub(crate) fn lacks_space(&self, work: Work, cause: &Error) {
         let space = &self.full;
         if let Some(tries) = space.tries(work) {
@@ -161,7 +164,7 @@ impl Shared {
         self.tell_all();
     }
 
-    /// The store is full also when the next segment of a log finds no space.
+    /// Makes the store full if the next segment of a log finds no space.
     pub(crate) fn look_at_logs(&self) {
         if !self.full.is_full()
             && let Some(error) = self.log_lacks()
@@ -174,7 +177,8 @@ impl Shared {
         self.wal.no_space().map(Error::from).or_else(|| self.manifest.no_space())
     }
 
-    /// An error for a deletion of so many bytes for which the log may have no room: one that has none fails for good.
+    /// Returns an error for a deletion of so many bytes for which the log may have no room: a log without
+    /// room fails for good.
     pub(crate) fn check_log_room(&self, bytes: usize) -> Result<()> {
         match self.wal.no_space() {
             Some(_) if self.wal.segment_bytes_left() < 2 * bytes as u64 + LOG_ROOM => {
@@ -184,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Takes note that some work was done.
+    /// Records that some work was done.
     pub(crate) fn found_space(&self, work: Work) {
         if let Some(tries) = self.full.tries(work) {
             tries.is_lacking.store(false, Ordering::Release);
@@ -192,14 +196,15 @@ impl Shared {
         self.full.ring();
     }
 
-    /// Takes note that there is nothing to compact, which needs no space. An occasion to try again only if there was.
+    /// Records that there is nothing to compact, which needs no space. It is an occasion to retry only if
+    /// compaction had lacked space.
     pub(crate) fn needs_no_space(&self) {
         if self.full.compaction.is_lacking.swap(false, Ordering::AcqRel) {
             self.full.ring();
         }
     }
 
-    /// What found no space is tried again: files were removed, or somebody waits for it.
+    /// Lets work that found no space try again: files were removed, or a caller waits for the work.
     pub(crate) fn try_again(&self) {
         if self.full.is_full() {
             self.full.attempts.fetch_add(1, Ordering::AcqRel);
@@ -208,12 +213,12 @@ impl Shared {
         }
     }
 
-    /// Files were removed.
+    /// Notifies the task that files were removed.
     pub(super) fn gave_space_back(&self) {
         self.full.ring();
     }
 
-    /// Waits for the next attempt after `attempt`, or for the end of the state or the store.
+    /// Waits for the next attempt after `attempt`, or for the end of the full state or of the store.
     pub(crate) async fn next_attempt(&self, attempt: u64) {
         let is_next = || self.full.attempt() != attempt || !self.full.is_full() || self.is_over();
         self.changed.until(|| is_next().then_some(())).await;
@@ -226,11 +231,11 @@ impl Shared {
     /// Releases the reserve. Returns whether there was one.
     pub(super) async fn release_reserve(&self) -> bool {
         self.full.reserve.store(0, Ordering::Release);
-        // What cannot be removed now is found when the store is opened.
+        // A file that cannot be removed now is found when the store is opened.
         self.home.remove_file(RESERVE).await.is_ok()
     }
 
-    /// Gives the file so much space, or removes it.
+    /// Allocates so many bytes for the reserve's file, or removes the file on failure.
     async fn allocate_reserve(&self, bytes: u64) -> Result<()> {
         let open = Open::create().buffered().shard(self.background_shard());
         let file = self.home.open(RESERVE, open).await?;
@@ -239,13 +244,14 @@ impl Shared {
         let done = allocated.and(closed).map_err(Error::from);
         match done {
             Ok(()) => self.full.reserve.store(bytes, Ordering::Release),
-            // Also what a file system allocated of it before it had no more.
+            // This also frees the part that the file system allocated before it ran out of space.
             Err(_) => drop(self.home.remove_file(RESERVE).await),
         }
         done
     }
 
-    /// Makes the reserve of a store that was opened, or finds it. Where space is short it is smaller.
+    /// Allocates the reserve of a store that was opened, or takes over an existing one. Where space is short
+    /// it is smaller.
     async fn begin_reserve(&self) {
         let wanted = self.options.reserve_bytes.unwrap_or_else(|| self.budget.reserve(&self.options));
         if let Ok(found) = self.home.metadata(RESERVE).await {
@@ -276,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// Whether the state is over: nothing lacks space, and the reserve could be allocated again.
+    /// Returns whether the full state can end: nothing lacks space, and the reserve could be allocated again.
     async fn has_space_again(&self) -> bool {
         if self.full.lacks_something() || self.log_lacks().is_some() {
             return false;
@@ -300,7 +306,8 @@ impl Shared {
     }
 }
 
-/// Makes the reserve, then waits for the store to become full, again and again; until the store closes or fails.
+/// Allocates the reserve, then handles each time that the store becomes full, until the store closes or
+/// fails.
 pub(super) async fn run(shared: &Arc<Shared>) {
     let space = &shared.full;
     shared.begin_reserve().await;
@@ -340,7 +347,8 @@ async fn shrink(shared: &Shared) {
     }
 }
 
-/// Has the deletions flushed that were taken since: only in tables do they give space back.
+/// Seals the active memtable if none is sealed, so that recent deletions are flushed: only in tables do they
+/// free space.
 fn seal(shared: &Shared) {
     let mut commit = shared.lock();
     if commit.sealed.is_empty() {
@@ -348,7 +356,7 @@ fn seal(shared: &Shared) {
     }
 }
 
-/// The error of refused calls.
+/// Returns the error of refused calls.
 fn full(shared: &Shared, cause: &Error) -> Error {
     let remedy = "free space on this file system, or delete keys: deletes are taken, and compaction gives their space \
                   back. Puts are taken again as soon as there is space";

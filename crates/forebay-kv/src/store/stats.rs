@@ -1,4 +1,4 @@
-//! What a store counts.
+//! The counters of a store, and the structures that report them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use super::shared::Shared;
 use crate::cache::Pinning;
 use crate::manifest::version::LEVELS;
 
-/// Counts since the store was opened, and what it has now; see [`Store::stats`](crate::Store::stats).
+/// Counts since the store was opened, and its current state; see [`Store::stats`](crate::Store::stats).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// How the budget is divided, and what is used of it.
+    /// The shares of the memory budget and their use.
     pub memory: MemoryStats,
-    /// The keyspaces with their tables, in the order in which they were made.
+    /// The keyspaces with their tables, in the order of their creation.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// The log's own counts.
+    /// The log's statistics.
     pub log: forebay_wal::Stats,
     /// Memtables that were written to tables.
     pub flushes: u64,
@@ -27,133 +27,135 @@ pub struct Stats {
     pub compaction_read_bytes: u64,
     /// Bytes of the tables that compactions wrote.
     pub compaction_written_bytes: u64,
-    /// Tables that came to another level without being written again.
+    /// Tables that moved to another level without being rewritten.
     pub moved: u64,
     /// Bytes of the tables that bulk loads wrote.
     pub loaded_bytes: u64,
-    /// Bytes that compaction knows it has to rewrite.
+    /// Bytes that compaction has to rewrite, by its own estimate.
     pub pending_bytes: u64,
-    /// Writes that had to wait for memory, in line, while memtables were written to tables.
+    /// Writes that had to wait in line for memory while memtables were written to tables.
     pub space_waits: u64,
     /// Writes that were slowed because compaction is behind.
     pub slowed: u64,
-    /// Records of the log that were put back into memory when the store was opened.
+    /// Records of the log that were replayed into memory when the store was opened.
     pub replayed: u64,
-    /// Tables that were removed then, because nothing named them.
+    /// Table files removed at the open because no manifest named them.
     pub orphans: u64,
-    /// Sealed memtables that wait to be written to tables.
+    /// Sealed memtables that wait to be flushed.
     pub sealed: usize,
-    /// Blocks that gets found in memory.
+    /// Blocks that gets found in the cache.
     pub cache_hits: u64,
-    /// Blocks that gets did not find in memory.
+    /// Blocks that gets did not find in the cache.
     pub cache_misses: u64,
-    /// Descents in tables that were walked inside the kernel, to an answer; see `Options::kernel_walk`.
+    /// Descents in tables that the kernel walked to a result; see `Options::kernel_walk`.
     pub kernel_walks: u64,
-    /// Descents that were to be walked there and went, or went again, the ordinary way: there is no engine for them, or the
-    /// leaf did not decide, as when an absent key lies between two leaves.
+    /// Descents meant for the kernel that went, or went again, the ordinary way. Either there is no engine
+    /// for them, or the leaf did not decide, as when an absent key lies between two leaves.
     pub kernel_fell_back: u64,
-    /// Why the kernel walks none, if it was to and cannot; known from the first attempt on.
+    /// Why the kernel walks no descents although it should; known from the first attempt on.
     pub kernel_refused: Option<String>,
-    /// Why puts return [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) at present: the store is full.
+    /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full.
     pub full: Option<crate::Error>,
-    /// Bytes of the file that holds space for a full store; 0 while the store is full, and where there is none.
+    /// Bytes of the file that reserves space for a full store; 0 while the store is full, and if there is no
+    /// such file.
     pub reserve_bytes: u64,
     /// The failure that made the store read-only.
     pub failed: Option<crate::Error>,
 }
 
 impl Stats {
-    /// Bytes that were written to tables for each byte that came to them by flushes and loads; 1 before any.
+    /// Returns the bytes written to tables for each byte that flushes and loads brought; 1 before any.
     pub fn write_amplification(&self) -> f64 {
         let came = self.flushed_bytes + self.loaded_bytes;
         if came == 0 { 1.0 } else { (came + self.compaction_written_bytes) as f64 / came as f64 }
     }
 }
 
-/// The shares of the budget and their use, in bytes.
+/// The shares of the memory budget and their use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The budget; the shares of it below add up to it.
+    /// The budget; the shares below add up to it.
     pub budget: u64,
     /// The share of memtables.
     pub memtables_max: u64,
-    /// Memtables, the active one and sealed ones.
+    /// Bytes of the memtables, both the active one and the sealed ones.
     pub memtables: u64,
     /// The share of the log's buffers.
     pub log_max: u64,
-    /// Records that wait to be written; the log's buffers are at most three times that and a group.
+    /// Bytes of records that wait to be written; the log's buffers are at most three times that, plus one
+    /// group.
     pub log: u64,
     /// The share of the manifest.
     pub manifest_max: u64,
-    /// The manifest: what the store consists of, and changes of it that wait to be written.
+    /// The manifest: the list of the store's parts, and changes of it that wait to be written.
     pub manifest: u64,
     /// The share of the buffers of flushes and compactions.
     pub tables_max: u64,
-    /// What those that are under way may use of it.
+    /// The part of it that running flushes and compactions may use.
     pub tables: u64,
-    /// The share of gets: reads that are under way, and blocks that their futures have not taken yet.
+    /// The share of gets: reads in flight, and blocks that their futures have not taken yet.
     pub gets_max: u64,
-    /// Gets that are under way.
+    /// The part of it that gets in flight use.
     pub gets: u64,
-    /// The share of what the program holds.
+    /// The share of memory that the program holds.
     pub held_max: u64,
-    /// What the program holds: values, ranges and loads, writes that wait, and memtables that only snapshots
-    /// need. Beyond its share it may be what the cache can spare.
+    /// Memory that the program holds: values, ranges and loads, writes that wait, and memtables that only
+    /// snapshots need. It may exceed its share by as much as the cache can spare.
     pub held: u64,
-    /// What I/O memory may lose: its buffers are powers of two, and long ones find no room between others. None
-    /// of small budgets.
+    /// I/O memory that may be lost to fragmentation: its buffers are powers of two, and long ones find no
+    /// room between others. Small budgets set none aside.
     pub spare_max: u64,
     /// The share of the cache.
     pub cache_max: u64,
-    /// Of it, what stays: the four below.
+    /// The pinned part of the cache: the four below.
     pub pinned: u64,
     /// Top levels of tables.
     pub top_levels: u64,
     /// Filters of tables.
     pub filters: u64,
-    /// What is known of open tables: their keys, files and places.
+    /// Metadata of open tables: their keys, files and places.
     pub open_tables: u64,
-    /// Lent to what the program holds beyond its share.
+    /// Memory lent to the program for holdings beyond its share.
     pub lent: u64,
-    /// Of the cache, blocks that come and go.
+    /// The evictable part of the cache: blocks.
     pub blocks: u64,
 }
 
 impl MemoryStats {
-    /// All that is used, which is at most the budget.
+    /// Returns all memory in use, which is at most the budget.
     pub fn used(&self) -> u64 {
         let buffers = self.memtables + self.log + self.manifest + self.tables + self.gets;
-        // What is lent is used by what the program holds.
+        // Memory that is lent is part of `held`.
         buffers + self.held + self.top_levels + self.filters + self.open_tables + self.blocks
     }
 }
 
-/// A keyspace and its tables.
+/// Statistics of a keyspace and its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
-    /// Its name.
+    /// The keyspace's name.
     pub name: String,
-    /// Its levels, from the one that flushes write to.
+    /// The keyspace's levels, from the one that flushes write to.
     pub levels: Vec<LevelStats>,
 }
 
-/// The tables of one level.
+/// Statistics of the tables of one level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Tables.
+    /// Number of tables.
     pub tables: usize,
-    /// Bytes of their files.
+    /// Bytes of the tables' files.
     pub bytes: u64,
-    /// Entries, deletions included.
+    /// Number of entries, deletions included.
     pub entries: u64,
-    /// Deletions.
+    /// Number of deletions.
     pub deleted: u64,
 }
 
-/// What is counted as it happens.
+/// Event counters, updated as the events happen.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) flushes: AtomicU64,

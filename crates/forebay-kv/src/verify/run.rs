@@ -21,13 +21,13 @@ use crate::store::shared::Shared;
 use crate::table::{CursorHow, OpenHow, Table};
 use crate::value::Held;
 
-/// What open(2) and stat(2) answer when there is no such file.
+/// The error of open(2) and stat(2) for a missing file.
 const ENOENT: i32 = 2;
 
-/// A store that is being verified.
+/// A verification in progress.
 pub(super) struct Verifying<P> {
     pub(super) engine: Engine,
-    /// Gone when nobody waits for the answer.
+    /// Its `Arc` is dropped once no task waits for the result.
     pub(super) watch: Weak<()>,
     pub(super) found: Verified,
     pub(super) progress: P,
@@ -36,7 +36,7 @@ pub(super) struct Verifying<P> {
 impl<P: FnMut(u64, u64)> Verifying<P> {
     pub(super) async fn closed_store(mut self, dir: &Path) -> Result<Verified> {
         let Some(entries) = self.look(dir).await? else { return Ok(self.found) };
-        // Kept to the end with its lock, which every open asks for first.
+        // Kept to the end because of its lock, the first one that every open requests.
         let mut manifest = match self.records(&dir.join(MANIFEST)).await {
             Ok(Some(manifest)) => manifest,
             Ok(None) => return Ok(self.found),
@@ -68,7 +68,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             return Err(in_use(&self.engine, error, dir).await);
         }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
-        // An open removes a file only from a store that it takes: one of these may be the only copy of what is damaged.
+        // An open removes such files only if it accepts the store: one may be the only copy of damaged data.
         match self.found.is_whole() && entries.has_leftovers_only() {
             true => self.found.leftovers = unnamed,
             false => self.found.kept = unnamed,
@@ -102,7 +102,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
                     }
                 }
                 Ok(None) => break,
-                // It was given up meanwhile: it is in tables.
+                // The record was dropped meanwhile: it is in tables now.
                 Err(error) if matches!(error.kind(), forebay_wal::ErrorKind::OutOfRange { .. }) => {
                     reader = shared.wal.read_from(shared.wal.first_lsn());
                 }
@@ -116,7 +116,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         Ok(self.found)
     }
 
-    /// Takes what is wrong with the store as a finding; what is wrong with anything else ends it.
+    /// Records an error of the store as a finding; returns any other error, which ends the verification.
     fn judge(&mut self, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Corruption | ErrorKind::MissingTable | ErrorKind::Io | ErrorKind::Foreign => {
@@ -127,7 +127,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    /// Lets others go on; an error when nobody waits for the answer any more.
+    /// Yields to other tasks. Fails once no task waits for the result.
     async fn pause(&self) -> Result<()> {
         forebay::shard::yield_if_needed().await;
         match self.watch.strong_count() {
@@ -136,7 +136,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    /// The entries of a directory in which there is a store; `None` behind a finding.
+    /// Returns the entries of a store's directory, or `None` after a finding.
     async fn look(&mut self, dir: &Path) -> Result<Option<Entries>> {
         match self.engine.metadata(dir).await {
             Ok(found) if found.is_dir() => {}
@@ -160,8 +160,8 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    /// The records of a log that is whole but for what an open would cut off; otherwise findings. An error if
-    /// there is none.
+    /// Returns the records of a log, apart from an end that an open would cut off. Records damage as
+    /// findings; returns `None` if it prevents reading the log. Fails if there is no log.
     async fn records(&mut self, dir: &Path) -> Result<Option<Records>> {
         match self.engine.metadata(dir).await {
             Ok(_) => {}
@@ -197,7 +197,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
     }
 
     async fn tables(&mut self, dir: &Path, state: &State) -> Result<()> {
-        // Nothing is pinned: each table is read once, and blocks of it seldom more often.
+        // Nothing is pinned: each table is read once, and few of its blocks again.
         let cache = Cache::new(4 << 20, 0);
         let total: u64 = state.tables.values().map(|(_, meta)| meta.bytes).sum();
         (self.progress)(0, total);
@@ -232,7 +232,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         self.pause().await
     }
 
-    /// Below the first level tables do not overlap.
+    /// Checks that the tables of each level below the first do not overlap.
     fn levels(&mut self, dir: &Path, state: &State) {
         let lower = state.tables.values().filter(|(level, _)| *level > 0);
         let mut tables: Vec<_> = lower.map(|(level, meta)| (meta.keyspace, *level, meta)).collect();
@@ -256,7 +256,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         let mut records = match self.records(log).await {
             Ok(Some(records)) => records,
             Ok(None) => return Ok(()),
-            // A crash while the store was made.
+            // Left by a crash while the store was created.
             Err(error) if *error.kind() == ErrorKind::NotFound && !state.has_log() => return Ok(()),
             Err(error) if *error.kind() == ErrorKind::NotFound => return self.judge(rules::log_gone(log)),
             Err(error) => return Err(error),
@@ -268,7 +268,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
             self.judge(error)?;
         }
         while let Some((lsn, bytes)) = records.next().await.transpose()? {
-            // What is before that is in tables.
+            // Records before the log's start are in tables.
             if lsn.0 < start {
                 continue;
             }
@@ -283,7 +283,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
     }
 }
 
-/// A record makes sense, and is of keyspaces that there are.
+/// Checks that a record is valid and that its keyspaces exist.
 fn parses(bytes: &[u8], state: &State) -> Result<()> {
     for place in record::parse(bytes)? {
         let entry = record::entry_at(bytes, place as usize);

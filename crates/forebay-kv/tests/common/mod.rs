@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use forebay::{Config, Engine};
 use forebay_kv::{Options, Store};
 
-/// A directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
 pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("forebay-kv-test-")
@@ -18,14 +18,14 @@ pub(crate) fn engine() -> Engine {
     Engine::start(Config::default().shards(2)).expect("an engine")
 }
 
-/// Both drivers that a machine has.
+/// Returns engines with both drivers, where the machine has both.
 pub(crate) fn engines() -> Vec<Engine> {
     let drivers = [forebay::DriverChoice::Auto, forebay::DriverChoice::Threads];
     let start = |driver| Engine::start(Config::default().shards(2).driver(driver)).expect("an engine");
     drivers.into_iter().map(start).collect()
 }
 
-/// A small budget and memtables, so that a test's store soon has tables.
+/// Returns options with a small budget and small memtables, so that a test's store soon has tables.
 pub(crate) fn options() -> Options {
     Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(256 << 10)
 }
@@ -34,7 +34,7 @@ pub(crate) fn open(engine: &Engine, dir: &tempfile::TempDir) -> Store {
     Store::open(engine, dir.path(), options()).wait().expect("the store opens")
 }
 
-/// A number that looks like none of those around it.
+/// Returns a pseudorandom number; neighbouring seeds give unrelated ones.
 pub(crate) fn random(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -42,19 +42,19 @@ pub(crate) fn random(seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A key that says which it is.
+/// Returns a key made from its number.
 pub(crate) fn key(number: u64) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
 }
 
-/// A value that says which it is; its length differs from others'.
+/// Returns a value made from its number; its length differs from others'.
 pub(crate) fn value(number: u64) -> Vec<u8> {
     let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     word.iter().copied().cycle().take(8 + (number % 900) as usize).collect()
 }
 
-/// All files below a directory with their contents, without those of the logs, which note that they were
-/// opened, and without the reserves, which are made in the background.
+/// Returns all files below a directory with their contents. Those of the logs are left out because they
+/// record an open, and the reserves because they are created in the background.
 pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut dirs = vec![dir.to_path_buf()];
@@ -82,7 +82,7 @@ pub(crate) fn named(dir: &Path, end: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Copies a directory with all that is in it to a new one.
+/// Copies a directory with its contents to a new one.
 pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).expect("a new directory");
     for entry in std::fs::read_dir(from).expect("a directory") {

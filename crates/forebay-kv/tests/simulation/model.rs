@@ -1,35 +1,36 @@
-//! What a store may hold: for each writer, the states that its acknowledged and its open writes add up to.
+//! The possible contents of a store: for each writer, the states that its acknowledged and its open writes
+//! can result in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A keyspace's place and a key's number.
+/// A keyspace's index and a key's number.
 pub(crate) type At = (u8, u8);
-/// What a writer's keys hold: the numbers of values.
+/// The contents of a writer's keys: the numbers of values.
 pub(crate) type State = BTreeMap<At, u64>;
 
 /// Keys of a writer in each keyspace.
 pub(crate) const KEYS: u8 = 10;
-/// Keyspaces.
+/// Number of keyspaces.
 pub(crate) const SPACES: u8 = 2;
-/// Writers, each with keys of its own.
+/// Number of writers, each with its own keys.
 pub(crate) const WRITERS: u8 = 4;
-/// Writes of one writer that may be open at once, so that what they can add up to stays few.
+/// Maximum open writes of one writer, so that there are few possible states.
 pub(crate) const OPEN_MAX: usize = 5;
 
-/// One write: all of its changes happen or none.
+/// One write, whose changes are applied all or not at all.
 #[derive(Clone, Debug)]
 struct Write {
     number: u64,
     changes: Vec<(At, Option<u64>)>,
-    /// It was acknowledged, or its value was seen.
+    /// The write was acknowledged, or its value was read.
     is_certain: bool,
 }
 
-/// What is known of one writer.
+/// The expected contents of one writer's keys.
 #[derive(Clone, Debug, Default)]
 struct Track {
     base: State,
-    /// In the order in which they were begun.
+    /// In the order in which they began.
     writes: Vec<Write>,
 }
 
@@ -37,11 +38,11 @@ struct Track {
 pub(crate) struct Model {
     tracks: [Track; WRITERS as usize],
     count: u64,
-    /// Writes that were acknowledged, in all lives.
+    /// Writes acknowledged in all lives.
     pub(crate) acknowledged: u64,
 }
 
-/// The writer whose value has this number.
+/// Returns the writer whose value has this number.
 fn writer_of(value: u64) -> usize {
     (value >> 56) as usize
 }
@@ -56,7 +57,7 @@ fn apply(state: &mut State, changes: &[(At, Option<u64>)]) {
 }
 
 impl Track {
-    /// Every state that the writes so far can add up to.
+    /// Returns every state that the writes so far can result in.
     fn states(&self) -> BTreeSet<State> {
         let mut states = BTreeSet::from([self.base.clone()]);
         for write in &self.writes {
@@ -74,7 +75,7 @@ impl Track {
         states
     }
 
-    /// What came before the first open write is settled.
+    /// Applies the certain writes before the first open one.
     fn settle(&mut self) {
         let settled = self.writes.iter().take_while(|write| write.is_certain).count();
         for write in self.writes.drain(..settled) {
@@ -84,13 +85,13 @@ impl Track {
 }
 
 impl Model {
-    /// The number for a new value of a writer.
+    /// Returns the number for a new value of a writer.
     pub(crate) fn value(&mut self, writer: u8) -> u64 {
         self.count += 1;
         u64::from(writer) << 56 | self.count
     }
 
-    /// A write is under way.
+    /// A write begins.
     pub(crate) fn begin(&mut self, writer: u8, changes: Vec<(At, Option<u64>)>) -> u64 {
         self.count += 1;
         let write = Write { number: self.count, changes, is_certain: false };
@@ -98,7 +99,7 @@ impl Model {
         self.count
     }
 
-    /// It was acknowledged.
+    /// The write was acknowledged.
     pub(crate) fn acknowledge(&mut self, writer: u8, number: u64) {
         self.acknowledged += 1;
         let track = &mut self.tracks[usize::from(writer)];
@@ -110,12 +111,13 @@ impl Model {
         track.settle();
     }
 
-    /// It cannot have happened: it was refused.
+    /// The write was refused: it cannot have happened.
     pub(crate) fn refused(&mut self, writer: u8, number: u64) {
         self.tracks[usize::from(writer)].writes.retain(|write| write.number != number);
     }
 
-    /// Somebody read a value: it is durable, whoever still waits for it. Answers whether somebody does.
+    /// Records that a value was read: its write is durable, even if not acknowledged yet. Returns whether the
+    /// write is still open.
     pub(crate) fn saw(&mut self, value: u64) -> Result<bool, String> {
         if writer_of(value) >= usize::from(WRITERS) || value & 0xff_ffff_ffff_ffff > self.count {
             return Err(format!("value {value:x} was never written"));
@@ -132,7 +134,7 @@ impl Model {
         Ok(was_open)
     }
 
-    /// Open writes of a writer.
+    /// Returns the number of open writes of a writer.
     pub(crate) fn open(&self, writer: u8) -> usize {
         self.tracks[usize::from(writer)].writes.iter().filter(|write| !write.is_certain).count()
     }
@@ -141,7 +143,7 @@ impl Model {
         self.tracks[usize::from(writer)].states()
     }
 
-    /// What a store that was opened holds of a writer's keys; from now on that is what it is.
+    /// Checks the contents of a writer's keys after an open; from now on they are the writer's state.
     pub(crate) fn opened(&mut self, writer: u8, found: State) -> Result<(), String> {
         let states = self.states(writer);
         if !states.contains(&found) {

@@ -1,4 +1,4 @@
-//! What a life of a world does with its store: opens it, works on it from several tasks, closes it or not.
+//! The program of a world's life: opens the store, works on it from several tasks, and closes it or not.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,26 +14,26 @@ use crate::store::{Open, Shape, bytes, is_failure, is_full, key, number, rest};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Model>>);
 
-/// What a life is like.
+/// The parameters of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) shape: Shape,
-    /// In force while the store is worked on.
+    /// Faults in force while the tasks work on the store.
     pub(crate) rules: Vec<Rule>,
-    /// Whether they are in force while it is opened, too.
+    /// Whether the faults are in force during the open, too.
     pub(crate) from_the_start: bool,
-    /// Whether the power may go while it is worked on.
+    /// Whether the power may fail while the tasks work.
     pub(crate) may_cut: bool,
     pub(crate) phases: u64,
-    /// Steps of a writer in a phase, at most.
+    /// Maximum steps of a writer in a phase.
     pub(crate) steps: u64,
 }
 
-/// Why a task or a life did not go on.
+/// The reason why a task or a life stopped.
 pub(crate) enum Stop {
-    /// The store failed, as it may when the disk does.
+    /// The store failed, as it may on a failing disk.
     Failed(Error),
-    /// The store did what it must not.
+    /// The store violated its guarantees.
     Wrong(String),
 }
 
@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// Lives a life.
+/// Runs a life.
 pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(), String> {
     if plan.from_the_start {
         plan.rules.iter().cloned().for_each(sim::inject);
@@ -97,7 +97,7 @@ pub(crate) async fn live(engine: Engine, shared: Shared, plan: Plan) -> Result<(
     Ok(())
 }
 
-/// Opens the store until that works, and judges what it holds.
+/// Opens the store, with retries until it succeeds, and judges its contents.
 async fn begin(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Open, String> {
     let (mut failures, mut locked) = (0, 0);
     loop {
@@ -113,7 +113,7 @@ async fn begin(engine: &Engine, shared: &Shared, plan: &Plan) -> Result<Open, St
             Err(error) => error,
         };
         match error.kind() {
-            // A store whose last handle was dropped ends in the background.
+            // A store whose last handle was dropped closes in the background.
             ErrorKind::Locked if locked < 1_000 => {
                 locked += 1;
                 rest(2_000).await;
@@ -135,7 +135,7 @@ async fn judge(open: &Open, shared: &Shared) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A store that failed refuses every write with the first cause, and goes on to be read.
+/// Checks that a store that failed refuses every write with the first cause, and can still be read.
 async fn read_only(open: &Open, shared: &Shared, first: &Error) -> Result<(), String> {
     let at = (0, 0);
     let answers = [
@@ -163,7 +163,7 @@ async fn read_only(open: &Open, shared: &Shared, first: &Error) -> Result<(), St
     Ok(())
 }
 
-/// A closed store refuses everything.
+/// Checks that a closed store refuses every call.
 async fn closed(open: &Open) -> Result<(), String> {
     let answers = [
         open.write(0, &[((0, 0), None)]).await.err(),
@@ -199,20 +199,20 @@ async fn work(open: &Open, shared: &Shared, plan: &Plan) -> Result<(), Stop> {
     stop.map_or(Ok(()), Err)
 }
 
-/// Reads what others write: what was seen stays.
+/// Reads values of the writers: a value once read stays.
 async fn reads(open: &Open, shared: &Shared, plan: &Plan) -> Result<(), Stop> {
     for _ in 0..5 + sim::random(80) {
         rest(100).await;
         let writer = sim::random(u64::from(WRITERS)) as u8;
         let found = match open.get(writer, any_place()).await {
             Ok(found) => found,
-            // Whether the store itself failed its writes say.
+            // The writes report whether the store itself failed.
             Err(error) if is_failure(&error) => continue,
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
         };
         if let Some(found) = found {
             let value = number(&found)?;
-            // The moment at which a value is lost that was shown too soon.
+            // The moment at which a value that became visible too soon is lost.
             if shared.lock().saw(value)? && plan.may_cut && sim::random(3) == 0 {
                 sim::power_cut().await;
             }
@@ -225,13 +225,13 @@ fn any_place() -> At {
     (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8)
 }
 
-/// A snapshot, and the states that it may show.
+/// A snapshot, and its possible states.
 struct Past {
     snapshot: Snapshot,
     states: BTreeSet<State>,
 }
 
-/// Writes in every way that there is, to keys of its own.
+/// Writes in every possible way, to the writer's own keys.
 async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), Stop> {
     let mut pasts: Vec<Past> = Vec::new();
     for _ in 0..steps {
@@ -245,7 +245,7 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
                 write(open, shared, me, changes).await?;
             }
             7 | 8 => {
-                // Each at another key, so that their order is no matter.
+                // Each at another key, so that their order does not matter.
                 let first = sim::random(u64::from(KEYS)) as u8;
                 let all = (0..2 + sim::random(3) as u8).map(|index| {
                     let change = change(shared, me, (0, (first + index) % KEYS));
@@ -294,10 +294,10 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
     Ok(())
 }
 
-/// Goes through all keys of its own at one moment: what it finds is one of the states.
+/// Reads all of the writer's own keys at one moment: the result is one of the possible states.
 async fn scan(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let space = sim::random(u64::from(SPACES)) as u8;
-    // Those of the moment at which it begins: what was open then may become durable meanwhile.
+    // The states at its beginning: writes open then may become durable meanwhile.
     let states = shared.lock().states(me);
     let found = match open.scan(me, space, sim::random(2) == 0).await {
         Ok(found) => found?,
@@ -314,7 +314,7 @@ async fn scan(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Loads some of its keys in one step.
+/// Loads some of the writer's keys in one step.
 async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let (space, first) = (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8);
     let last = KEYS.min(first + 1 + sim::random(5) as u8);
@@ -330,7 +330,7 @@ async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A full store goes on: it must not have failed.
+/// Accepts the error of a full store, which goes on; any other error is returned.
 fn unless_full(answer: Result<(), Error>) -> Result<(), Error> {
     match answer {
         Err(error) if is_full(&error) => Ok(()),
@@ -351,7 +351,7 @@ async fn write(open: &Open, shared: &Shared, me: u8, changes: Vec<(At, Option<u6
     let number = shared.lock().begin(me, changes.clone());
     match open.write(me, &changes).await {
         Ok(()) => shared.lock().acknowledge(me, number),
-        // Several long values may be more than a memtable holds.
+        // Several long values may be larger than a memtable.
         Err(error) if matches!(error.kind(), ErrorKind::TooLarge { .. }) && changes.len() > 1 => {
             shared.lock().refused(me, number);
         }
@@ -388,7 +388,7 @@ async fn swap(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Reads one of its own keys: as all states have it that are possible.
+/// Reads one of the writer's own keys; one of the possible states must have the result.
 async fn read(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let at = any_place();
     let found = match open.get(me, at).await {
@@ -404,7 +404,7 @@ async fn read(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Reads in a snapshot: one state has all that was ever read in it.
+/// Reads in a snapshot: one state has all values ever read in it.
 async fn look(open: &Open, me: u8, past: &mut Past) -> Result<(), Stop> {
     let at = any_place();
     let found = match open.get_in(&past.snapshot, me, at).await {

@@ -1,5 +1,5 @@
-//! The store as the simulated programs see it: one place that knows how its calls are spelt, and what keys
-//! and values look like.
+//! The store as seen by the simulated programs: the only place with its calls, and with the format of keys
+//! and values.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Result, Snapshot, S
 
 use crate::model::{At, KEYS, SPACES, State};
 
-/// Where the store lies.
+/// Directory of the store.
 pub(crate) const DIR: &str = "/disk/kv";
 
-/// How a world's stores are opened.
+/// Parameters for opening a world's stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) memtable_bytes: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub(crate) shard: usize,
 }
 
-/// A number that looks like none of those around it.
+/// Returns a pseudorandom number; neighbouring numbers give unrelated ones.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut x = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// A key; some are long, many begin alike.
+/// Returns a key; some are long, many share a prefix.
 pub(crate) fn key(writer: u8, at: At) -> Vec<u8> {
     let mut key = format!("writer {writer} key {}", at.1).into_bytes();
     if at.1 % 4 == 3 {
@@ -61,7 +61,7 @@ pub(crate) fn key(writer: u8, at: At) -> Vec<u8> {
     key
 }
 
-/// The bytes of a value: its number, and what follows from it.
+/// Returns the bytes of a value: its number, followed by bytes derived from it.
 pub(crate) fn bytes(value: u64) -> Vec<u8> {
     let len = match mix(value) % 16 {
         0 => 8,
@@ -72,7 +72,7 @@ pub(crate) fn bytes(value: u64) -> Vec<u8> {
     value.to_le_bytes().into_iter().chain(words).take(len).collect()
 }
 
-/// The number of a value that was read, if it is one.
+/// Returns the number of a value read; fails if the bytes are not a value.
 pub(crate) fn number(found: &[u8]) -> Result<u64, String> {
     let word = found.first_chunk().ok_or_else(|| format!("a value of {} bytes was read", found.len()))?;
     let value = u64::from_le_bytes(*word);
@@ -117,7 +117,7 @@ impl Open {
         snapshot.get(self.space(at), &key(writer, at)).await
     }
 
-    /// Writes changes: a put or delete where it is one, a batch where there are more.
+    /// Writes changes: a single one as a put or delete, several as a batch.
     pub(crate) async fn write(&self, writer: u8, changes: &[(At, Option<u64>)]) -> Result<()> {
         match changes {
             [(at, Some(value))] => self.space(*at).put(key(writer, *at), bytes(*value)).await,
@@ -144,7 +144,7 @@ impl Open {
         self.space(*at).bulk_load(sorted).await.map(drop)
     }
 
-    /// Everything of a writer in one keyspace, by a range.
+    /// Reads all entries of a writer in one keyspace, by a range.
     pub(crate) async fn scan(&self, writer: u8, space: u8, is_back: bool) -> Result<Result<State, String>> {
         let mut range = self.space((space, 0)).prefix(format!("writer {writer} "));
         if is_back {
@@ -168,8 +168,9 @@ impl Open {
         Ok(Ok(state))
     }
 
-    /// Everything of a writer, at one moment: a batch that nobody was told of may become durable between two reads,
-    /// also in a store that failed, and once it stood in one keyspace and not yet in the other.
+    /// Reads all entries of a writer at one moment. A batch that no task was notified of may become durable
+    /// between two reads, also in a store that failed. Once such a batch was visible in one keyspace and not
+    /// yet in the other.
     pub(crate) async fn content(&self, writer: u8) -> Result<Result<State, String>> {
         let mut state = State::new();
         let snapshot = self.store.snapshot();
@@ -188,17 +189,17 @@ impl Open {
     }
 }
 
-/// Whether `error` is what a call may answer when the system under the store failed.
+/// Returns whether `error` is one that a call may return when the system under the store failed.
 pub(crate) fn is_failure(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::NoSpace)
 }
 
-/// Whether a store answers so that is full: nothing was changed, and it goes on.
+/// Returns whether this is the error of a full store: nothing was changed, and the store goes on.
 pub(crate) fn is_full(error: &Error) -> bool {
     *error.kind() == ErrorKind::NoSpace
 }
 
-/// A short time.
+/// Sleeps for a short time.
 pub(crate) async fn rest(micros: u64) {
     let _ = sim::sleep(Duration::from_micros(sim::random(micros))).await;
 }

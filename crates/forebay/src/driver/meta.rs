@@ -1,8 +1,8 @@
-//! Calls about files rather than their bytes, as plain data, and how the operating system carries them out.
+//! Calls about files rather than their bytes, as plain data, and their execution by the operating system.
 //!
-//! A request says everything there is to know about a call, so another world (a simulator) can answer it as well.
-//! [`execute`] may block for as long as the file system likes: it belongs on a thread of the
-//! [`Pool`](super::pool::Pool), never on a shard.
+//! A request holds every parameter of its call, so a simulator can execute it as well. [`execute`] may block
+//! for as long as the file system likes: it belongs on a thread of the [`Pool`](super::pool::Pool), never on
+//! a shard.
 
 mod at;
 mod copy;
@@ -24,17 +24,17 @@ pub(crate) use file::is_removed;
 use crate::base::error::{Error, Result};
 use crate::io::metadata::{DirEntry, Metadata};
 
-/// What an open file is to its driver.
+/// The driver's reference to an open file.
 pub(crate) enum Descriptor {
-    /// The operating system's.
+    /// A descriptor of the operating system.
     Os(OwnedFd),
-    /// A simulated machine's.
+    /// A file of a simulated machine.
     #[cfg(feature = "sim")]
     Sim(super::sim::SimFile),
 }
 
 impl Descriptor {
-    /// What requests to the driver name.
+    /// Returns the number by which requests to the driver name the file.
     pub(crate) fn raw(&self) -> RawFd {
         match self {
             Descriptor::Os(fd) => fd.as_raw_fd(),
@@ -43,7 +43,7 @@ impl Descriptor {
         }
     }
 
-    /// The simulated machine's file, if it is one.
+    /// Returns the simulated machine's file, if it is one.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(&self) -> Option<&super::sim::SimFile> {
         match self {
@@ -69,7 +69,7 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// Whoever keeps a descriptor open.
+/// An owner that keeps a descriptor open.
 pub(crate) trait Described {
     fn descriptor(&self) -> &Descriptor;
 }
@@ -83,34 +83,36 @@ impl Described for Descriptor {
 /// An open file that lives at least as long as the request that names it.
 pub(crate) type FdOwner = Arc<dyn Described + Send + Sync>;
 
-/// How to open a file.
+/// Access and flags for opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenHow {
     pub(crate) read: bool,
     pub(crate) write: bool,
-    /// Make the file when there is none.
+    /// Create the file if it does not exist.
     pub(crate) create: bool,
-    /// Make the file, and fail when there is one. Implies `create`.
+    /// Create the file, and fail if it exists. Implies `create`.
     pub(crate) create_new: bool,
     /// Set its length to zero.
     pub(crate) truncate: bool,
-    /// Past the page cache (`O_DIRECT`).
+    /// Bypass the page cache (`O_DIRECT`).
     pub(crate) direct: bool,
-    /// Permissions of a file that is made, before the process's umask.
+    /// Permissions of a created file, before the process's umask.
     pub(crate) mode: u32,
 }
 
-/// What a program expects to do with a range of a file; see [`File::advise`](crate::File::advise).
+/// The access pattern that a program expects for a range of a file; see
+/// [`File::advise`](crate::File::advise).
 ///
-/// Advice concerns the page cache, so it matters for buffered files, and for direct ones only in what others cached.
+/// Advice concerns the page cache. It matters for buffered files; for direct files only for pages that others
+/// cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing special: takes back earlier advice.
+    /// No particular pattern: withdraws earlier advice.
     Normal,
     /// Read from front to back: the kernel reads further ahead.
     Sequential,
-    /// Read here and there: the kernel does not read ahead.
+    /// Read in random order: the kernel does not read ahead.
     Random,
     /// Needed soon: the kernel begins to read it into the page cache.
     WillNeed,
@@ -120,29 +122,29 @@ pub enum Advice {
     NoReuse,
 }
 
-/// How a file is locked; see [`File::try_lock`](crate::File::try_lock).
+/// The mode of a file lock; see [`File::try_lock`](crate::File::try_lock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lock {
     /// Any number of holders, none of them exclusive.
     Shared,
-    /// One holder.
+    /// Exactly one holder.
     Exclusive,
 }
 
-/// A call, as plain data.
+/// A call about a file, as plain data.
 #[derive(Clone)]
 pub(crate) enum MetaRequest {
-    /// Answers [`MetaReply::Opened`].
+    /// Returns [`MetaReply::Opened`].
     Open {
         path: At,
         how: OpenHow,
     },
-    /// The directory itself, to name what is in it; answers [`MetaReply::Opened`].
+    /// Opens the directory itself, so that later calls can name its entries; returns [`MetaReply::Opened`].
     OpenDir {
         path: At,
     },
-    /// A file without a name in `dir`, readable and writable; answers [`MetaReply::Opened`].
+    /// Creates a file without a name in `dir`, readable and writable; returns [`MetaReply::Opened`].
     TempFile {
         dir: At,
         direct: bool,
@@ -152,7 +154,7 @@ pub(crate) enum MetaRequest {
         from: At,
         to: At,
     },
-    /// Gives the file `from` the second name `to`, and syncs the directory of `to`.
+    /// Adds the second name `to` to the file `from`, and syncs the directory of `to`.
     HardLink {
         from: At,
         to: At,
@@ -172,25 +174,25 @@ pub(crate) enum MetaRequest {
     SyncDir {
         path: At,
     },
-    /// Answers [`MetaReply::Entries`].
+    /// Returns [`MetaReply::Entries`].
     ReadDir {
         path: At,
     },
-    /// Follows symbolic links; answers [`MetaReply::Metadata`].
+    /// Follows symbolic links; returns [`MetaReply::Metadata`].
     Metadata {
         path: At,
     },
-    /// Answers [`MetaReply::Metadata`].
+    /// Returns [`MetaReply::Metadata`].
     FileMetadata {
         file: FdOwner,
     },
-    /// Gives the range space on the device; the file becomes longer where the range ends behind it.
+    /// Reserves space on the device for the range; the file grows if the range ends past its end.
     Allocate {
         file: FdOwner,
         offset: u64,
         len: u64,
     },
-    /// Gives the range's space back; it reads as zeros, and the file's length stays.
+    /// Frees the space of the range; it reads as zeros, and the file's length stays.
     PunchHole {
         file: FdOwner,
         offset: u64,
@@ -200,14 +202,14 @@ pub(crate) enum MetaRequest {
         file: FdOwner,
         len: u64,
     },
-    /// `len` 0 means to the end of the file.
+    /// A `len` of 0 extends the range to the end of the file.
     Advise {
         file: FdOwner,
         offset: u64,
         len: u64,
         advice: Advice,
     },
-    /// Answers [`MetaReply::Copied`]: less than `len` when the source ends first.
+    /// Returns [`MetaReply::Copied`]: less than `len` if the source ends first.
     CopyRange {
         from: FdOwner,
         offset: u64,
@@ -215,7 +217,7 @@ pub(crate) enum MetaRequest {
         to: FdOwner,
         to_offset: u64,
     },
-    /// Never waits: [`ErrorKind::Locked`](crate::ErrorKind::Locked) when it cannot be had.
+    /// Never waits: fails with [`ErrorKind::Locked`](crate::ErrorKind::Locked) if the lock is not available.
     TryLock {
         file: FdOwner,
         lock: Lock,
@@ -225,7 +227,7 @@ pub(crate) enum MetaRequest {
     },
 }
 
-/// What a call answers when it worked.
+/// The reply to a call that succeeded.
 #[derive(Debug)]
 pub(crate) enum MetaReply {
     Done,
@@ -237,7 +239,7 @@ pub(crate) enum MetaReply {
 }
 
 impl MetaRequest {
-    /// The word for this call in errors.
+    /// Returns the name of this call for errors.
     pub(crate) fn operation(&self) -> &'static str {
         match self {
             MetaRequest::Open { .. } => "open",
@@ -269,7 +271,7 @@ impl fmt::Debug for MetaRequest {
     }
 }
 
-/// Makes the call. Errors name the path where the request has one.
+/// Executes the call. Errors name the path where the request has one.
 pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
     let operation = request.operation();
     let done = |()| MetaReply::Done;
@@ -323,7 +325,7 @@ fn errno(operation: &'static str, cause: Errno) -> Error {
     Error::io(operation, io::Error::from(cause))
 }
 
-/// Takes the reply of a call that returns nothing.
+/// Unwraps the reply of a call that returns no value; `None` for any other reply.
 pub(crate) fn done(reply: MetaReply) -> Option<()> {
     matches!(reply, MetaReply::Done).then_some(())
 }

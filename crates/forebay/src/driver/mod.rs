@@ -1,4 +1,5 @@
-//! The only code that talks to a device, behind the same five words: submit, complete, cancel, wake, close.
+//! The only code that talks to a device, behind the same five operations: submit, complete, cancel, wake,
+//! close.
 
 pub(crate) mod meta;
 pub(crate) mod pool;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
 
-/// The most bytes of I/O memory that rings of this process may have registered; `None`: as many as there are.
+/// Returns the most bytes of I/O memory that the rings of this process may register; `None` means no limit.
 pub(crate) fn registered_bytes_max() -> Option<u64> {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     return uring::memlock::allowance();
@@ -23,7 +24,8 @@ pub(crate) fn registered_bytes_max() -> Option<u64> {
     None
 }
 
-/// One request to the device. The slot that `key` names owns the memory and the file until the completion is seen.
+/// One request to the device. The slot that `key` names owns the memory and the file until the completion is
+/// seen.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     any(not(target_os = "linux"), forebay_no_uring),
@@ -33,30 +35,31 @@ pub(crate) struct IoRequest {
     pub(crate) key: OpKey,
     pub(crate) kind: OpKind,
     pub(crate) fd: RawFd,
-    /// The file's place in the driver's table of registered files.
+    /// The file's index in the driver's table of registered files.
     pub(crate) fixed_file: Option<u32>,
     pub(crate) memory: Option<NonNull<u8>>,
-    /// The arena region that the memory lies in.
+    /// The arena region that contains the memory.
     pub(crate) region: Option<u16>,
     pub(crate) len: u32,
     pub(crate) offset: u64,
     /// `RWF_*` of preadv2(2).
     pub(crate) rw_flags: i32,
-    /// The file's way through the driver, as [`Driver::register_file`] told; 0 is the ordinary one.
+    /// The file's route through the driver, as returned by [`Driver::register_file`]; 0 is the ordinary one.
     pub(crate) route: u32,
-    /// Of a write: the sync that follows it, which the driver may take along; see [`Driver::submit`].
+    /// For a write: the sync that follows it, which the driver may perform together with the write; see
+    /// [`Driver::submit`].
     pub(crate) sync: Option<OpKind>,
-    /// Whether the calling thread is to make a write with a sync itself.
+    /// Whether the calling thread performs a write with a sync itself.
     pub(crate) flush: Flush,
 }
 
-/// How long a turn may stay in the driver.
+/// The longest stay of a turn in the driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
-    /// Only reap what is there.
+    /// Only reaps the completions that are there.
     Poll,
-    /// Until `completions` are there; after `patience` one is enough; at the latest until `limit` has passed. `in_flight`
-    /// requests are under way in all.
+    /// Waits until there are `completions`. After `patience` one is enough, and the wait ends at the latest
+    /// when `limit` has passed. `in_flight` is the number of all requests in flight.
     For {
         completions: u32,
         patience: Option<Duration>,
@@ -69,61 +72,64 @@ pub(crate) enum Wait {
     },
 }
 
-/// The way through a driver that a file wants for its operations.
+/// The route through a driver that a file requests for its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Route {
     #[default]
     Ordinary,
-    /// Reads and writes are polled for, where the kernel does that, in parts of at most so many bytes.
+    /// Polls for the completions of reads and writes, where the kernel supports that, in parts of at most
+    /// `bytes_max`.
     Polled { bytes_max: u32 },
-    /// As commands to an NVMe namespace, without a block layer in between.
+    /// Sends commands to an NVMe namespace, without a block layer in between.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     Nvme(NvmeTarget),
 }
 
-/// What commands to a namespace need to know of it.
+/// The properties of a namespace that its commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NvmeTarget {
     /// The namespace's number.
     pub(crate) id: u32,
-    /// Its blocks are `1 << block_shift` bytes.
+    /// The binary logarithm of the block size: blocks are `1 << block_shift` bytes.
     pub(crate) block_shift: u8,
     pub(crate) writable: bool,
     /// Completions are polled for.
     pub(crate) polled: bool,
-    /// The most bytes of one command.
+    /// The most bytes in one command.
     pub(crate) bytes_max: u32,
-    /// Where the part of it that is open begins, and how long that is. The end may lie inside of a block.
+    /// The first block of the open part of the namespace, and the part's length. Its end may lie inside a
+    /// block.
     pub(crate) first_block: u64,
     pub(crate) bytes: u64,
 }
 
-/// What a driver answers about a file that it knows from now on.
+/// The driver's reply about a file that was registered with it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known {
-    /// It is in the driver's own table at the index that was given.
+    /// The file is in the driver's own table, at the given index.
     pub(crate) fixed: bool,
-    /// Its way, 0 for the ordinary one.
+    /// The file's route, 0 for the ordinary one.
     pub(crate) route: u32,
-    /// The driver has begun something for it: regions must be registered anew, and degradations may wait to be told.
+    /// The driver has set up something for the file: regions must be registered anew, and new degradations
+    /// may be pending.
     pub(crate) is_news: bool,
 }
 
-/// The result of a request that must go the ordinary way: its file or device cannot be polled after all. No errno is this
-/// large.
+/// The result of a request that must take the ordinary route, because its file or device cannot be polled
+/// after all. No errno is this large.
 pub(crate) const NOT_POLLABLE: i32 = i32::MIN;
 
-/// What polling did.
+/// Counters of completion polling.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollCounts {
     /// Requests that were polled for.
     pub(crate) requests: u64,
-    /// Looks at the devices, and those of them that found nothing.
+    /// Polls of the devices, and the number of those that found nothing.
     pub(crate) polls: u64,
     pub(crate) empty: u64,
 }
 
-/// Why the driver took no request.
+/// The error of a driver that has no room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
@@ -137,7 +143,7 @@ pub(crate) enum Driver {
     Sim(sim::SimDriver),
 }
 
-/// Calls the same method on whichever driver there is.
+/// Calls the same method on the driver in use.
 macro_rules! each {
     ($self:expr, $driver:ident => $call:expr) => {
         match $self {
@@ -153,9 +159,10 @@ macro_rules! each {
 impl Driver {
     /// Queues a request; it may reach the device only with the next [`complete`](Self::complete).
     ///
-    /// `Ok(true)` for a write with a sync: the sync was taken along. There is one completion, and 0 says that all was
-    /// written and synced, a count that so much was written and the rest, the sync included, was not done. `Ok(false)`
-    /// otherwise: only the write was taken.
+    /// Returns `Ok(true)` for a write whose sync the driver performs too. There is one completion. Its result
+    /// is 0 if all bytes were written and synced. A positive count means that this many bytes were written,
+    /// and that the rest was not done, the sync included. Returns `Ok(false)` otherwise: the driver took only
+    /// the write.
     ///
     /// # Safety
     /// The memory and the file must stay valid until the completion for `key` was reported.
@@ -165,35 +172,36 @@ impl Driver {
         each!(self, driver => unsafe { driver.submit(request) })
     }
 
-    /// Asks for an operation to end early; it still completes, perhaps with success.
+    /// Requests an early end of an operation; it still completes, perhaps with success.
     pub(crate) fn cancel(&mut self, key: OpKey) {
         each!(self, driver => driver.cancel(key))
     }
 
-    /// Hands queued requests over, waits as told, and reports completions as (key, bytes or negative errno).
+    /// Submits the queued requests, waits as `wait` specifies, and reports completions as (key, bytes or
+    /// negative errno).
     #[inline]
     pub(crate) fn complete(&mut self, wait: Wait, report: impl FnMut(OpKey, i32)) -> std::io::Result<()> {
         each!(self, driver => driver.complete(wait, report))
     }
 
-    /// True as soon as `complete` would report something; costs a few loads.
+    /// Returns true as soon as `complete` would report something; costs a few loads.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {
         each!(self, driver => driver.has_completions())
     }
 
-    /// What other threads use to end a wait.
+    /// Returns the handle with which other threads end a wait.
     pub(crate) fn wake_handle(&self) -> WakeHandle {
         each!(self, driver => driver.wake_handle())
     }
 
-    /// Makes a file known: in the driver's own table at `index`, if it has one, and with the way that it wants, if there
-    /// is that way.
+    /// Registers a file: in the driver's own table at `index`, if the driver has one, and with the requested
+    /// route, if that is available.
     pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> Known {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(driver) => driver.register_file(index, fd, route),
-            // These have neither a table nor a second way.
+            // These drivers have neither a table nor a second route.
             _ => {
                 let _ = (index, fd, route);
                 Known::default()
@@ -201,7 +209,7 @@ impl Driver {
         }
     }
 
-    /// Takes a file out of the table, and its way from it. No slot and no queued request may name it any more.
+    /// Removes a file from the table, and its route. No slot and no queued request may name it any more.
     pub(crate) fn unregister_file(&mut self, index: u32, route: u32) {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
@@ -212,7 +220,8 @@ impl Driver {
         }
     }
 
-    /// Is anything in flight that wakes nobody when it is over? Then the shard must not sleep.
+    /// Returns whether anything is in flight whose completion sends no wake-up. Then the shard must not
+    /// sleep.
     #[inline]
     pub(crate) fn is_polling(&self) -> bool {
         match self {
@@ -222,7 +231,7 @@ impl Driver {
         }
     }
 
-    /// What polling did, for the statistics.
+    /// Returns the counters of completion polling, for the statistics.
     pub(crate) fn poll_counts(&self) -> PollCounts {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
@@ -231,13 +240,13 @@ impl Driver {
         }
     }
 
-    /// Makes an arena region known to the device path; the error says why it goes unregistered.
+    /// Registers an arena region with the device path; the error is the reason why it stays unregistered.
     pub(crate) fn register_region(&mut self, index: u16, start: *mut u8, len: usize) -> std::io::Result<()> {
         each!(self, driver => driver.register_region(index, start, len))
     }
 
-    /// Lets go of the arena's regions, with nothing in flight any more: what other threads hold to wake this driver
-    /// may outlive it and must not keep memory.
+    /// Releases the arena's regions, with nothing in flight any more. The handles with which other threads
+    /// wake this driver may outlive it and must not keep memory.
     pub(crate) fn retire(&mut self) {
         each!(self, driver => driver.retire())
     }
@@ -252,12 +261,12 @@ impl Driver {
         }
     }
 
-    /// System calls made to enter the device path, for the statistics.
+    /// Returns the number of system calls made to enter the device path, for the statistics.
     pub(crate) fn enters(&self) -> u64 {
         each!(self, driver => driver.enters())
     }
 
-    /// What works worse than it could, as (what, why, remedy).
+    /// Returns the new degradations, as (what, why, remedy).
     pub(crate) fn degradations(&mut self) -> Vec<crate::base::health::Degradation> {
         each!(self, driver => driver.degradations())
     }

@@ -14,13 +14,14 @@ use crate::base::pending::{Pending, Sender, channel};
 use crate::base::priority::Before;
 use line::Line;
 
-/// How long a thread without work stays before it ends.
+/// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Threads that run jobs in the order they came, at most `threads_max` at a time and `queue_max` waiting.
+/// Threads that run jobs in order of arrival, at most `threads_max` at a time and `queue_max` waiting.
 ///
-/// Threads start when there is more work than idle threads, and end after five idle seconds. When the last clone is
-/// dropped the pool closes: what is queued still runs, nobody is waited for, so a job may hold a clone.
+/// Threads start when there is more work than idle threads, and end after five idle seconds. When the last
+/// clone is dropped the pool closes. Queued jobs still run, and the drop waits for no thread, so a job may
+/// hold a clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
     handle: Arc<Handle>,
@@ -29,13 +30,13 @@ pub(crate) struct Pool {
 /// A call for the pool to make.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Why a job was not taken.
+/// The reason why the pool did not take a job.
 pub(crate) enum Refused {
-    /// As many jobs wait as may; here is the job, to join the [line](Line) with.
+    /// The queue is full; contains the job, which can join the [line](Line).
     Full(Job),
-    /// The pool was closed; here is the job.
+    /// The pool was closed; contains the job.
     Closed(Job),
-    /// The pool has no thread and the system gives none, for this reason; the job was dropped.
+    /// The pool has no thread and the system refused one, for this reason; the job was dropped.
     NoThread(std::io::Error),
 }
 
@@ -58,16 +59,17 @@ struct State {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Jobs that found the queue full, by ticket; the threads themselves move the oldest one up. No caller is woken to do
-    /// so: one that is not polled any more would keep the place that it was woken for from all callers behind it. Each
-    /// belongs to a `Pending` that the program holds, so this grows with the program's calls. Empty unless the queue is full.
+    /// Jobs that found the queue full, by ticket; the threads themselves move the oldest one into the queue.
+    /// No caller is woken to do so: a caller that is not polled any more would keep the freed place from all
+    /// callers behind it. Each job belongs to a `Pending` that the program holds, so this grows with the
+    /// program's calls. Empty unless the queue is full.
     line: BTreeMap<u64, Job>,
     next_ticket: u64,
     ended: Vec<Sender<()>>,
 }
 
 impl Pool {
-    /// A pool without threads yet; `name` is what its threads are called.
+    /// Creates a pool without threads; `name` becomes the name of its threads.
     pub(crate) fn new(name: &str, threads_max: usize, queue_max: usize) -> Pool {
         let shared = Shared {
             name: name.to_string(),
@@ -80,13 +82,14 @@ impl Pool {
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
     }
 
-    /// Queues a job, or gives it back with the reason. A panic in a job is caught and ends that job only.
+    /// Queues a job, or returns it with the reason. A panic in a job is caught and ends that job only.
     pub(crate) fn submit(&self, job: Job) -> Result<(), Refused> {
         Shared::submit(&self.handle.shared, job)
     }
 
     /// Runs `call` on a thread of the pool. A full queue makes the caller wait; a panic becomes
-    /// [`ErrorKind::TaskPanicked`]; after [`close`](Pool::close) the answer is [`ErrorKind::EngineClosed`].
+    /// [`ErrorKind::TaskPanicked`]; after [`close`](Pool::close) the call fails with
+    /// [`ErrorKind::EngineClosed`].
     pub(crate) fn run<T, F>(&self, operation: &'static str, call: F) -> Pending<T>
     where
         T: Send + 'static,
@@ -113,7 +116,7 @@ impl Pool {
                     }),
                 )
             }
-            // Dropping the job drops its sender, which answers.
+            // Dropping the job drops its sender, which completes the `Pending` with an error.
             Err(Refused::Closed(job)) => {
                 drop(job);
                 pending
@@ -122,7 +125,8 @@ impl Pool {
         }
     }
 
-    /// Takes no more jobs, lets the queued ones run, and answers when the last thread has ended. Waiting is optional.
+    /// Rejects further jobs, lets the queued ones run, and completes when the last thread has ended. Waiting
+    /// is optional.
     pub(crate) fn close(&self) -> Pending<()> {
         let (sender, pending) = channel("close");
         let shared = &self.handle.shared;
@@ -146,7 +150,7 @@ impl std::fmt::Debug for Pool {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A forked child has none of the threads, and the lock may have been held by one of them at the fork.
+        // A forked child has none of the threads, and one of them may have held the lock at the fork.
         if !self.shared.origin.is_elsewhere() {
             self.shared.close();
         }
@@ -179,7 +183,7 @@ impl Shared {
             };
             match std::thread::Builder::new().name(this.name.clone()).spawn(body) {
                 Ok(_) => state.threads += 1,
-                // The threads there are will come to it. Without any, the queue is empty and must stay so.
+                // The running threads will get to the job. Without any, the queue is empty and must stay so.
                 Err(_) if state.threads > 0 => {}
                 Err(cause) => return Err(Refused::NoThread(cause)),
             }
@@ -227,7 +231,8 @@ impl Shared {
         drop(state);
         self.work.notify_all();
         for job in refused.into_values() {
-            // Its sender answers and wakes, which is foreign code.
+            // Dropping the job's sender completes its `Pending` and wakes the waiter, which runs foreign
+            // code.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(job)));
         }
     }
@@ -245,7 +250,7 @@ mod tests {
     use std::sync::mpsc;
     use std::task::{Context, Waker};
 
-    /// A job that says when it has begun and ends when told.
+    /// Returns a job that reports when it begins and ends when it is released.
     fn blocker() -> (Job, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (begun, has_begun) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -315,7 +320,8 @@ mod tests {
             .enumerate()
             .map(|(index, mut pending)| {
                 std::thread::spawn(move || {
-                    // Some give up after their first look at a full queue; the others must not be lost by it.
+                    // Some callers give up after one poll with the queue full; the others must not be lost by
+                    // it.
                     if index % 5 == 4 {
                         let waker = Waker::noop();
                         let _ = std::pin::Pin::new(&mut pending).poll(&mut Context::from_waker(waker));
@@ -368,7 +374,7 @@ mod tests {
         drop(pool);
         release.send(()).unwrap();
         assert!(has_ended.recv().is_err());
-        // The thread ends by itself; its hold on the pool's state goes with it.
+        // The thread ends by itself and then releases its reference to the pool's state.
         while shared.strong_count() > 0 {
             std::thread::yield_now();
         }

@@ -1,7 +1,7 @@
 //! The driver of a simulated world: requests go to its machine, and nothing blocks but virtual time.
 //!
-//! The memory of a read is filled when the read *completes*, and that of a write is read then or when it was submitted,
-//! as a device with DMA would: a core that gave memory away too early is seen by what it then holds.
+//! The memory of a read is filled when the read *completes*; that of a write is read then, or at submission,
+//! as by a device with DMA. If the core releases memory too early, the memory's contents then show it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,13 +28,13 @@ pub(crate) struct Transfer {
 
 impl Transfer {
     /// # Safety
-    /// The memory stays readable and writable until the operation's completion was reported, or for ever if it never is.
-    /// Nobody else looks at it meanwhile.
+    /// The memory stays readable and writable until the operation's completion was reported, or for ever if
+    /// it never is. No other code accesses it meanwhile.
     pub(crate) unsafe fn new(memory: NonNull<u8>, len: usize) -> Transfer {
         Transfer { memory, len }
     }
 
-    /// Memory of a test, which lives as long as the process and is looked at on one thread.
+    /// Wraps the memory of a test, which lives as long as the process and is accessed on one thread.
     #[cfg(test)]
     pub(crate) fn of(memory: &'static [std::cell::Cell<u8>]) -> Transfer {
         Transfer { memory: NonNull::from(memory).cast(), len: memory.len() }
@@ -44,7 +44,8 @@ impl Transfer {
         self.len
     }
 
-    /// Where it lies, to see whether two operations share memory. Never part of a history: addresses differ between runs.
+    /// Returns the address range, to check whether two operations share memory. Never part of a history:
+    /// addresses differ between runs.
     pub(crate) fn as_range(&self) -> Range<usize> {
         let start = self.memory.as_ptr() as usize;
         start..start + self.len
@@ -54,7 +55,8 @@ impl Transfer {
     pub(crate) fn fill(&mut self, at: usize, bytes: &[u8]) {
         let at = at.min(self.len);
         let len = bytes.len().min(self.len - at);
-        // SAFETY: inside of the memory, which `new`'s caller keeps valid; the source is a reference and so elsewhere.
+        // SAFETY: the range is inside the memory, which `new`'s caller keeps valid; the source is a reference
+        // and so elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), len) };
     }
 
@@ -74,9 +76,9 @@ pub(crate) struct SimFile {
     pub(crate) alignment: Alignment,
     pub(crate) device: Arc<Device>,
     pub(crate) device_number: u64,
-    /// Where the numbers of closed files wait for the machine: a destructor must not meet it at work.
+    /// Numbers of closed files, queued for the machine: a destructor may run while the machine is at work.
     pub(crate) closed: Arc<Mutex<Vec<u32>>>,
-    /// `/dev/null`, for those who ask for a descriptor.
+    /// `/dev/null`, for callers that need a descriptor.
     pub(crate) null: Arc<OwnedFd>,
 }
 
@@ -98,7 +100,7 @@ impl Drop for SimFile {
     }
 }
 
-/// The machine of a simulated world, as the drivers of its shards see it: a port for each.
+/// The machine of a simulated world, as its shards' drivers see it: one port per driver.
 pub(crate) trait SimMachine {
     /// Makes a port and returns its number.
     fn add_port(&self) -> usize;
@@ -108,7 +110,8 @@ pub(crate) trait SimMachine {
 
     fn cancel(&self, port: usize, key: OpKey);
 
-    /// Lets virtual time pass until so many operations of the port are complete, or the limit is over.
+    /// Lets virtual time pass until `completions` operations of the port are complete, or the limit has
+    /// passed.
     fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>);
 
     fn done_count(&self, port: usize) -> usize;
@@ -117,7 +120,7 @@ pub(crate) trait SimMachine {
     fn take_done(&self, port: usize) -> VecDeque<(OpKey, i32)>;
 }
 
-/// One shard's way to its world's machine.
+/// The driver with which one shard reaches its world's machine.
 pub(crate) struct SimDriver {
     hub: Rc<dyn SimMachine>,
     port: usize,
@@ -131,7 +134,7 @@ impl SimDriver {
         SimDriver { hub, port, wake, enters: 0 }
     }
 
-    /// The shard's place among those of the world.
+    /// Returns the shard's port number, its index among the shards of the world.
     pub(crate) fn port(&self) -> usize {
         self.port
     }
@@ -140,8 +143,8 @@ impl SimDriver {
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
-        // SAFETY: the caller keeps the memory until the completion was reported; the machine forgets what was not
-        // reported before the memory can go (see `Hub::kill` in `sim`).
+        // SAFETY: the caller keeps the memory until the completion was reported; the machine drops all
+        // unreported operations before the memory can go (see `Hub::kill` in `sim`).
         let transfer = request.memory.map(|memory| unsafe { Transfer::new(memory, request.len as usize) });
         self.hub.submit(self.port, request, transfer);
         // Write and sync are two steps here, so that a power cut may fall between them.
@@ -152,8 +155,8 @@ impl SimDriver {
         self.hub.cancel(self.port, key);
     }
 
-    /// A wait is one in virtual time: the world goes on to the next completion of this shard. Shards that wait in their
-    /// turns never come here, the world steps them; one that comes to its end does.
+    /// Waits in virtual time: the world advances to the next completion of this shard. Shards that wait in
+    /// their turns never get here, as the world steps them; a shard that is ending does.
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         if let Wait::For { completions, limit, .. } = wait {
             self.hub.wait_for(self.port, completions as usize, limit);
@@ -188,12 +191,13 @@ impl SimDriver {
     }
 }
 
-/// Tells the world that a shard has news; and that somebody did so from another thread, which no seed could repeat.
+/// Notifies the world that a shard has news. It also records wake-ups from another thread, which no seed
+/// could repeat.
 #[derive(Debug)]
 pub(crate) struct SimWake {
     woken: AtomicBool,
     thread: ThreadId,
-    /// Shared by all of a world.
+    /// Shared by all shards of a world.
     foreign: Arc<AtomicBool>,
 }
 

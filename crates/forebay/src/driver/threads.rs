@@ -1,8 +1,8 @@
-//! The driver of threads: `pread` and `pwrite` on threads of its own, for kernels that refuse io_uring and for other
-//! systems.
+//! The driver of threads: `pread` and `pwrite` on threads of its own, for kernels that refuse io_uring and
+//! for other systems.
 //!
-//! Its answers are those of a ring: short transfers, errors and end of file as the kernel tells them. A transfer that
-//! a thread has begun cannot be called back, so a cancel only reaches what still waits.
+//! Its results are those of a ring: short transfers, errors and end of file as the kernel reports them. A
+//! transfer that a thread has begun cannot be recalled, so a cancel affects only requests that still wait.
 
 mod completions;
 #[cfg(test)]
@@ -20,22 +20,22 @@ use crate::base::health::Degradation;
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
 use crate::io::op::OpKey;
 
-/// Threads that one driver uses at most; past this they only wait for each other.
+/// The most threads of one driver; further ones would only wait for each other.
 const THREADS_MAX: u32 = 64;
-/// Room that is taken at once; deeper queues grow to what they need, once.
+/// Capacity allocated at the start; deeper queues grow to their size once.
 const ROOM_AT_FIRST: u32 = 1024;
 
-/// Requests of one shard, carried out by threads that start when there is more to do than idle threads, and end after
-/// five idle seconds or with the driver.
+/// Requests of one shard, executed by threads. Threads start when there are more requests than idle threads,
+/// and end after five idle seconds or with the driver.
 ///
-/// Dropping it waits for nobody: what no thread has begun is forgotten and never touched, and a transfer that runs
-/// goes on in memory that its slot must therefore leave as it is.
+/// Dropping it waits for no thread. Requests that no thread has begun are dropped, and their memory is never
+/// touched. A transfer in progress continues, so its slot must leave the memory as it is.
 pub(crate) struct ThreadsDriver {
     workers: Arc<Workers>,
     completions: Arc<CompletionQueue>,
-    /// Submitted, for the next `complete` to hand over in one go.
+    /// Submitted requests, which the next `complete` hands over in one go.
     buffered: Vec<Queued>,
-    /// What was taken out of the completion queue; empty between calls.
+    /// Results taken out of the completion queue; empty between calls.
     taken: Vec<(OpKey, i32)>,
     depth: u32,
     /// Requests that were taken and whose completion was not reported yet.
@@ -47,8 +47,8 @@ pub(crate) struct ThreadsDriver {
 }
 
 impl ThreadsDriver {
-    /// A driver for `depth` requests at a time. No thread starts before there is a request, so this never fails;
-    /// the result is there because other drivers' can.
+    /// Creates a driver for `depth` requests at a time. No thread starts before the first request, so this
+    /// never fails; it returns a result because other drivers can fail.
     pub(crate) fn new(depth: u32) -> io::Result<ThreadsDriver> {
         Ok(ThreadsDriver::with_threads(depth, depth.clamp(1, THREADS_MAX), workers::spawn))
     }
@@ -72,20 +72,20 @@ impl ThreadsDriver {
     }
 
     /// # Safety
-    /// As [`Driver::submit`](crate::driver::Driver::submit). If the driver is dropped first, the completion is never
-    /// reported, and memory and file must stay as they are for ever.
+    /// As [`Driver::submit`](crate::driver::Driver::submit). If the driver is dropped first, the completion
+    /// is never reported, and memory and file must stay as they are for ever.
     #[inline]
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         if self.unreported >= self.depth {
             return Err(QueueFull);
         }
         self.unreported += 1;
-        // SAFETY: the caller makes the promise that `Queued` asks for.
+        // SAFETY: the caller makes the promise that `Queued` requires.
         self.buffered.push(unsafe { Queued::new(*request) });
         Ok(request.sync.is_some())
     }
 
-    /// Ends a request that no thread has taken with `ECANCELED`; any other goes on to its own end.
+    /// Completes a request with `ECANCELED` if no thread has taken it; any other runs to its own end.
     pub(crate) fn cancel(&mut self, key: OpKey) {
         let buffered = self.buffered.iter().position(|queued| queued.key() == key);
         let taken_back = match buffered {
@@ -100,7 +100,7 @@ impl ThreadsDriver {
         }
     }
 
-    /// An error is the system's refusal of a thread, once, and then `degradations` has news.
+    /// Returns an error once, if the system refuses a thread; then `degradations` has a new entry.
     #[inline]
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let waits = matches!(wait, Wait::For { completions: 1.., .. });
@@ -119,7 +119,8 @@ impl ThreadsDriver {
         told
     }
 
-    /// One refusal says it all; the next ones would repeat it for every request. The error says that there is news.
+    /// Records the first refusal only; later ones would repeat it for every request. The error signals the
+    /// new entry.
     #[cold]
     fn degrade(&mut self, refusal: io::Error) -> io::Result<()> {
         if std::mem::replace(&mut self.has_thread_refusal, true) {
@@ -142,14 +143,14 @@ impl ThreadsDriver {
         WakeHandle::Threads(self.completions.clone())
     }
 
-    /// Any memory is as good as any other for `pread` and `pwrite`.
+    /// Registers nothing: for `pread` and `pwrite` all memory is alike.
     pub(crate) fn register_region(&mut self, _index: u16, _start: *mut u8, _len: usize) -> io::Result<()> {
         Ok(())
     }
 
     pub(crate) fn retire(&mut self) {}
 
-    /// Calls of `complete` that waited or handed requests over.
+    /// Returns the number of calls of `complete` that waited or handed requests over.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }

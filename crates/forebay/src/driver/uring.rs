@@ -1,10 +1,11 @@
-//! The io_uring driver: one ring a shard, used by the shard's thread only.
+//! The io_uring driver: one ring per shard, used by the shard's thread only.
 //!
 //! Settings are tried, never inferred from a kernel version, and each has a fallback: `SINGLE_ISSUER`,
-//! `DEFER_TASKRUN`, `COOP_TASKRUN`, a registered ring descriptor, a sparse table of registered files, registered
-//! arena regions (cloned from a keeper ring that pins them once), `min_wait`, `NO_IOWAIT`.
+//! `DEFER_TASKRUN`, `COOP_TASKRUN`, a registered ring descriptor, a sparse table of registered files,
+//! registered arena regions (cloned from a keeper ring that pins them once), `min_wait`, `NO_IOWAIT`.
 //!
-//! Beside it stands a second ring, made for the first file that wants it, for reads and writes that are polled for.
+//! A second ring beside it, made for the first file that requests it, serves reads and writes with polled
+//! completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -40,37 +41,39 @@ use routes::Routes;
 use tables::Tables;
 pub(crate) use wake::UringWake;
 
-/// Registered files a ring has room for; 65,536 were refused on a common kernel, 1,024 work everywhere tried.
+/// Capacity of a ring's table of registered files; a common kernel refused 65,536, and 1,024 work everywhere
+/// tried.
 pub(crate) const FIXED_FILES_MAX: u32 = 1024;
-/// Arena regions a ring has room for, more than an arena of 30 GiB has; later ones go unregistered.
+/// Capacity of a ring's table of arena regions, more than an arena of 30 GiB has; later regions stay
+/// unregistered.
 const REGIONS_MAX: u32 = 1024;
 
-/// `user_data` of completions that belong to no slot. Slot generations start at one, so no key is this large with
-/// an index this large.
+/// `user_data` of completions that belong to no slot. Slot generations start at one, so no key is this large
+/// with an index this large.
 const WAKE_DATA: u64 = u64::MAX;
 const CANCEL_DATA: u64 = u64::MAX - 1;
 
-/// A ring and what was found to work on it.
+/// A ring, and the settings that were found to work on it.
 pub(crate) struct UringDriver {
     ring: IoUring,
     keeper: Arc<Keeper>,
     wake: Arc<UringWake>,
     door: Door,
     tables: Tables,
-    /// Files that go another way than this ring, and the rings that they go to.
+    /// Files with a route other than this ring, and the rings that serve them.
     routes: Routes,
     wake_read: Option<Box<u64>>,
-    /// Completions of what the shard's thread did itself.
+    /// Completions of requests that the shard's thread executed itself.
     made: Vec<(OpKey, i32)>,
     depth: u32,
-    /// How the rings for what is polled for look.
+    /// The polling mode of the rings with polled completions.
     polling: Polling,
     enters: u64,
     degraded: Vec<Degradation>,
 }
 
 impl UringDriver {
-    /// Makes a ring for `depth` requests on the calling thread, which must be the shard's. The error is the
+    /// Creates a ring for `depth` requests on the calling thread, which must be the shard's. The error is the
     /// kernel's refusal of the plainest ring.
     pub(crate) fn new(depth: u32, polling: Polling, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
         let mut degraded = Vec::new();
@@ -101,15 +104,17 @@ impl UringDriver {
     }
 
     /// # Safety
-    /// What the entry names must stay valid until its completion.
+    /// The memory and the file that the entry names must stay valid until its completion.
     #[inline(always)]
     unsafe fn push(&mut self, entry: &Entry) -> Result<(), QueueFull> {
-        // SAFETY: the caller keeps what the entry names; `&mut self` makes this the only user of the queue.
+        // SAFETY: the caller keeps the entry's memory and file valid; `&mut self` makes this the only user of
+        // the queue.
         unsafe { self.ring.submission().push(entry) }.map_err(|_| QueueFull)
     }
 
-    /// A sync is not linked to its write: that saved one enter of two and no time (two cores, idle and busy, 1 to 32 at once),
-    /// and a kernel short of memory may take only the first half of a pair, whose success then nobody hears of.
+    /// A sync is not linked to its write. Linking saved one enter of two and no time (two cores, idle and
+    /// busy, 1 to 32 at once). A kernel short of memory may also take only the first half of a pair, whose
+    /// success is then never reported.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
@@ -135,8 +140,9 @@ impl UringDriver {
         .map(|()| false)
     }
 
-    /// Each kind is built and pushed in its own arm: an entry that is put together in one place and moved from another
-    /// costs 5 ns more, because the processor cannot forward the small stores to the wide loads of the move.
+    /// Each kind is built and pushed in its own arm: an entry that is put together in one place and moved
+    /// from another costs 5 ns more, because the processor cannot forward the small stores to the wide loads
+    /// of the move.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
@@ -169,8 +175,8 @@ impl UringDriver {
 
     pub(crate) fn cancel(&mut self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.to_user_data()).build().user_data(CANCEL_DATA);
-        // SAFETY: the entry names no memory. A full queue means that this cancel is not sent; the operation then
-        // ends by itself, which is all that a cancel promises.
+        // SAFETY: the entry names no memory. If the queue is full, this cancel is not sent; the operation
+        // then ends by itself, which satisfies the contract of a cancel.
         if unsafe { self.push(&entry) }.is_err() && self.enter(0, None, None).is_ok() {
             // SAFETY: as above.
             let _ = unsafe { self.push(&entry) };
@@ -181,11 +187,11 @@ impl UringDriver {
     pub(crate) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let is_busy = self.routes.is_busy();
         match wait {
-            // With news of the thread's own there is nothing to wait for.
+            // If the thread has completions of its own, there is nothing to wait for.
             Wait::For { completions, patience, limit, .. } if self.made.is_empty() && !is_busy => {
                 self.enter(completions, patience, limit)?;
             }
-            // What is polled for wakes nobody.
+            // A polled completion sends no wake-up.
             Wait::For { in_flight, .. } if self.made.is_empty() && !self.is_polling() => {
                 self.wait_beside(wait, in_flight, &mut report)?;
             }
@@ -230,7 +236,7 @@ impl UringDriver {
             || (self.routes.is_busy() && self.routes.has_completions())
     }
 
-    /// One `io_uring_enter` of the first ring.
+    /// Makes one `io_uring_enter` call on the first ring.
     fn enter(&mut self, want: u32, patience: Option<Duration>, limit: Option<Duration>) -> io::Result<()> {
         let to_submit = self.ring.submission().len() as u32;
         self.enters += 1;
@@ -264,7 +270,8 @@ impl UringDriver {
         self.routes.retire();
     }
 
-    /// Is anything in flight that no interrupt and no other thread will tell of? Then the shard must not sleep.
+    /// Returns whether anything is in flight that no interrupt and no other thread will report. Then the
+    /// shard must not sleep.
     #[inline]
     pub(crate) fn is_polling(&self) -> bool {
         self.routes.is_polling()
@@ -285,8 +292,8 @@ impl UringDriver {
 
 impl Drop for UringDriver {
     fn drop(&mut self) {
-        // Closing a ring does not wait for what is in flight, so the wake-up's eight bytes are never freed while a
-        // read of them may run.
+        // Closing a ring does not wait for requests in flight, so the wake-up's eight bytes are never freed
+        // while a read of them may run.
         if let Some(target) = self.wake_read.take() {
             Box::leak(target);
         }

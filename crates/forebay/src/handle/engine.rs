@@ -1,4 +1,4 @@
-//! The engine: what a program starts once, and what its files and tasks belong to.
+//! The engine: a program starts it once, and its files and tasks belong to it.
 
 use std::fmt;
 use std::future::Future;
@@ -38,16 +38,18 @@ pub(crate) use closing::WeakEngine;
 pub use reservation::MemoryReservation;
 pub(crate) use stats::{gather, gather_files};
 
-/// Threads for calls that io_uring itself would hand to kernel threads: open, rename, truncate, ...
+/// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
-/// Such calls that may wait in the pool; further callers wait themselves.
+/// The most such calls that wait in the pool; further callers wait themselves.
 const POOL_QUEUE_MAX: usize = 1024;
 
-/// What a program starts once: the shards, their I/O memory, and the door to files. A handle; clones are cheap.
+/// The engine, which a program starts once: the shards, their I/O memory, and the access to files. A handle;
+/// clones are cheap.
 ///
-/// When the last handle is dropped, on whatever thread, the engine begins an orderly end without waiting for it:
-/// tasks are cancelled, operations in flight drained, and files that are still held answer
-/// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and tells the outcome.
+/// When the last handle is dropped, on whatever thread, the engine begins an orderly end without waiting for
+/// it: tasks are cancelled, operations in flight are drained, and operations on files that are still held
+/// fail with [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed). [`Engine::close`] does the same and
+/// reports the outcome.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -72,11 +74,12 @@ impl Engine {
     /// Starts the shards and maps the first I/O memory: a few milliseconds.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range; the system's error when a thread or the memory cannot be
-    /// had, or when [`DriverChoice::Uring`](crate::DriverChoice::Uring) was asked for and the kernel refuses io_uring.
+    /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.
+    /// Fails with the system's error if a thread or the memory cannot be had, or if
+    /// [`DriverChoice::Uring`](crate::DriverChoice::Uring) was requested and the kernel refuses io_uring.
     ///
-    /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the driver and of
-    /// spinning mean nothing there.
+    /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the
+    /// driver and of spinning mean nothing there.
     pub fn start(config: Config) -> Result<Engine> {
         #[cfg(feature = "sim")]
         if let Some(world) = crate::reactor::world::current() {
@@ -90,7 +93,7 @@ impl Engine {
         engine.shared.arena.set_growth_asker(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
                 let pool = shared.pool.clone();
-                // A full or closed pool: the shard that needs the memory maps it itself.
+                // If the pool is full or closed, the shard that needs the memory maps it itself.
                 let _ = pool.submit(Box::new(move || shared.arena.grow_ahead()));
             }
         }));
@@ -109,7 +112,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine whose shards `world` steps. Memory is mapped by whoever needs it, never in the background.
+    /// Starts an engine whose shards `world` steps. Memory is mapped when it is needed, never in the
+    /// background.
     #[cfg(feature = "sim")]
     fn start_in(config: Config, world: Arc<dyn crate::reactor::world::World>) -> Result<Engine> {
         let (engine, ends) = Engine::build(config.for_world(), (0, 0), Place::World(world.clone()))?;
@@ -119,7 +123,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Everything but the shards; the senders are for their ends.
+    /// Builds everything but the shards. Each shard reports its end through one of the senders.
     fn build(config: Config, spin: (Ticks, Ticks), place: Place) -> Result<(Engine, Vec<Sender<Ended>>)> {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
@@ -180,45 +184,49 @@ impl Engine {
         Ok((Engine { shared, guard }, senders))
     }
 
-    /// Opens a file as `open` says; see [`Open`].
+    /// Opens a file with the access and mode of `open`; see [`Open`].
     ///
     /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
     ///
     /// # Errors
-    /// Those of open(2). A file system that cannot do direct I/O answers [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    /// Those of open(2), and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system that
+    /// cannot do direct I/O.
     pub fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
         open::open(self, path.as_ref().into(), open)
     }
 
-    /// Takes over a file that was opened elsewhere. Its mode of access stays as it is: whether it is direct is read
-    /// from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`] apply as given.
+    /// Takes over a file that was opened elsewhere. Its mode of access stays as it is: whether it is direct
+    /// is read from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`] apply as given.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`): writes would
-    /// land at its end, not at their offsets. The system's, when the descriptor cannot be asked.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`):
+    /// writes would land at its end, not at their offsets. The system's error, if the descriptor's flags
+    /// cannot be read.
     pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
         open::from_std(self, file, open)
     }
 
-    /// A new file in `dir` without a name, readable and writable, that is gone when its last handle is.
+    /// Creates a file in `dir` without a name, readable and writable, that is gone when its last handle is.
     ///
     /// # Errors
-    /// Those of open(2) with `O_TMPFILE`; where a file system has none, a named file is made and unlinked at once.
+    /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
+    /// unlinked at once.
     pub fn temp_file(&self, dir: impl AsRef<Path>, open: Open) -> Pending<File> {
         open::temp_file(self, dir.as_ref().into(), open)
     }
 
-    /// I/O memory for a write or a [`File::read_into`], all zero, from the arena.
+    /// Returns I/O memory from the arena, all zero, for a write or a [`File::read_into`].
     ///
     /// # Errors
-    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when blocks hold all memory, [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB.
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when blocks hold all memory,
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB.
     pub fn block(&self, len: usize) -> Result<BlockMut> {
         let buffer = self.shared.buffer("block", len)?;
-        // SAFETY: nothing is claimed to be filled, so every byte that becomes visible is zeroed first.
+        // SAFETY: no byte is claimed to be filled, so every byte that becomes visible is zeroed first.
         Ok(unsafe { buffer.into_block_mut(len, 0) })
     }
 
-    /// I/O memory with a copy of `data`.
+    /// Returns I/O memory with a copy of `data`.
     ///
     /// # Errors
     /// As [`Engine::block`].
@@ -226,35 +234,36 @@ impl Engine {
         self.shared.block_from("block", data)
     }
 
-    /// Promises `bytes` of the engine's I/O memory to a part of the program that will come to use so much of it, such as a
-    /// cache, until the answer is dropped.
+    /// Promises `bytes` of the engine's I/O memory to a part of the program that will come to use them, such
+    /// as a cache. The promise holds until the returned reservation is dropped.
     ///
-    /// A promise sets nothing aside: it keeps others, who ask as well, from counting on the same memory. All promises
-    /// together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+    /// A promise sets no memory aside: it keeps other callers of this method from counting on the same
+    /// memory. All promises together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when fewer bytes are left to promise;
-    /// [`memory_unreserved`](Engine::memory_unreserved) says how many are.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer bytes are left to promise;
+    /// [`memory_unreserved`](Engine::memory_unreserved) returns how many are.
     pub fn reserve_memory(&self, bytes: u64) -> Result<MemoryReservation> {
         MemoryReservation::new(&self.shared, bytes)
     }
 
-    /// Bytes of I/O memory that are not promised: the most that [`reserve_memory`](Engine::reserve_memory) promises now.
+    /// Returns the bytes of I/O memory that are not promised: the most that
+    /// [`reserve_memory`](Engine::reserve_memory) promises now.
     pub fn memory_unreserved(&self) -> u64 {
         MemoryReservation::left(&self.shared)
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shard_count(&self) -> usize {
         self.shared.inboxes.len()
     }
 
-    /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
+    /// Returns the driver's name: `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
     pub fn driver(&self) -> &'static str {
         self.shared.driver.get().copied().unwrap_or("threads")
     }
 
-    /// How the engine runs, and what works worse than it could, with the remedies.
+    /// Returns how the engine runs: driver, shards, priority, and every degradation with its remedy.
     pub fn health(&self) -> Health {
         Health {
             driver: self.driver(),
@@ -264,16 +273,19 @@ impl Engine {
         }
     }
 
-    /// Adds an entry to [`health`](Self::health), for a library on top of the engine that found one of its own mechanisms not to
-    /// work here. The first entry of a mechanism stays: further ones with the same `what` are dropped.
+    /// Adds an entry to [`health`](Self::health). A library on top of the engine calls it if one of its own
+    /// mechanisms does not work here. The first entry of a mechanism stays: further ones with the same `what`
+    /// are dropped.
     pub fn add_degradation(&self, what: &str, why: &str, remedy: &str) {
         self.shared.degrade_once(what, why, remedy);
     }
 
-    /// Counts and times since the start. Each shard is asked with one message; costs microseconds, not for hot loops.
+    /// Returns counts and times since the start. Each shard receives one message; costs microseconds, not for
+    /// hot loops.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn stats(&self) -> Pending<Stats> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));
@@ -281,18 +293,20 @@ impl Engine {
         Pending::from_future("stats", Box::pin(stats::gather(self.shared.clone())))
     }
 
-    /// What the engine's I/O memory is doing; takes a lock that reads take only when their shard runs out.
+    /// Returns the state of the engine's I/O memory. Takes a lock that reads take only when their shard runs
+    /// out.
     pub fn memory(&self) -> MemoryStats {
         self.shared.memory()
     }
 
-    /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future need not
-    /// be `Send`; `make` is called on the shard.
+    /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future
+    /// need not be `Send`; `make` is called on the shard.
     ///
-    /// It never waits: the task begins also where the shard's inbox is full, and when the handle is dropped.
+    /// It never waits: the task begins even if the shard's inbox is full, and even if the returned handle is
+    /// dropped.
     ///
-    /// A shard number that does not exist counts from the start again. The task is in `class`; see
-    /// [`shard`](crate::shard) for what it may call.
+    /// A shard number past the last shard wraps around. The task is in `class`; see [`shard`](crate::shard)
+    /// for the calls that it may make.
     pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -305,15 +319,15 @@ impl Engine {
         shard::spawn_on(&self.shared.inboxes[shard % self.shared.inboxes.len()], class, make)
     }
 
-    /// Ends the engine for all handles and files, and tells how it went: tasks are cancelled, operations that the
-    /// device has are cancelled or finished, and what it does not give back within
-    /// [`Config::shutdown_deadline`] is leaked.
+    /// Ends the engine for all handles and files, and reports the outcome. Tasks are cancelled, and
+    /// operations that the device has are cancelled or finished. Operations that the device does not return
+    /// within [`Config::shutdown_deadline`] are leaked.
     ///
-    /// The end begins at once, also when the answer is never awaited. A task on one of this engine's own shards that
-    /// awaits it is cancelled at that point, like every other task.
+    /// The end begins at once, also if the result is never awaited. A task on one of this engine's own shards
+    /// that awaits it is cancelled at that point, like every other task.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) when it was closed before.
+    /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) if it was closed before.
     pub fn close(self) -> Pending<CloseReport> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));
@@ -335,7 +349,7 @@ impl Engine {
         )
     }
 
-    /// Is the engine usable from this process?
+    /// Returns an error if the engine is not usable from this process.
     pub(crate) fn check(&self) -> Result<()> {
         self.shared.check("engine")
     }
@@ -349,7 +363,7 @@ impl Engine {
     }
 }
 
-/// Where an engine runs.
+/// The place where an engine runs: this machine, or a simulated world.
 enum Place {
     Here,
     #[cfg(feature = "sim")]

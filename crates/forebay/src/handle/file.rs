@@ -21,16 +21,18 @@ use crate::reactor::open_file::FileCore;
 
 /// An open file: a handle that is cheap to clone and works from any thread.
 ///
-/// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a shard of the
-/// file's engine they run right there; from elsewhere they go to the file's home shard, in batches. No order is promised
-/// between operations in flight. Dropping an operation's future cancels it if possible; what it was given or was reading
-/// into stays owned by the engine until the device is done with it, so nothing is ever written to freed memory.
+/// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a
+/// shard of the file's engine they run right there; from elsewhere they go to the file's home shard, in
+/// batches. No order is promised between operations in flight. Dropping an operation's future cancels it if
+/// possible. Its memory stays owned by the engine until the device is done with it, so nothing is ever
+/// written to freed memory.
 ///
-/// The same file may be open directly and through the page cache at once: what one handle has finished (and, through the
-/// page cache, synced or not) the other sees; while operations on the same range are in flight through both, either order
-/// is possible.
+/// The same file may be open directly and through the page cache at once. Each handle sees the operations
+/// that the other has finished, even those through the page cache that are not synced. While operations on
+/// the same range are in flight through both, either order is possible.
 ///
-/// When the last handle is dropped the file is closed as soon as its operations are over; [`File::close`] tells when.
+/// When the last handle is dropped, the file is closed as soon as its operations have ended; [`File::close`]
+/// reports when.
 pub struct File {
     core: Arc<FileCore>,
 }
@@ -45,18 +47,19 @@ impl File {
         &self.core
     }
 
-    /// Gives the range space on the device, so that writing it cannot run out of space; the file grows to its end.
+    /// Reserves space on the device for the range, so that writing it cannot run out of space; the file grows
+    /// to its end.
     ///
     /// # Errors
-    /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
+    /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
     pub fn allocate(&self, range: Range<u64>) -> Pending<()> {
         self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
     }
 
-    /// Gives the range's space back: it reads as zeros, and the length stays.
+    /// Frees the space of the range: it reads as zeros, and the length stays.
     ///
     /// # Errors
-    /// Those of fallocate(2); [`ErrorKind::Unsupported`] where the file system has no such thing.
+    /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
     pub fn punch_hole(&self, range: Range<u64>) -> Pending<()> {
         if self.core.namespace_bytes().is_some() && !self.core.is_closed() {
             return self.punch_namespace(range);
@@ -72,7 +75,7 @@ impl File {
         self.ask(MetaRequest::Truncate { file: self.owner(), len }, meta::done)
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -80,7 +83,7 @@ impl File {
         self.metadata().map(|metadata| Ok(metadata.len()))
     }
 
-    /// Length, times and other attributes.
+    /// Returns length, times and other attributes.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -91,12 +94,12 @@ impl File {
         })
     }
 
-    /// Tells the kernel what is going to happen with a range.
+    /// Announces to the kernel how a range will be used.
     ///
     /// # Errors
     /// Those of posix_fadvise(2).
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Pending<()> {
-        // The kernel takes a length of 0 for "to the end", and its offsets are signed (posix_fadvise(2)).
+        // The kernel interprets a length of 0 as "to the end", and its offsets are signed (posix_fadvise(2)).
         if range.start == range.end && !self.core.is_closed() {
             return Pending::ready(Ok(()));
         }
@@ -109,8 +112,8 @@ impl File {
         })
     }
 
-    /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where the file
-    /// system can share them. Answers the bytes copied: fewer when this file ends first.
+    /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where
+    /// the file system can share them. Returns the number of bytes copied: fewer if this file ends first.
     ///
     /// # Errors
     /// Those of copy_file_range(2).
@@ -135,13 +138,15 @@ impl File {
         })
     }
 
-    /// Closes the file for all its handles: later operations answer [`ErrorKind::FileClosed`], those in flight come to
-    /// their end, and the answer comes when the last one and every shard's table entry are gone.
+    /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`], and those
+    /// in flight run to their end. The call completes when the last one and every shard's table entry are
+    /// gone.
     ///
-    /// The descriptor itself is closed then too, unless other handles of the file exist: it goes with the last of them.
+    /// The descriptor itself is closed then too, unless other handles of the file exist: it closes with the
+    /// last of them.
     ///
     /// # Errors
-    /// [`ErrorKind::FileClosed`] when it was closed before.
+    /// [`ErrorKind::FileClosed`] if it was closed before.
     pub fn close(self) -> Pending<()> {
         if self.core.is_closed() {
             return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::FileClosed, "close"))));
@@ -159,9 +164,9 @@ impl File {
         )
     }
 
-    /// Returns whether the file has no name any more, as of now: what is written to it then is gone when it is closed. One
-    /// system call on the calling thread, which does not reach the device. On a network file system the result is that of
-    /// this machine's cached attributes.
+    /// Returns whether the file has no name any more, as of now; then bytes written to it are gone when it is
+    /// closed. One system call on the calling thread, which does not reach the device. On a network file
+    /// system the result is that of this machine's cached attributes.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -171,27 +176,27 @@ impl File {
         core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
     }
 
-    /// The path as it was opened.
+    /// Returns the path as it was opened.
     pub fn path(&self) -> &Path {
         self.core.path()
     }
 
-    /// How the file's bytes travel.
+    /// Returns the file's mode: direct, buffered or uncached.
     pub fn mode(&self) -> Mode {
         self.core.mode()
     }
 
-    /// What offsets, lengths and memory of direct operations must be multiples of.
+    /// Returns the alignment that direct operations need for offsets, lengths and memory.
     pub fn alignment(&self) -> Alignment {
         *self.core.alignment()
     }
 
-    /// What is below the file.
+    /// Returns the device that the file is on.
     pub fn device(&self) -> &Device {
         self.core.device()
     }
 
-    /// The shard that serves this file for everyone who is not on a shard.
+    /// Returns the shard that serves this file for all callers outside the shards.
     pub fn home_shard(&self) -> usize {
         self.core.home()
     }
@@ -200,7 +205,7 @@ impl File {
         self.core.clone()
     }
 
-    /// Has the pool carry out a request; errors name this file.
+    /// Executes a request on the pool; errors name this file.
     fn ask<T: Send + 'static>(
         &self,
         request: MetaRequest,
@@ -247,7 +252,8 @@ impl Drop for File {
     }
 }
 
-/// The descriptor, for calls that Forebay has not. Closing it, or changing its flags, is not for the caller.
+/// Returns the descriptor, for calls that Forebay does not offer. The caller must not close it or change its
+/// flags.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.core.fd()

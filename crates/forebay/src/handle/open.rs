@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! Options for opening a file, and the open itself.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::io::config::Polling;
 use crate::io::mode::Mode;
 use crate::reactor::open_file::{FileCore, Opened};
 
-/// Access and mode of a file to open: `Open::read()`, then what differs from direct I/O on any shard.
+/// Access and mode of a file to open: `Open::read()`, then any differences from direct I/O on any shard.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -34,52 +34,54 @@ pub struct Open {
 }
 
 impl Open {
-    /// An existing file, to read.
+    /// Returns the options for an existing file, to read.
     pub fn read() -> Open {
         let how = OpenHow { read: true, mode: 0o666, ..OpenHow::default() };
         Open { how, mode: Mode::Direct, shard: None }
     }
 
     #[cfg(feature = "testing")]
-    /// Does it ask for the right to write?
+    /// Returns whether the options request write access.
     pub(crate) fn is_writable(&self) -> bool {
         self.how.write
     }
 
-    /// An existing file, to read and write.
+    /// Returns the options for an existing file, to read and write.
     pub fn write() -> Open {
         let mut open = Open::read();
         open.how.write = true;
         open
     }
 
-    /// A file to read and write, made when there is none. Its content stays when there is one.
+    /// Returns the options for a file to read and write, which is created if it does not exist. Existing
+    /// content stays.
     pub fn create() -> Open {
         let mut open = Open::write();
         open.how.create = true;
         open
     }
 
-    /// A new file to read and write; an existing one is an error.
+    /// Returns the options for a new file to read and write; if it exists, the open fails.
     pub fn create_new() -> Open {
         let mut open = Open::write();
         open.how.create_new = true;
         open
     }
 
-    /// Past the page cache; the default.
+    /// Bypasses the page cache; the default.
     pub fn direct(mut self) -> Open {
         self.mode = Mode::Direct;
         self
     }
 
-    /// Through the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no hop.
+    /// Uses the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no
+    /// hop.
     pub fn buffered(mut self) -> Open {
         self.mode = Mode::Buffered;
         self
     }
 
-    /// Through the page cache without leaving anything in it.
+    /// Uses the page cache without leaving anything in it.
     pub fn uncached(mut self) -> Open {
         self.mode = Mode::Uncached;
         self
@@ -91,14 +93,14 @@ impl Open {
         self
     }
 
-    /// The shard that serves this file for everyone who is not on a shard. Default: the one with the fewest files. A
-    /// number that does not exist counts from the start again.
+    /// Sets the shard that serves this file for all callers outside the shards. Default: the one with the
+    /// fewest files. A number past the last shard wraps around.
     pub fn shard(mut self, shard: usize) -> Open {
         self.shard = Some(shard);
         self
     }
 
-    /// Sets the permissions of a file that is made, as in chmod(2), before the process's umask. Default: `0o666`.
+    /// Sets the permissions of a created file, as in chmod(2), before the process's umask. Default: `0o666`.
     pub fn permissions(mut self, mode: u32) -> Open {
         self.how.mode = mode;
         self
@@ -149,7 +151,7 @@ fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pe
     if let Err(error) = engine.shared().check(request.operation()) {
         return Pending::ready(Err(error.with_path(path)));
     }
-    // A handle of the engine travels along: an open that outlives all others must not find the engine gone.
+    // The call keeps a handle of the engine: an open that outlives all others must not find the engine gone.
     let shared = engine.shared().clone();
     let engine = engine.clone();
     shared.call(request, move |reply| match reply? {
@@ -160,7 +162,7 @@ fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pe
     })
 }
 
-/// Looks at what was opened; on the pool's thread, because statx and sysfs may block.
+/// Inspects the opened file; on the pool's thread, because statx and sysfs may block.
 fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     let shared = engine.shared();
     let alignment = Alignment::of_fd(fd.as_fd(), open.mode == Mode::Direct);
@@ -197,7 +199,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     })
 }
 
-/// A simulated machine knows all that by itself.
+/// Builds the file of a simulated machine, which supplies all these properties itself.
 #[cfg(feature = "sim")]
 fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: PathBuf, open: Open) -> File {
     let alignment = found.alignment;
@@ -223,13 +225,14 @@ fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> Fi
     File::new(FileCore::new(shared.clone(), opened(home)))
 }
 
-/// The most bytes of one polled request: what one bio holds with pages of 4 KiB (`BIO_MAX_VECS`). Only requests that
-/// travel as one can be polled for.
+/// The most bytes of one polled request: the capacity of one bio with pages of 4 KiB (`BIO_MAX_VECS`). Only
+/// requests that stay in one piece can be polled for.
 const POLLED_BYTES_MAX: u64 = 256 * 4096;
-/// Where the device does not tell its limits.
+/// The limit assumed for a device that does not report its own.
 const POLLED_BYTES_UNKNOWN: u64 = 128 << 10;
 
-/// Whether completions of a device are polled for, as the configuration asks; why not is told.
+/// Returns whether completions of a device are polled for, as the configuration requests. If not, the reason
+/// is reported.
 pub(crate) fn may_poll(engine: &Engine, device: &Device) -> bool {
     let shared = engine.shared();
     if shared.config.polling == Polling::Off {
@@ -243,7 +246,7 @@ pub(crate) fn may_poll(engine: &Engine, device: &Device) -> bool {
         return refuse("the engine's driver cannot poll", "allow io_uring");
     }
     if shared.config.is_real_time() {
-        // A thread that nothing preempts must not look for completions without end.
+        // A thread that nothing preempts must not poll without end.
         return refuse("the shards were asked to run in real time", "choose one of the two");
     }
     if device.io_poll() != Some(true) {
@@ -253,7 +256,7 @@ pub(crate) fn may_poll(engine: &Engine, device: &Device) -> bool {
     true
 }
 
-/// The way of a direct file's reads and writes.
+/// Returns the route of a direct file's reads and writes.
 fn polled_route(engine: &Engine, alignment: &Alignment, device: &Device) -> Route {
     if !may_poll(engine, device) {
         return Route::Ordinary;
@@ -268,7 +271,8 @@ fn polled_route(engine: &Engine, alignment: &Alignment, device: &Device) -> Rout
     }
 }
 
-/// What a device takes as one request, whatever the memory's pages are; 0 when that is less than one aligned piece.
+/// Returns the most bytes that a device takes as one request, whatever the memory's pages are; 0 if that is
+/// less than one aligned piece.
 fn polled_bytes_max(alignment: &Alignment, request: Option<u64>, segments: Option<u32>) -> u32 {
     let request = request.unwrap_or(POLLED_BYTES_UNKNOWN);
     let by_segments = segments.map_or(POLLED_BYTES_UNKNOWN, |segments| u64::from(segments) * 4096);
@@ -277,7 +281,8 @@ fn polled_bytes_max(alignment: &Alignment, request: Option<u64>, segments: Optio
     most - most % grain
 }
 
-/// `RWF_DONTCACHE` where this file takes it, found by calling: preadv2(2) answers EOPNOTSUPP otherwise.
+/// Returns `RWF_DONTCACHE` if this file supports it, else 0. Probed by calling: preadv2(2) returns EOPNOTSUPP
+/// otherwise.
 #[cfg(target_os = "linux")]
 fn dont_cache_flag(fd: &OwnedFd) -> i32 {
     use std::os::fd::AsRawFd;
@@ -294,12 +299,12 @@ fn dont_cache_flag(_: &OwnedFd) -> i32 {
     0
 }
 
-/// What a descriptor was opened with: fcntl(2), `F_GETFL`.
+/// Returns the flags that a descriptor was opened with: fcntl(2), `F_GETFL`.
 fn flags(fd: &OwnedFd) -> Result<rustix::fs::OFlags> {
     rustix::fs::fcntl_getfl(fd).map_err(|error| Error::os("open", error.raw_os_error()))
 }
 
-/// Whether a descriptor was opened with `O_DIRECT`: fcntl(2), `F_GETFL`.
+/// Returns whether a descriptor was opened with `O_DIRECT`: fcntl(2), `F_GETFL`.
 fn is_direct(fd: &OwnedFd) -> Result<bool> {
     let flags = flags(fd)?;
     #[cfg(target_os = "linux")]

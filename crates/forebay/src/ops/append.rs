@@ -1,4 +1,4 @@
-//! Writing a file from front to back: any sizes in, large aligned writes out, behind the caller's back.
+//! Writing a file from front to back: any sizes in, large aligned writes out, in the background.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ mod writer;
 use writer::{Plan, Writer};
 
 impl File {
-    /// Writes from front to back, with any sizes, behind the caller's back.
+    /// Returns a builder for an append, which writes from front to back, with any sizes, in the background.
     pub fn append(&self) -> AppendBuilder {
         AppendBuilder::new(self.clone())
     }
@@ -33,7 +33,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 20;
 const DEPTH_DEFAULT: usize = 4;
 const DEPTH_MAX: usize = 1024;
 
-/// How to write a file from front to back; see [`File::append`].
+/// Settings of an append, which writes a file from front to back; see [`File::append`].
 ///
 /// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
@@ -57,35 +57,37 @@ impl AppendBuilder {
         }
     }
 
-    /// Bytes of one write, 4 KiB to 64 MiB, rounded up to a multiple of [`Alignment::offset`](crate::Alignment::offset).
-    /// Default: 512 KiB. Powers of two waste no memory.
+    /// Sets the bytes of one write, 4 KiB to 64 MiB, rounded up to a multiple of
+    /// [`Alignment::offset`](crate::Alignment::offset). Default: 512 KiB. Powers of two waste no memory.
     pub fn buffer(mut self, bytes: usize) -> AppendBuilder {
         self.buffer_bytes = bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         self
     }
 
-    /// Writes in flight at most, 1 to 1,024. Default: 4. One buffer more is held: the one that is being filled.
+    /// Sets the most writes in flight, 1 to 1,024. Default: 4. One more buffer is held: the one that is being
+    /// filled.
     pub fn depth(mut self, writes: usize) -> AppendBuilder {
         self.depth = writes.clamp(1, DEPTH_MAX);
         self
     }
 
-    /// Where in the file the first byte goes. Default: 0.
+    /// Sets the offset in the file at which the first byte goes. Default: 0.
     ///
-    /// Any offset will do. On a direct file an unaligned one costs a read with the first write, because the bytes that
-    /// stand before it in the same unit are written again; so the file must be open for reading too.
+    /// Any offset will do. On a direct file an unaligned one costs a read with the first write, because the
+    /// bytes before it in the same unit are written again. So the file must be open for reading too.
     pub fn at(mut self, offset: u64) -> AppendBuilder {
         self.offset = offset;
         self
     }
 
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class of the I/O. Default: that of the task that calls `start`,
+    /// [`Class::DEFAULT`] outside of shards.
     pub fn class(mut self, class: Class) -> AppendBuilder {
         self.class = Some(class);
         self
     }
 
-    /// Begins. Cheap: the first I/O comes with the first full buffer, sync or close.
+    /// Returns the append. Cheap: the first I/O comes with the first full buffer, sync or close.
     pub fn start(self) -> Append {
         Append {
             writer: Writer::new(
@@ -101,8 +103,8 @@ impl AppendBuilder {
     }
 }
 
-/// A file being written from front to back: takes bytes of any sizes, and writes them in large aligned pieces while the
-/// caller goes on.
+/// An append to a file from front to back: takes bytes of any sizes, and writes them in large aligned pieces
+/// while the caller goes on.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -120,36 +122,38 @@ impl AppendBuilder {
 /// # Ok(()) }
 /// ```
 ///
-/// **Length.** [`sync`](Append::sync) and [`close`](Append::close) leave the file exactly as long as its last byte says,
-/// also when it is direct and the last unit had to be padded with zeros. A file that was longer before is not cut, and
-/// the bytes behind the last one written stay as they are. Until then, and when an `Append` is dropped instead of closed,
-/// up to one unit of padding may follow the data. While an `Append` writes a direct file nobody else may change the
-/// file's length within a unit of where it writes; several that write parts of one file side by side want the file's
-/// full length set ([`File::truncate`]) before.
+/// **Length.** [`sync`](Append::sync) and [`close`](Append::close) leave the file at its exact length, also
+/// when it is direct and the last unit had to be padded with zeros. A file that was longer before is not cut,
+/// and the bytes behind the last one written stay as they are. Until then, and when an `Append` is dropped
+/// instead of closed, up to one unit of padding may follow the data. While an `Append` writes a direct file
+/// no one else may change the file's length within a unit of where it writes. Several that write parts of one
+/// file side by side need the file's full length set ([`File::truncate`]) before.
 ///
-/// **Errors.** A write that fails behind the caller's back is told by the next call that looks, and every later call
-/// fails in the same way: nothing is written any more, and nothing says that it was. The exception is
-/// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and the append can go on from
-/// [`position`](Append::position).
+/// **Errors.** The error of a write that fails in the background is returned by the next call that checks.
+/// Every later call fails in the same way: nothing is written any more, and no call reports success. The
+/// exception is [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted): nothing is lost then, and
+/// the append can go on from [`position`](Append::position).
 ///
-/// **Dropping** an `Append` without [`close`](Append::close) gives up on what was not written: buffered bytes are gone,
-/// and writes in flight may or may not happen, their memory staying with the engine until the device is done with it.
-/// Dropping the future of a write loses nothing but the certainty how many bytes were taken, which
-/// [`position`](Append::position) tells; dropping that of a sync only leaves it to the next one. Dropping the future of
-/// [`close`](Append::close) is dropping the `Append`, and taking the padding off may then still happen a little later:
-/// learn the file's state from a new call such as [`File::close`] before extending it.
+/// **Dropping** an `Append` without [`close`](Append::close) gives up the bytes not written yet. Buffered
+/// bytes are gone. Writes in flight may or may not happen, and their memory stays with the engine until the
+/// device is done with it. Dropping the future of a write loses only the knowledge of how many bytes were
+/// taken, which [`position`](Append::position) returns; dropping that of a sync only leaves it to the next
+/// one. Dropping the future of [`close`](Append::close) is dropping the `Append`, and the truncation of the
+/// padding may then still happen a little later. Learn the file's state from a new call such as
+/// [`File::close`] before extending it.
 #[must_use = "what is still in its buffer is written by close()"]
 pub struct Append {
     writer: Writer,
 }
 
 impl Append {
-    /// Appends a copy of `bytes`. Waits only when as many writes are in flight as the depth allows, or when memory
-    /// must first come back from one of them.
+    /// Appends a copy of `bytes`. Waits only when as many writes are in flight as the depth allows, or when
+    /// memory must first come back from one of them.
     ///
     /// # Errors
-    /// That of an earlier write that failed; [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others
-    /// hold all I/O memory; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes.
+    /// The error of an earlier write that failed;
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others hold all I/O memory;
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("append", async move {
             let mut left = bytes;
@@ -161,29 +165,31 @@ impl Append {
         })
     }
 
-    /// Appends a block: a write of its own from the block's memory, without a copy, when the position and the block's
-    /// memory are aligned as the file needs (a buffered file needs nothing). An unaligned rest at the block's end is
-    /// copied, and so is all of a block that is not aligned.
+    /// Appends a block. It is a write of its own from the block's memory, without a copy, when the position
+    /// and the block's memory are aligned as the file needs (a buffered file needs nothing). An unaligned
+    /// rest at the block's end is copied, and so is all of a block that is not aligned.
     ///
-    /// Each block costs a request to the device, so small ones are better copied with [`write`](Append::write).
+    /// Each block costs a request to the device, so small ones are better copied with
+    /// [`write`](Append::write).
     ///
     /// # Errors
-    /// As [`write`](Append::write).
+    /// Those of [`write`](Append::write).
     pub fn write_block(&mut self, block: Block) -> Waitable<impl Future<Output = Result<()>>> {
         let mut left = block;
         Waitable::new("append", poll_fn(move |context| self.writer.poll_write_block(context, &mut left)))
     }
 
-    /// Everything written so far is in the file, which has its exact length; then the sync. With [`Durability::None`] there
-    /// is no sync, and only that order is kept.
+    /// Brings everything written so far into the file, sets the file's exact length, then syncs. With
+    /// [`Durability::None`] there is no sync, and only that order is kept.
     ///
     /// On a direct file the last unit, when it is not full, is written padded, and again when more comes.
     ///
     /// # Errors
-    /// That of a write or of the sync. After a failed sync nothing since the last good one counts as written.
+    /// That of a write or of the sync. After a failed sync nothing since the last successful one counts as
+    /// written.
     pub fn sync(&mut self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("append", async move {
-            // A sync whose future was dropped may have an error to tell.
+            // A sync whose future was dropped may have an error to report.
             poll_fn(|context| self.writer.poll_sync_over(context)).await?;
             poll_fn(|context| self.writer.poll_settled(context)).await?;
             self.writer.begin_sync(durability);
@@ -191,13 +197,14 @@ impl Append {
         })
     }
 
-    /// Everything written is in the file, which has its exact length. Answers the position behind the last byte: the
-    /// file's length, unless the file was longer before.
+    /// Brings everything written into the file, sets its exact length, and returns the position behind the
+    /// last byte. That is the file's length, unless the file was longer before.
     ///
-    /// Does not sync: a power cut may still lose what [`sync`](Append::sync) has not made durable. The file stays open.
+    /// Does not sync: a power cut may still lose bytes that [`sync`](Append::sync) has not made durable. The
+    /// file stays open.
     ///
     /// # Errors
-    /// That of any write that failed.
+    /// The error of any write that failed.
     pub fn close(mut self) -> Waitable<impl Future<Output = Result<u64>>> {
         Waitable::new("append", async move {
             poll_fn(|context| self.writer.poll_settled(context)).await?;
@@ -206,23 +213,24 @@ impl Append {
         })
     }
 
-    /// The file, for everything else.
+    /// Returns the file, for all other calls.
     pub fn file(&self) -> &File {
         self.writer.file()
     }
 
-    /// Where in the file the next byte goes, in bytes: [`AppendBuilder::at`] and all that was taken since.
+    /// Returns the offset in the file of the next byte: [`AppendBuilder::at`] plus all bytes taken since.
     pub fn position(&self) -> u64 {
         self.writer.position()
     }
 
-    /// Bytes in writes that were begun and not yet seen to be over, padding included.
+    /// Returns the bytes in writes that were begun and not yet seen to complete, padding included.
     pub fn in_flight_bytes(&self) -> u64 {
         self.writer.in_flight_bytes()
     }
 
-    /// Bytes of I/O memory that are held: the buffer that is being filled, and what is in flight. Never more than
-    /// depth plus one buffers, blocks given to [`write_block`](Append::write_block) counting by their length.
+    /// Returns the bytes of I/O memory held: the buffer being filled, and the buffers in flight. Never more
+    /// than depth plus one buffers; blocks given to [`write_block`](Append::write_block) count by their
+    /// length.
     pub fn held_bytes(&self) -> u64 {
         self.writer.held_bytes()
     }

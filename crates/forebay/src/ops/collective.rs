@@ -1,5 +1,5 @@
-//! Strided pieces of many participants, written together: each hands its pieces over, and few tasks write contiguous parts
-//! of the file in large aligned writes.
+//! Strided pieces of many participants, written together: each participant hands its pieces over, and few
+//! tasks write contiguous parts of the file in large aligned writes.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -23,7 +23,8 @@ use aggregate::Aggregate;
 use shared::Shared;
 
 impl File {
-    /// Writes the pieces that several participants hold of this file together, in large writes.
+    /// Returns a builder for a collective, in which several participants write their pieces of this file
+    /// together, in large writes.
     pub fn collective(&self, participants: usize) -> CollectiveBuilder {
         CollectiveBuilder::new(self.clone(), participants)
     }
@@ -36,7 +37,7 @@ const DEPTH_DEFAULT: usize = 16;
 const DEPTH_MAX: usize = 1024;
 const PARTICIPANTS_MAX: usize = 1 << 16;
 
-/// How several participants write one file; see [`File::collective`].
+/// Settings of a collective, in which several participants write one file; see [`File::collective`].
 ///
 /// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
@@ -64,40 +65,41 @@ impl CollectiveBuilder {
         }
     }
 
-    /// Tasks that write, each a contiguous part of the file on a shard of its own: 1 to the number of shards, which is the
-    /// default.
+    /// Sets the number of tasks that write, each a contiguous part of the file on a shard of its own: 1 to
+    /// the number of shards, which is the default.
     pub fn aggregators(mut self, tasks: usize) -> CollectiveBuilder {
         self.aggregators = tasks.clamp(1, self.file.core().engine().inboxes.len());
         self
     }
 
-    /// Bytes of I/O memory at most, divided between the aggregators. Default: 16 MiB. The pieces themselves stay where the
-    /// participants have them, and each costs 24 bytes of heap while it is written.
+    /// Sets the most bytes of I/O memory to use, divided between the aggregators. Default: 16 MiB. The pieces
+    /// themselves stay in the participants' memory, and each costs 24 bytes of heap while it is written.
     pub fn memory(mut self, bytes: usize) -> CollectiveBuilder {
         self.memory = bytes as u64;
         self
     }
 
-    /// Bytes of one write at most, 4 KiB to 64 MiB, rounded down to a power of two and to an aggregator's memory. Default:
-    /// 1 MiB.
+    /// Sets the most bytes of one write, 4 KiB to 64 MiB, rounded down to a power of two and to an
+    /// aggregator's memory. Default: 1 MiB.
     pub fn request(mut self, bytes: usize) -> CollectiveBuilder {
         self.request = (bytes as u64).min(REQUEST_MAX);
         self
     }
 
-    /// Writes in flight of each aggregator at most, 1 to 1,024. Default: 16.
+    /// Sets the most writes in flight of each aggregator, 1 to 1,024. Default: 16.
     pub fn depth(mut self, writes: usize) -> CollectiveBuilder {
         self.depth = writes.clamp(1, DEPTH_MAX);
         self
     }
 
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class of the I/O. Default: that of the task that calls `start`,
+    /// [`Class::DEFAULT`] outside of shards.
     pub fn class(mut self, class: Class) -> CollectiveBuilder {
         self.class = Some(class);
         self
     }
 
-    /// A handle for each participant, by rank.
+    /// Returns a handle for each participant, by rank, with the aggregators' tasks started.
     pub fn start(self) -> Vec<Collective> {
         let class = self.class.unwrap_or_else(shard::class);
         let memory = self.memory / self.aggregators as u64;
@@ -106,7 +108,7 @@ impl CollectiveBuilder {
         let inboxes = &self.file.core().engine().inboxes;
         for index in 0..self.aggregators {
             let inbox = &inboxes[(self.file.home_shard() + index) % inboxes.len()];
-            // Made here: a task that is refused ends the collective as well.
+            // Made here, so that a task which cannot be spawned ends the collective as well.
             let aggregate = Aggregate::new(shared.clone(), self.file.clone(), class, index);
             drop(shard::spawn_on(inbox, class, move || aggregate.run()));
         }
@@ -115,13 +117,15 @@ impl CollectiveBuilder {
     }
 }
 
-/// One participant's part in writing a file together; the participants may be tasks, threads, or tasks on shards.
+/// One participant's part in writing a file together; the participants may be tasks, threads, or tasks on
+/// shards.
 ///
-/// Where each of many has small pieces that lie between the pieces of others (the columns of a matrix, the records of a time
-/// step), none of them alone can write much at once. [`write`](Collective::write) is called by all of them: when the last
-/// one has come, the file's range is divided into as many contiguous parts as there are aggregators, and each aggregator
-/// copies what lies in its part from all participants' pieces and writes it in large aligned writes, several in flight. (MPI
-/// calls this two-phase I/O, or collective buffering.)
+/// Where each of many has small pieces that lie between the pieces of others (the columns of a matrix, the
+/// records of a time step), none of them alone can write much at once. All of them call
+/// [`write`](Collective::write). When the last one has called, the file's range is divided into as many
+/// contiguous parts as there are aggregators. Each aggregator copies the bytes of its part from all
+/// participants' pieces and writes them in large aligned writes, several in flight. (MPI calls this two-phase
+/// I/O, or collective buffering.)
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -144,41 +148,43 @@ impl CollectiveBuilder {
 /// # Ok(()) }
 /// ```
 ///
-/// **Overlaps.** Where pieces overlap the one of the highest rank is seen, and among those of one participant the one that
-/// comes last in its list; always, whoever came first.
+/// **Overlaps.** Where pieces overlap the one of the highest rank is seen, and among those of one participant
+/// the one that comes last in its list. The order of the calls has no influence.
 ///
-/// **Holes** between pieces stay what they are in the file. Pages (4 KiB, or more where the file's alignment is more) that
-/// pieces cover in part are read once; so the file must be open for reading too, and nobody else may write these pages or
-/// change the file's length during a write. Afterwards the file is exactly as long as its last byte says.
+/// **Holes** between pieces keep their contents in the file. Pages (4 KiB, or more where the file's alignment
+/// is more) that pieces cover in part are read once. So the file must be open for reading too, and no one
+/// else may write these pages or change the file's length during a write. Afterwards the file has its
+/// exact length, without padding.
 ///
-/// **Ends for all.** A participant that is dropped, and any error of a write, read or sync, ends it for all: whoever waits, and
-/// every later call, is told. Nothing of a write that failed counts as written. A write that was complete when a participant
-/// was dropped stays so.
+/// **Ends for all.** When a participant is dropped, or a write, read or sync fails, the collective ends for
+/// all: every waiter and every later call gets the error. Nothing of a write that failed counts as written. A
+/// write that was complete when a participant was dropped stays so.
 ///
-/// **Dropping** the future of a write does not take the pieces back: the others can still complete it, and this
+/// **Dropping** the future of a write does not take the pieces back: the others can still complete it, and
+/// this participant's next write first waits for that.
 /// participant's next write first waits for that.
 #[must_use = "the others wait for this participant, or end when it is dropped"]
 pub struct Collective {
     rank: usize,
     file: File,
     shared: Arc<Shared>,
-    /// The write that this participant gave pieces for and has not seen the end of.
+    /// The round of this participant's last deposit, until its end was seen.
     given: Option<u64>,
 }
 
 impl Collective {
-    /// Gives this participant's pieces (offset and bytes, any sizes, in any order, or none), and waits until all
-    /// participants have come and all pieces are in the file, synced as the strongest of the participants' durabilities
-    /// says. Every participant calls it as often as every other.
+    /// Gives this participant's pieces (offset and bytes, any sizes, in any order, or none). Waits until all
+    /// participants have called and all pieces are in the file, synced with the strongest of the
+    /// participants' durabilities. Every participant must call it the same number of times.
     ///
-    /// The pieces are not copied here, and are let go when the write is over. Making [`Bytes`] of a `Vec` or a
-    /// [`Block`](crate::Block) copies nothing either.
+    /// The pieces are not copied here, and are dropped when the write completes. Making [`Bytes`] of a `Vec`
+    /// or a [`Block`](crate::Block) copies nothing either.
     ///
     /// # Errors
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when a participant is gone;
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when others hold all I/O memory;
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes, which alone ends nothing; the device's,
-    /// or the first that the collective met.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) past 2^63 bytes, the one error that ends
+    /// nothing; the device's, or the first error of the collective.
     pub fn write(
         &mut self,
         pieces: Vec<(u64, Bytes)>,
@@ -207,22 +213,22 @@ impl Collective {
         Ok(())
     }
 
-    /// Its number, from 0.
+    /// Returns this participant's number, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many there are.
+    /// Returns the number of participants.
     pub fn participants(&self) -> usize {
         self.shared.participants
     }
 
-    /// The file, for everything else.
+    /// Returns the file, for all other calls.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What all participants gave, and what went to the device for it so far.
+    /// Returns the bytes that all participants gave and the requests sent to the device for them so far.
     pub fn stats(&self) -> GatherStats {
         self.shared.lock().stats
     }
@@ -230,7 +236,7 @@ impl Collective {
 
 impl Drop for Collective {
     fn drop(&mut self) {
-        // A child of fork(2) has no tasks, and the lock may be held for ever there.
+        // A child of fork(2) has no tasks, and the lock may stay held there for ever.
         if !self.file.core().engine().is_forked() {
             self.shared.leave(&self.file, self.rank);
         }

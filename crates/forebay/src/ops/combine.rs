@@ -29,7 +29,8 @@ use state::Holes;
 use sweep::Sweep;
 
 impl File {
-    /// Writes small pieces at any offsets, gathered in memory and merged into large writes.
+    /// Returns a builder for a combine, which gathers small writes at any offsets in memory and merges them
+    /// into large ones.
     pub fn combine(&self) -> CombineBuilder {
         CombineBuilder::new(self.clone())
     }
@@ -41,7 +42,7 @@ const REQUEST_MAX: u64 = 64 << 20;
 const DEPTH_DEFAULT: usize = 32;
 const DEPTH_MAX: usize = 1024;
 
-/// How to gather small writes; see [`File::combine`].
+/// Settings of a combine, which gathers small writes; see [`File::combine`].
 ///
 /// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
@@ -65,52 +66,55 @@ impl CombineBuilder {
         }
     }
 
-    /// Bytes of I/O memory at most, those in flight included; at least 16 pages (64 KiB). Default: 16 MiB.
+    /// Sets the most bytes of I/O memory to use, those in flight included; at least 16 pages (64 KiB).
+    /// Default: 16 MiB.
     ///
-    /// The more there is, the longer the writes become: what lies next to each other in the file is only merged while it
-    /// waits together. Up to a quarter, and no more than 8 MiB, is kept for what is in flight. Beside it a page costs about
-    /// 60 bytes of heap, and 512 more while bytes of it that do not touch each other were written. The engine's own limit,
+    /// More memory makes longer writes, because neighbouring pages are merged only while they wait together.
+    /// Up to a quarter, and at most 8 MiB, is reserved for writes in flight. In addition a page costs about
+    /// 60 bytes of heap, and 512 more while separate parts of it are written. The engine's own limit,
     /// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max), must leave room for it.
     pub fn memory(mut self, bytes: usize) -> CombineBuilder {
         self.memory = bytes as u64;
         self
     }
 
-    /// Bytes of one write at most, 4 KiB to 64 MiB, rounded down to a power of two and to a quarter of the memory. Default:
-    /// 512 KiB.
+    /// Sets the most bytes of one write, 4 KiB to 64 MiB, rounded down to a power of two and to a quarter of
+    /// the memory. Default: 512 KiB.
     pub fn request(mut self, bytes: usize) -> CombineBuilder {
         self.request = (bytes as u64).min(REQUEST_MAX);
         self
     }
 
-    /// Writes in flight at most, 1 to 1,024. Default: 32, which counts where little can be merged; large writes are limited
-    /// by their bytes first.
+    /// Sets the most writes in flight, 1 to 1,024. Default: 32. The limit matters where little can be merged;
+    /// large writes reach the limit on their bytes first.
     pub fn depth(mut self, writes: usize) -> CombineBuilder {
         self.depth = writes.clamp(1, DEPTH_MAX);
         self
     }
 
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class of the I/O. Default: that of the task that calls `start`,
+    /// [`Class::DEFAULT`] outside of shards.
     pub fn class(mut self, class: Class) -> CombineBuilder {
         self.class = Some(class);
         self
     }
 
-    /// Begins: a task on the file's home shard, and no I/O before there is something to write.
+    /// Returns the combine, with its task started on the file's home shard. No I/O happens before there is
+    /// something to write.
     pub fn start(self) -> Combine {
         let class = self.class.unwrap_or_else(shard::class);
         let shape = Shape::new(&self.file.alignment(), self.memory, self.request, self.depth);
         let shared = Arc::new(Shared::new(shape));
         let (state, file) = (shared.clone(), self.file.clone());
         let home = &self.file.core().engine().inboxes[self.file.home_shard()];
-        // Made here: a task that is refused ends the combine as well.
+        // Made here, so that a task which cannot be spawned ends the combine as well.
         let sweep = Sweep::new(state, file, class);
         drop(shard::spawn_on(home, class, move || sweep.run()));
         Combine { class, handles: Arc::new(Handles { shared, file: self.file }) }
     }
 }
 
-/// Takes small writes at any offsets, and brings them to the file in few large ones.
+/// Takes small writes at any offsets, and writes them to the file in few large ones.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -128,30 +132,34 @@ impl CombineBuilder {
 /// # Ok(()) }
 /// ```
 ///
-/// **Order.** Where writes overlap the later call wins. Calls that run at the same time may be taken in any order, and two
-/// that overlap may be mixed at multiples of the page size. A clone is another handle of the same combine, for any thread.
+/// **Order.** Where writes overlap the later call wins. Calls that run at the same time may be taken in any
+/// order, and two that overlap may be mixed at multiples of the page size. A clone is another handle of the
+/// same combine, for any thread.
 ///
-/// **What is durable when.** Nothing before [`flush`](Combine::flush): until then a power cut, the end of the process, or
-/// dropping the last handle may lose any part of what was written. What was written is in memory, and leaves it when the
-/// memory is full, in the order of the file and not of the calls; so after a power cut any part of it may be there. After a
-/// flush everything written before it is as durable as was asked for. [`barrier`](Combine::barrier) gives an order without
-/// waiting.
+/// **Durability.** Nothing is durable before [`flush`](Combine::flush). Until then a power cut, the end of
+/// the process, or dropping the last handle may lose any part of the bytes written. They wait in memory and
+/// leave it when it is full, in the order of the file and not of the calls; so after a power cut any part of
+/// them may be in the file. After a flush everything written before it has the durability requested.
+/// [`barrier`](Combine::barrier) gives an order without waiting.
 ///
-/// **Pages.** The device is written in whole pages: 4 KiB, or more where the file's alignment is more. A page that was
-/// written in part is read once, when it leaves; so the file must be open for reading too, and meanwhile nobody else may
-/// write the pages that a combine writes, or change the file's length. Pages that were not written are not touched. A page
-/// that goes past the end of the file is padded, and [`flush`](Combine::flush) and what comes behind a barrier find the file
-/// at its exact length; until then, and when the combine is dropped, up to a page of zeros may follow.
+/// **Pages.** The device is written in whole pages: 4 KiB, or more where the file's alignment is more. A page
+/// that was written in part is read once, when it leaves memory. So the file must be open for reading too.
+/// Meanwhile no one else may write the pages that a combine writes, or change the file's length. Pages that
+/// were not written are not touched. A page that goes past the end of the file is padded.
+/// [`flush`](Combine::flush), and writes behind a barrier, find the file at its exact length; until then, and
+/// when the combine is dropped, up to a page of zeros may follow.
 ///
-/// **Memory** is limited by [`CombineBuilder::memory`]; a write waits for room when all of it is used. Pages leave as in an
-/// elevator, in one sweep through the file after the other, so that those behind have the longest time to get neighbours.
+/// **Memory** is limited by [`CombineBuilder::memory`]; a write waits for room when all of it is used. Pages
+/// leave as in an elevator, in one sweep through the file after the other, so that those behind the sweep
+/// have the longest time to get neighbours.
 ///
-/// **Errors.** The first error of a write, read or sync behind the caller's back ends the combine: it is told by the next
-/// call that looks, and every later call fails in the same way; what had not been flushed counts as lost. The exception is
-/// [`ErrorKind::ArenaExhausted`]: nothing is lost then, and the call can be made again.
+/// **Errors.** The first error of a write, read or sync in the background ends the combine. The next call
+/// that checks returns it, and every later call fails in the same way; bytes not flushed by then count as
+/// lost. The exception is [`ErrorKind::ArenaExhausted`]: nothing is lost then, and the call can be made
+/// again.
 ///
-/// **Dropping** the future of a write may leave a first part of it written. Dropping that of a flush only leaves it to the
-/// next one. The task ends with the last handle; what was not flushed is given up.
+/// **Dropping** the future of a write may leave a first part of it written. Dropping that of a flush only
+/// leaves it to the next one. The task ends with the last handle; bytes not flushed by then are dropped.
 #[derive(Clone)]
 #[must_use = "what is still in memory is written by flush()"]
 pub struct Combine {
@@ -163,8 +171,9 @@ impl Combine {
     /// Writes a copy of `bytes` at `offset`. Costs a copy and a search; waits only when the memory is full.
     ///
     /// # Errors
-    /// The first that the combine met; [`ErrorKind::ArenaExhausted`] when others hold all I/O memory, and a first part may
-    /// be written then; [`ErrorKind::InvalidInput`] past 2^63 bytes; [`ErrorKind::EngineClosed`].
+    /// The first error of the combine; [`ErrorKind::ArenaExhausted`] when others hold all I/O memory, and a
+    /// first part may be written then; [`ErrorKind::InvalidInput`] past 2^63 bytes;
+    /// [`ErrorKind::EngineClosed`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("combine", async move {
             let (shared, file) = (&self.handles.shared, self.file());
@@ -186,15 +195,15 @@ impl Combine {
         })
     }
 
-    /// The bytes of `range` as they were written: from memory, from writes in flight, and from the file where this combine
-    /// has none, in one read from the first such byte to the last.
+    /// Returns the bytes of `range` as they were written. They come from memory, from writes in flight, and
+    /// from the file where this combine has none, in one read from the first such byte to the last.
     ///
-    /// Of writes that run at the same time it may show any part.
+    /// It may show any part of writes that run at the same time.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when neither file nor combine go as far; [`ErrorKind::InvalidInput`],
-    /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the combine; the first
-    /// that did.
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::ArenaExhausted`]; the device's errors, which do not end the
+    /// combine; the first error that ended it.
     pub fn read(&self, range: Range<u64>) -> Waitable<impl Future<Output = Result<Block>>> {
         Waitable::new("read", async move {
             let (shared, file) = (&self.handles.shared, self.file());
@@ -228,7 +237,7 @@ impl Combine {
                 state.overlay(&range, &mut block, &mut holes);
                 holes
             };
-            // What leaves memory from here on was copied before, so the file is asked second.
+            // The file is read second: bytes that leave memory from here on were copied before.
             if let (Some(first), Some(last)) = (holes.parts().first(), holes.parts().last()) {
                 let span = first.start..last.end;
                 let mut read = RangeRead::owned(file.core().clone(), span.clone(), self.class);
@@ -244,16 +253,16 @@ impl Combine {
         })
     }
 
-    /// Everything whose write had returned before this call is durable (`fdatasync(2)`) before any byte of a write that
-    /// begins after this call is sent to the device. Does not wait: the writes before begin to leave at once, and their
-    /// sync follows.
+    /// Orders writes without waiting. Everything whose write had returned before this call is durable
+    /// (`fdatasync(2)`) before any byte of a write that begins after it is sent to the device. The earlier
+    /// writes begin to leave at once, and their sync follows.
     ///
-    /// So after a power cut, if anything written behind the barrier is there, then all is there that was written before it.
-    /// What is rewritten behind a barrier needs memory a second time until the older bytes are in the file. A write that
-    /// runs during the call may be on either side, or on both.
+    /// So after a power cut, if any byte written behind the barrier is in the file, then all bytes written
+    /// before it are. A page rewritten behind a barrier needs memory a second time until the older bytes are
+    /// in the file. A write that runs during the call may be on either side, or on both.
     ///
     /// # Errors
-    /// The first that the combine met.
+    /// The first error of the combine.
     pub fn barrier(&self) -> Result<()> {
         #[cfg(feature = "_breakage")]
         if Breakage::BarrierIgnored.is_on() {
@@ -266,13 +275,15 @@ impl Combine {
         Ok(())
     }
 
-    /// Everything whose write had returned before this call is in the file, which has its exact length; then the sync. With
-    /// [`Durability::None`] there is no sync.
+    /// Brings everything whose write had returned before this call into the file, sets the file's exact
+    /// length, then syncs. With [`Durability::None`] there is no sync.
     ///
-    /// Writes may go on meanwhile: they are not waited for, and wait in memory until this is done.
+    /// Writes may go on meanwhile. The flush does not wait for them, and they wait in memory until it is
+    /// done.
     ///
     /// # Errors
-    /// The first that the combine met. After a failed sync nothing since the last good one counts as written.
+    /// The first error of the combine. After a failed sync nothing since the last successful one counts as
+    /// written.
     pub fn flush(&self, durability: Durability) -> Waitable<impl Future<Output = Result<()>>> {
         Waitable::new("combine", async move {
             let (shared, file) = (&self.handles.shared, self.file());
@@ -287,18 +298,18 @@ impl Combine {
         })
     }
 
-    /// The file, for everything else.
+    /// Returns the file, for all other calls.
     pub fn file(&self) -> &File {
         &self.handles.file
     }
 
-    /// Bytes of I/O memory that pages take; what is in flight comes on top, and both together never exceed
-    /// [`CombineBuilder::memory`]. 0 when nothing waits.
+    /// Returns the bytes of I/O memory that pages occupy, 0 when nothing waits. Bytes in flight come on top,
+    /// and both together never exceed [`CombineBuilder::memory`].
     pub fn held_bytes(&self) -> u64 {
         self.handles.shared.lock().held_bytes()
     }
 
-    /// What was taken, and what went to the device for it so far.
+    /// Returns the bytes taken and the requests sent to the device for them so far.
     pub fn stats(&self) -> GatherStats {
         self.handles.shared.lock().stats
     }

@@ -1,4 +1,4 @@
-//! Names, directories and what is known about a file without reading it.
+//! Names, directories and the metadata of files.
 
 mod handle;
 
@@ -11,17 +11,18 @@ use crate::io::metadata::{DirEntry, Metadata};
 
 pub use handle::Dir;
 
-/// Names and directories. Every call runs on a thread of the engine's pool, begins at once, and never blocks a shard.
+/// Names and directories. Every call runs on a thread of the engine's pool, begins at once, and never blocks
+/// a shard.
 impl Engine {
-    /// Gives the file or directory `from` the name `to`, replacing a file that had it, and makes that durable: the
-    /// directories of both names are synced before the answer comes.
+    /// Renames the file or directory `from` to `to`, replacing a file that had that name, and makes that
+    /// durable: the directories of both names are synced before the call completes.
     ///
     /// A file's *content* is made durable by [`File::sync`](crate::File::sync); to replace a file safely write the new
     /// one under another name, sync it, then rename it.
     ///
     /// # Errors
-    /// Those of rename(2), and of opening the two directories for reading. When the rename worked and a sync did not,
-    /// the text says so: the name has changed, but may change back when power fails.
+    /// Those of rename(2), and of opening the two directories for reading. When the rename worked and a sync
+    /// did not, the error's text reports that: the name has changed, but may change back when power fails.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -65,18 +66,19 @@ impl Engine {
         self.ask(MetaRequest::RemoveDir { path: at(path) }, done)
     }
 
-    /// Makes a directory. Not synced: [`sync_dir`](Engine::sync_dir) on the directory above makes it durable.
+    /// Creates a directory. Not synced: [`sync_dir`](Engine::sync_dir) on the directory above makes it
+    /// durable.
     ///
     /// # Errors
-    /// Those of mkdir(2): one that exists is an error.
+    /// Those of mkdir(2): a directory that exists is an error.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::CreateDir { path: at(path) }, done)
     }
 
-    /// Makes a directory and those above it that are missing; one that exists is fine. Not synced.
+    /// Creates a directory and those above it that are missing; one that exists is no error. Not synced.
     ///
     /// # Errors
-    /// Those of mkdir(2). Directories made before the failure stay.
+    /// Those of mkdir(2). Directories created before the failure stay.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::CreateDirAll { path: at(path) }, done)
     }
@@ -89,10 +91,10 @@ impl Engine {
         self.ask(MetaRequest::SyncDir { path: at(path) }, done)
     }
 
-    /// The entries of a directory, sorted by name, without `.` and `..`.
+    /// Returns the entries of a directory, sorted by name, without `.` and `..`.
     ///
-    /// All at once: a directory of a million names takes some 50 MB. What is created or removed meanwhile may be in the
-    /// list or not.
+    /// All at once: a directory of a million names takes some 50 MB. Names created or removed meanwhile may
+    /// be in the list or not.
     ///
     /// # Errors
     /// Those of opendir(3) and readdir(3).
@@ -100,15 +102,15 @@ impl Engine {
         self.ask(MetaRequest::ReadDir { path: at(path) }, entries)
     }
 
-    /// Opens the directory at `path`, to name what is in it wherever it is moved to; see [`Dir`].
+    /// Opens the directory at `path`, to use the names in it wherever it is moved to; see [`Dir`].
     ///
     /// # Errors
-    /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` for what is no directory.
+    /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` when `path` is no directory.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Pending<Dir> {
         handle::open(self, at(path))
     }
 
-    /// What is known about the file at `path`; symbolic links are followed.
+    /// Returns the metadata of the file at `path`; symbolic links are followed.
     ///
     /// # Errors
     /// Those of stat(2).

@@ -1,5 +1,5 @@
-//! Adjacent pages on their way to the device as one large write each: what [`combine`](crate::ops::combine) and
-//! [`collective`](crate::ops::collective) have in common.
+//! Adjacent pages on their way to the device as one large write each: the common part of
+//! [`combine`](crate::ops::combine) and [`collective`](crate::ops::collective).
 //!
 //! ```text
 //!   begin(range, edges) --> edges are read --> Source::gather copies into a buffer --> write --> Source::written
@@ -15,19 +15,20 @@ pub(crate) use settle::{Tail, stronger};
 
 use crate::device::Alignment;
 
-/// The least that pages are: what file systems and devices write without reading first.
+/// The smallest page: the unit that file systems and devices write without reading first.
 const PAGE_BYTES: u64 = 4096;
-/// However much memory there is, no more of it is in flight unless one request needs it: more than devices gain by.
+/// The most memory in flight, unless one request needs more. Devices gain nothing from more, however much
+/// there is.
 const IN_FLIGHT_BYTES: u64 = 8 << 20;
 /// The fewest pages that memory is divided into.
 const PAGES_MIN: u64 = 16;
 
-/// Sizes that the device and the memory allowed decide together.
+/// Sizes that follow from the device's alignment and the memory allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// What writes begin at multiples of, and what is read where it is not written whole.
+    /// Writes begin at multiples of this, and pages not written whole are read in this unit.
     pub(crate) page: u64,
-    /// What the end of the file is padded to.
+    /// The unit that the end of the file is padded to.
     pub(crate) grain: u64,
     /// Bytes of the largest write; a multiple of `page`.
     pub(crate) request: u64,
@@ -35,7 +36,7 @@ pub(crate) struct Shape {
     pub(crate) depth: usize,
     /// Bytes of buffers in flight at most.
     pub(crate) in_flight: u64,
-    /// What is left of the memory for pages that wait, one request kept apart.
+    /// The rest of the memory, for pages that wait; one request is kept apart.
     pub(crate) waiting: u64,
 }
 
@@ -44,7 +45,7 @@ impl Shape {
         let grain = u64::from(alignment.offset.max(1));
         let page = PAGE_BYTES.max(grain).max(u64::from(alignment.read_offset));
         let memory = memory.max(PAGES_MIN * page);
-        // A buffer has the next power of two of what is in it, so a request is one itself.
+        // A buffer's size is the next power of two, so a request is a power of two itself.
         let quarter = (memory / 4).max(page);
         let request = request.clamp(page, quarter.max(page));
         let request = if request.is_power_of_two() { request } else { request.next_power_of_two() / 2 };
@@ -52,43 +53,45 @@ impl Shape {
         Shape { page, grain, request, depth, in_flight, waiting: memory - in_flight - request }
     }
 
-    /// As [`new`](Self::new) for one that keeps no pages: all of the memory may be in flight.
+    /// Returns a shape as [`new`](Self::new) does, for a user that keeps no pages: all of the memory may be
+    /// in flight.
     pub(crate) fn unkept(alignment: &Alignment, memory: u64, request: u64, depth: usize) -> Shape {
         Shape::new(alignment, memory.saturating_mul(4), request, depth)
     }
 
-    /// The part of `range` that one write may have: it ends at a multiple of the request's size.
+    /// Returns the part of `range` that one write may have: it ends at a multiple of the request's size.
     pub(crate) fn first_request(&self, range: Range<u64>) -> Range<u64> {
         let end = (range.start / self.request + 1) * self.request;
         range.start..end.min(range.end)
     }
 }
 
-/// What was taken, and what went to the device for it; see [`Combine::stats`](crate::Combine::stats).
+/// The bytes taken, and the requests sent to the device for them; see
+/// [`Combine::stats`](crate::Combine::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GatherStats {
-    /// Bytes that the program wrote.
+    /// Bytes written by the program.
     pub taken_bytes: u64,
-    /// Writes that went to the device.
+    /// Writes sent to the device.
     pub write_requests: u64,
-    /// Their bytes, padding and bytes that stood in the file included.
+    /// Bytes of those writes, padding and bytes that were in the file included.
     pub written_bytes: u64,
     /// Reads of pages that were written in part.
     pub read_requests: u64,
-    /// Their bytes.
+    /// Bytes of those reads.
     pub read_bytes: u64,
-    /// Syncs.
+    /// Syncs sent to the device.
     pub syncs: u64,
 }
 
 impl GatherStats {
-    /// Bytes of a write, on average; 0 before the first.
+    /// Returns the bytes of a write, on average; 0 before the first.
     pub fn mean_request_bytes(&self) -> u64 {
         self.written_bytes.checked_div(self.write_requests).unwrap_or(0)
     }
 
-    /// Adds what one of several writers sent to the device.
+    /// Adds the requests of one of several writers.
     pub(crate) fn add_requests(&mut self, of: &GatherStats) {
         self.write_requests += of.write_requests;
         self.written_bytes += of.written_bytes;

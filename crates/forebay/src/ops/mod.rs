@@ -1,4 +1,5 @@
-//! The operations: what calls on a handle return, and the capabilities that are built of single operations.
+//! The operations: the futures that calls on a handle return, and the capabilities built of single
+//! operations.
 
 pub(crate) mod append;
 pub(crate) mod collective;

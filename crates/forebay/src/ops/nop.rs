@@ -1,4 +1,4 @@
-//! An operation that does nothing, to measure what the path itself costs.
+//! An operation that does nothing, to measure the cost of the path itself.
 
 use std::fmt;
 use std::future::Future;
@@ -13,8 +13,8 @@ use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 
 impl Engine {
-    /// Travels from here to the device's driver and back without any I/O (`IORING_OP_NOP`): the steadiest gauge of what
-    /// Forebay adds to an operation.
+    /// Returns a future that travels from here to the device's driver and back without any I/O
+    /// (`IORING_OP_NOP`): the steadiest measure of the time that Forebay adds to an operation.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -46,7 +46,7 @@ pub struct Nop<'e> {
 }
 
 impl Nop<'_> {
-    /// Blocks the calling thread until it is back.
+    /// Blocks the calling thread until the operation has completed.
     ///
     /// # Errors
     /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and its like;

@@ -8,7 +8,7 @@ use crate::base::pending::Pending;
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
 
-/// How [`Engine::open_nvme`] opens a namespace.
+/// Options of [`Engine::open_nvme`].
 ///
 /// ```no_run
 /// use forebay::{Config, Durability, Engine, OpenNvme};
@@ -24,42 +24,45 @@ pub struct OpenNvme {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     writable: bool,
     in_use: bool,
-    /// Start and end; a range is not `Copy`.
+    /// Start and end, because a range is not `Copy`.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     part: Option<(u64, u64)>,
     shard: Option<usize>,
 }
 
 impl OpenNvme {
-    /// To read.
+    /// Returns options to read only.
     pub fn read() -> OpenNvme {
         OpenNvme { writable: false, in_use: false, part: None, shard: None }
     }
 
-    /// To read and write.
+    /// Returns options to read and write.
     pub fn write() -> OpenNvme {
         OpenNvme { writable: true, ..OpenNvme::read() }
     }
 
-    /// Also when the namespace or a partition of it is mounted, swapped to, or part of another device. What is read may
-    /// then be older than what the file system holds in memory, and what is written may destroy it.
+    /// Also opens a namespace that is in use: it or a partition of it is mounted, swapped to, or part of
+    /// another device. Reads may then return older bytes than the file system holds in memory, and writes may
+    /// destroy it.
     pub fn even_in_use(mut self) -> OpenNvme {
         self.in_use = true;
         self
     }
 
-    /// Only these bytes of the namespace: the file's offset 0 is the part's first byte, and its length the part's. It begins
-    /// with a block. The last block of a part that ends inside of one can be read, up to the part's end, but not written.
+    /// Opens only these bytes of the namespace: the file's offset 0 is the part's first byte, and its length
+    /// the part's. The part must begin with a block. The last block of a part that ends inside of one can be
+    /// read, up to the part's end, but not written.
     ///
-    /// Several parts of one namespace are files of their own, but for two things: the first one that is opened claims the
-    /// whole namespace, so the others are opened with [`even_in_use`](OpenNvme::even_in_use), and locks are the namespace's.
-    /// Nobody looks whether parts overlap.
+    /// Several parts of one namespace are files of their own, with two exceptions. The first one that is
+    /// opened claims the whole namespace, so the others are opened with
+    /// [`even_in_use`](OpenNvme::even_in_use). Locks are the namespace's. Whether parts overlap is not
+    /// checked.
     pub fn part(mut self, bytes: Range<u64>) -> OpenNvme {
         self.part = Some((bytes.start, bytes.end));
         self
     }
 
-    /// As [`Open::shard`](crate::Open::shard).
+    /// Sets the home shard, as [`Open::shard`](crate::Open::shard) does.
     pub fn shard(mut self, shard: usize) -> OpenNvme {
         self.shard = Some(shard);
         self
@@ -67,18 +70,21 @@ impl OpenNvme {
 }
 
 impl Engine {
-    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the device as
-    /// commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the
+    /// device as commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
     ///
-    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened: reads end there, a write
-    /// past it fails, and what would change the length is [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
-    /// [`Config::polling`](crate::Config::polling) and poll queues completions are polled for. Needs io_uring with 128-byte entries (Linux 6.1)
-    /// and the right to send commands (root). The block device of the namespace (`/dev/nvme0n1`) has to be readable as well: it is
-    /// opened, and held while the file is open, so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not.
+    /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened. Reads end
+    /// there, a write past it fails, and calls that would change the length return
+    /// [`Unsupported`](crate::ErrorKind::Unsupported). Writes are in whole blocks of the namespace. With
+    /// [`Config::polling`](crate::Config::polling) and poll queues completions are polled for. Needs io_uring
+    /// with 128-byte entries (Linux 6.1) and the right to send commands (root). The block device of the
+    /// namespace (`/dev/nvme0n1`) has to be readable as well: it is opened, and held while the file is open,
+    /// so that it cannot be mounted meanwhile. With [`OpenNvme::even_in_use`] it is not opened.
     ///
     /// # Errors
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for what is no namespace or in use (see [`OpenNvme::even_in_use`]);
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for formats with metadata; the system's.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that is no namespace or is in use (see
+    /// [`OpenNvme::even_in_use`]); [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for
+    /// formats with metadata; the system's.
     pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
         begin(self, path.as_ref().to_path_buf(), open)
     }

@@ -18,13 +18,14 @@ pub use into::ReadInto;
 pub(crate) use range::RangeRead;
 
 impl File {
-    /// Exactly the bytes of `range`: any offset, any length up to 1 GiB.
+    /// Returns a read of exactly the bytes of `range`: any offset, any length up to 1 GiB.
     ///
-    /// Direct reads fetch the aligned range around it, and the block is the slice that was asked for. Costs one request
-    /// to the device; on a shard no allocation.
+    /// Direct reads fetch the aligned range around it, and the block is the slice requested. Costs one
+    /// request to the device; on a shard no allocation.
     ///
-    /// The range has both ends, because memory is taken before the file's length is known: for "to the end" use
-    /// [`read_up_to`](File::read_up_to) with the most that you want, or a [scan](File::scan) of `4096..`.
+    /// The range has both ends, because memory is allocated before the file's length is known. For "to the
+    /// end" use [`read_up_to`](File::read_up_to) with the most bytes wanted, or a [scan](File::scan) of
+    /// `4096..`.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof) when the file ends inside the range; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a range that
@@ -44,19 +45,21 @@ impl File {
         Read::new(self, range)
     }
 
-    /// The bytes of `range` that the file has: shorter than asked, or empty, where the file ends.
+    /// Returns a read of those bytes of `range` that the file has: shorter than requested, or empty, where
+    /// the file ends.
     ///
     /// # Errors
-    /// As [`File::read`], without [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof).
+    /// Those of [`File::read`], without [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof).
     #[inline]
     pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
         ReadUpTo::new(self, range)
     }
 
-    /// Reads at `offset` into memory that the caller has; gives it back with the number of bytes, or with the error.
+    /// Reads at `offset` into the caller's memory; returns it with the number of bytes, or with the error.
     ///
-    /// The whole length of `block` is asked for. On a direct file offset and length must be multiples of
-    /// [`Alignment::offset`](crate::Alignment::offset); the number of bytes is smaller at the end of the file.
+    /// The whole length of `block` is requested. On a direct file offset and length must be multiples of
+    /// [`Alignment::offset`](crate::Alignment::offset); the number of bytes is smaller at the end of the
+    /// file.
     ///
     /// # Errors
     /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned), and those of [`File::read_up_to`].
@@ -72,13 +75,15 @@ pub struct Read<'f> {
     inner: RangeRead<'f, true>,
 }
 
-/// A read of what one range has, which begins when it is first polled; see [`File::read_up_to`].
+/// A read of the bytes that the file has of one range, which begins when it is first polled; see
+/// [`File::read_up_to`].
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct ReadUpTo<'f> {
     inner: RangeRead<'f>,
 }
 
-/// What operations of one file have in common, which have an `inner` that sets a class and gives its file up.
+/// Implements the common part of the operations of one file, whose `inner` sets a class and gives up its
+/// file.
 macro_rules! operation {
     ($name:ident) => {
         impl $name<'_> {
@@ -90,8 +95,8 @@ macro_rules! operation {
                 self
             }
 
-            /// Returns the same operation with a count of the file of its own instead of a borrowed handle, for tasks
-            /// that need `'static`. Costs one or two atomic increments.
+            /// Returns the same operation with its own reference count of the file instead of a borrowed
+            /// handle, for tasks that need `'static`. Costs one or two atomic increments.
             #[inline]
             pub fn owned(self) -> $name<'static> {
                 $name { inner: self.inner.into_owned() }
@@ -112,7 +117,7 @@ pub(crate) use operation;
 operation!(Read);
 operation!(ReadUpTo);
 
-/// What both kinds of reads of a range have in common.
+/// Implements the common part of both kinds of reads of a range.
 macro_rules! range_read {
     ($name:ident, $method:literal) => {
         impl<'f> $name<'f> {

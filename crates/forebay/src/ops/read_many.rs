@@ -1,5 +1,5 @@
-//! Many ranges of one file as one request: sorted, merged where that pays, all in flight at once, one message and one
-//! wake for the whole batch.
+//! Many ranges of one file as one request: sorted, merged where that pays, all in flight at once, with one
+//! message and one wake-up for the whole batch.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
 
 impl File {
-    /// Many ranges in one message: sorted, merged where that pays, all in flight at once.
+    /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
     pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
         ReadMany::new(self, ranges.into_iter().collect())
     }
@@ -31,14 +31,15 @@ impl File {
 /// Ranges may overlap, be equal, be empty and come in any order. Each has its own result: one past the end of the file
 /// fails alone, and when a merged request fails it is split and repeated range by range.
 ///
-/// Awaited, it answers all results in the order of the ranges. [`stream`](ReadMany::stream) gives them as they arrive,
-/// with bounded memory: right for more than fits in [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+/// Awaited, it returns all results in the order of the ranges. [`stream`](ReadMany::stream) returns them as
+/// they arrive, with bounded memory: right for more than fits in
+/// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
 ///
-/// Costs one message to the file's shard and one wake for the whole batch; no allocation per range.
+/// Costs one message to the file's shard and one wake-up for the whole batch; no allocation per range.
 ///
-/// It begins when it is first polled; what its methods set changes nothing afterwards. It borrows nothing, so it may be
-/// spawned as it is. Awaiting it fails as a whole only when the file or the engine is closed; all else is in the single
-/// results. Dropping it stops the batch.
+/// It begins when it is first polled; its methods change nothing afterwards. It borrows nothing, so it may be
+/// spawned as it is. Awaiting it fails as a whole only when the file or the engine is closed; all other
+/// errors are in the single results. Dropping it stops the batch.
 ///
 /// ```
 /// # use forebay::{Config, Engine, Open};
@@ -61,7 +62,7 @@ enum State {
     Begun(Run),
 }
 
-/// What is read, and how.
+/// The ranges to read, and the settings.
 struct Ask {
     core: Arc<FileCore>,
     ranges: Vec<Range<u64>>,
@@ -70,7 +71,7 @@ struct Ask {
     class: Option<Class>,
 }
 
-/// Requests of one batch in flight at once, unless said otherwise.
+/// The default of requests of one batch in flight at once.
 const DEPTH: u32 = 128;
 
 impl ReadMany {
@@ -80,7 +81,7 @@ impl ReadMany {
         ReadMany { state: State::New(Ask { core, ranges, limits, depth: DEPTH, class: None }) }
     }
 
-    /// Changes what has not begun.
+    /// Changes the settings of a batch that has not begun.
     fn set(mut self, change: impl FnOnce(&mut Ask)) -> ReadMany {
         if let State::New(ask) = &mut self.state {
             change(ask);
@@ -88,29 +89,29 @@ impl ReadMany {
         self
     }
 
-    /// Ranges at most this many bytes apart are read with one request. Default: 16 KiB, which a device that moves
-    /// 1 GB/s reads over faster than it answers a second request.
+    /// Sets the most bytes between two ranges that are read with one request. Default: 16 KiB, which a device
+    /// that moves 1 GB/s reads in less time than it needs for a second request.
     pub fn merge_gap(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.gap_bytes_max = bytes)
     }
 
-    /// The most bytes that one merged request may read in vain, between its ranges. Default: 64 KiB; 0 merges only
-    /// what touches or overlaps.
+    /// Sets the most bytes that one merged request may read in vain, between its ranges. Default: 64 KiB; 0
+    /// merges only ranges that touch or overlap.
     pub fn amplify_at_most(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.waste_bytes_max = bytes)
     }
 
-    /// The most bytes of one merged request; a longer range is read alone. Default: 256 KiB.
+    /// Sets the most bytes of one merged request; a longer range is read alone. Default: 256 KiB.
     pub fn request_bytes_max(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.request_bytes_max = bytes)
     }
 
-    /// Requests in flight at once, at least 1. Default: 128.
+    /// Sets the requests in flight at once, at least 1. Default: 128.
     pub fn depth(self, requests: u32) -> Self {
         self.set(|ask| ask.depth = requests.max(1))
     }
 
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class. Default: that of the task that begins the batch, [`Class::DEFAULT`] outside of shards.
     pub fn class(self, class: Class) -> Self {
         self.set(|ask| ask.class = Some(class))
     }
@@ -118,13 +119,13 @@ impl ReadMany {
     /// Blocks the calling thread until all results are there.
     ///
     /// # Errors
-    /// As when awaited; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    /// Those of awaiting it; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<Vec<Result<Block>>> {
         wait::block_on("read_many", self)
     }
 
-    /// The results as they arrive, each with the number of its range, in no particular order. Memory held by results
-    /// that were not taken is bounded by the depth.
+    /// Returns a stream of the results as they arrive, each with the number of its range, in no particular
+    /// order. The depth bounds the memory held by results that were not taken.
     pub fn stream(self) -> ReadManyStream {
         let run = match self.state {
             State::New(ask) => {
@@ -138,7 +139,7 @@ impl ReadMany {
 }
 
 impl Ask {
-    /// Leaves nothing behind but the file.
+    /// Moves the request out: the ranges are taken, the rest is copied.
     fn take(&mut self) -> Ask {
         Ask { core: self.core.clone(), ranges: std::mem::take(&mut self.ranges), ..*self }
     }
@@ -183,14 +184,14 @@ impl fmt::Debug for ReadMany {
     }
 }
 
-/// Results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
+/// The results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
     run: Run,
 }
 
 impl ReadManyStream {
-    /// The next result and the number of its range; `None` when all were given.
+    /// Returns the next result and the number of its range; `None` after the last one.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<(usize, Result<Block>)>>> {
         Waitable::new("read_many", poll_fn(|context| self.poll_next_result(context)))
@@ -219,7 +220,7 @@ impl fmt::Debug for ReadManyStream {
     }
 }
 
-/// A batch and whether its shard has it.
+/// A batch, and whether it was sent to its shard.
 struct Run {
     batch: Arc<Batch>,
     sent: bool,

@@ -1,4 +1,4 @@
-//! Reading a file from front to back: read-ahead as parallelism, not as bigger requests.
+//! Reading a file from front to back: read-ahead by parallel requests, not by larger ones.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,24 +24,25 @@ pub use builder::ScanBuilder;
 pub use reader::ScanReader;
 
 impl File {
-    /// Reads the file, or a range of it, from front to back with read-ahead.
+    /// Returns a builder for a scan, which reads the file, or a range of it, from front to back with
+    /// read-ahead.
     pub fn scan(&self) -> ScanBuilder {
         ScanBuilder::new(self.clone())
     }
 }
 
-/// An adaptive scan never has more than this in flight.
+/// The most bytes that an adaptive scan has in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 8 << 20;
 const ADAPTIVE_BUFFER: u32 = 512 << 10;
 const ADAPTIVE_DEPTH: u32 = 8;
-/// Blocks in a row that were ready before they were asked for: below the first the scan grows, above the second the
-/// consumer counts as the slower one.
+/// Blocks in a row that were ready before they were requested: below the first limit the scan grows, above
+/// the second the consumer counts as slower than the device.
 const SLOWER_GROW: u32 = 32;
 const SLOWER_SHRINK: u32 = 64;
 const RAMP_BUFFER: u32 = 128 << 10;
 const RAMP_DEPTH: u32 = 2;
 
-/// What is in flight at the moment.
+/// Size and number of the requests in flight at the moment.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     buffer: u32,
@@ -49,7 +50,7 @@ struct Pace {
     adaptive: bool,
 }
 
-/// A file being read from front to back; gives blocks without a copy.
+/// A scan of a file from front to back; returns blocks without a copy.
 ///
 /// ```
 /// # use forebay::{Config, Engine, Open};
@@ -65,8 +66,8 @@ struct Pace {
 /// # Ok(()) }
 /// ```
 ///
-/// The end is where the file ended when the scan began. Dropping the scan cancels what is in flight; the memory stays
-/// with the engine until the device is done with it.
+/// The scan ends where the file ended when the scan began. Dropping the scan cancels the reads in flight;
+/// their memory stays with the engine until the device is done with it.
 #[must_use = "a scan gives blocks only when they are asked for"]
 pub struct Scan {
     file: File,
@@ -74,7 +75,7 @@ pub struct Scan {
     class: Class,
     next: u64,
     end: u64,
-    /// Asked once, so that no request goes out past the end of the file.
+    /// Read once, so that no request goes out past the end of the file.
     length: Option<Pending<u64>>,
     asked_length: bool,
     pace: Pace,
@@ -83,9 +84,10 @@ pub struct Scan {
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: u64,
     in_flight_bytes_peak: u64,
-    /// Where to begin again after a read found no memory, while reads behind it are still in flight.
+    /// The offset to begin again at after a read found no memory, while reads behind it are still in flight.
     retreat: Option<u64>,
-    /// After a retreat the first read goes alone, so that it lacks no memory that this scan holds.
+    /// Set after a retreat: the first read then goes alone, so that this scan itself does not hold the memory
+    /// that it needs.
     alone: bool,
     over: bool,
 }
@@ -96,23 +98,24 @@ struct InFlight {
 }
 
 impl Scan {
-    /// The next block, in order; `None` at the end. Blocks are as long as the scan's requests, the last one shorter.
+    /// Returns the next block, in order; `None` at the end. Blocks are as long as the scan's requests, the
+    /// last one shorter.
     ///
     /// # Errors
-    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program holds all blocks;
-    /// where read-ahead alone needs more memory than there is, the scan goes on with less of it. After an error the scan is
-    /// over. A file that became shorter meanwhile ends early, without an error.
+    /// The device's, and [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when the program
+    /// holds all blocks. Where only read-ahead needs more memory than there is, the scan goes on with less of
+    /// it. An error ends the scan. A file that became shorter meanwhile ends early, without an error.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Block>>>> {
         Waitable::new("scan", poll_fn(|context| self.poll_next_block(context).map(Result::transpose)))
     }
 
-    /// The most bytes that were in flight or ready at once so far.
+    /// Returns the most bytes that were in flight or ready at once so far.
     pub fn in_flight_bytes_peak(&self) -> u64 {
         self.in_flight_bytes_peak
     }
 
-    /// Reads as a byte stream that copies into the reader's memory.
+    /// Returns a byte stream that copies into the reader's memory.
     #[cfg(feature = "tokio")]
     pub fn into_async_read(self) -> ScanReader {
         ScanReader::new(self)
@@ -146,7 +149,7 @@ impl Scan {
             self.in_flight_bytes -= u64::from(asked);
             match result {
                 Ok(block) => break (block, asked),
-                // Its memory may be in read-ahead of ours rather than in the program's hands.
+                // The memory that it needs may be in our own read-ahead rather than held by the program.
                 Err(error) if !self.alone && matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) => {
                     self.retreat = Some(place);
                 }
@@ -158,7 +161,7 @@ impl Scan {
         };
         self.alone = false;
         if (block.len() as u32) < asked {
-            // The file is shorter than it was: what follows would be a gap.
+            // The file is shorter than it was: a block after this one would leave a gap.
             self.stop();
         }
         self.adapt();
@@ -181,8 +184,8 @@ impl Scan {
         Poll::Ready(length.map(|length| self.end = self.end.min(length)))
     }
 
-    /// Waits for the reads behind one that found no memory, gives back what they hold, and has the scan begin again at
-    /// its place with half as much ahead.
+    /// Waits for the reads behind one that found no memory, releases their memory, and has the scan begin
+    /// again at its place with half the depth.
     fn poll_retreat(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(place) = self.retreat else { return Poll::Ready(()) };
         while let Some(first) = self.in_flight.front_mut() {
@@ -202,12 +205,13 @@ impl Scan {
     fn fill(&mut self) {
         let depth = if self.alone { 1 } else { self.pace.depth };
         while self.next < self.end && (self.in_flight.len() as u32) < depth {
-            // Requests end at multiples of their size, so that all but the first are aligned whatever the start.
+            // Requests end at multiples of their size, so that all but the first are aligned whatever the
+            // start.
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
             let len = (end - self.next) as u32;
             let mut read = RangeRead::owned(self.core.clone(), self.next..end, self.class);
-            // The first poll sends it off; whoever waits for it polls it again with a waker of its own.
+            // The first poll sends it. A task that waits for it polls it again with its own waker.
             let begun = read.poll(&mut Context::from_waker(Waker::noop()));
             let read = match begun {
                 Poll::Pending => read,
@@ -220,7 +224,8 @@ impl Scan {
         }
     }
 
-    /// Doubles what is in flight until the target, and gives depth back while the consumer is the slower one.
+    /// Doubles the bytes in flight up to the target, and reduces the depth while the consumer is slower than
+    /// the device.
     fn adapt(&mut self) {
         if !self.pace.adaptive {
             return;
@@ -239,11 +244,11 @@ impl Scan {
         debug_assert!(u64::from(self.pace.depth) * u64::from(self.pace.buffer) <= IN_FLIGHT_BYTES_MAX);
     }
 
-    /// Has the block after this one been waiting for the consumer?
+    /// Returns whether the block after this one has been waiting for the consumer.
     fn next_is_ready(&mut self) -> bool {
         let Some(first) = self.in_flight.front_mut() else { return false };
         if !first.read.is_known() {
-            // Whoever waits for it polls it again with a waker of its own.
+            // A task that waits for it polls it again with its own waker.
             if let Poll::Ready(result) = first.read.poll(&mut Context::from_waker(Waker::noop())) {
                 first.read = RangeRead::known(self.core.clone(), 0..u64::from(first.len), result);
             }

@@ -116,8 +116,8 @@ impl Engine {
     /// Serves this engine's statistics at a Unix socket at `path`, until the engine ends or the returned value is dropped.
     /// `forebay top PATH` shows them. Only the user that this process belongs to, and root, may connect.
     ///
-    /// A thread of its own replies. It asks the shards at each request, as [`stats`](Engine::stats) does, so without a client it
-    /// costs nothing. [`StatsServer`] describes the protocol.
+    /// A thread of its own replies. It queries the shards at each request, as [`stats`](Engine::stats) does,
+    /// so without a client it costs nothing. [`StatsServer`] describes the protocol.
     ///
     /// # Errors
     /// [`InvalidInput`](ErrorKind::InvalidInput) when something other than a socket is at `path`, and for paths too long for a

@@ -89,7 +89,7 @@ impl std::ops::Deref for Held<'_> {
     }
 }
 
-/// One operation in progress; see the module's text.
+/// One operation in progress; see the documentation of this module.
 ///
 /// The request stays where it is until its fields go into a slot one by one. Moving it as a whole from
 /// function to function cost more than everything else that happens to an operation before the kernel sees
@@ -227,7 +227,7 @@ impl<'f> OpFuture<'f> {
         if self.request.class == Class::OF_TASK {
             self.request.class = shard.class();
         }
-        // Cloned before anything is borrowed: it may run code of the program's.
+        // Cloned before anything is borrowed: the clone may run the program's code.
         let staged = match shard.executor().own_task(context.waker()) {
             Some(task) => shard.stage(file, &mut self.request, || Continuation::Task(task)),
             None => {
@@ -238,7 +238,7 @@ impl<'f> OpFuture<'f> {
         match staged {
             Some(key) => self.state = State::Local { shard: shard.uid(), key },
             None => {
-                // Room was seen above; only the clone of a strange waker can have taken it.
+                // Room was seen above; only the clone of a foreign waker can have taken it.
                 shard.leave_file(file);
                 return Begun::Failed(OpFailure::Errno(libc::EAGAIN));
             }

@@ -18,8 +18,8 @@ use crate::ops::read::operation;
 use crate::ops::submit::{Held, OpFuture};
 
 impl File {
-    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to the device
-    /// as it is; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
+    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to
+    /// the device without a copy; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
     /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
@@ -33,16 +33,17 @@ impl File {
         Write::new(self, offset, data.into())
     }
 
-    /// Makes what was written, by writes that had completed before this call, survive a power cut.
+    /// Makes the bytes of writes that had completed before this call survive a power cut.
     ///
     /// # Errors
-    /// The device's. After a failed sync the kernel may have dropped the data: what was not synced before counts as lost.
+    /// The device's. After a failed sync the kernel may have dropped the data: bytes not synced before count
+    /// as lost.
     pub fn sync(&self, durability: Durability) -> Sync<'_> {
         Sync::new(self, durability)
     }
 }
 
-/// The bytes of a write: I/O memory as it is, or bytes that are copied once when the write is made.
+/// The bytes of a write: I/O memory used in place, or bytes that are copied once when the write is made.
 ///
 /// Made by `From`: `BlockMut` and `Block` travel without a copy. `&[u8]`, arrays, `Vec<u8>` and `Bytes` are
 /// copied, and so is, for a direct file, a part of a block that does not begin at a page.
@@ -51,7 +52,7 @@ pub struct WriteData<'d>(Source<'d>);
 enum Source<'d> {
     Mut(BlockMut),
     Shared(Block),
-    /// Copied where the write is made, when the file and so the arena is known.
+    /// Copied when the write is made, where the file and so the arena is known.
     Slice(&'d [u8]),
     Bytes(Bytes),
     Vec(Vec<u8>),
@@ -229,7 +230,7 @@ fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
     Ok(OpBuffer::Mut(block))
 }
 
-/// Checks that the range can be written to this file as it was opened.
+/// Checks that the range can be written to this file in its mode.
 fn check(file: &File, offset: u64, len: u64) -> Result<()> {
     let grain = file.core().alignment().offset.max(1);
     let fault = if len > BUFFER_BYTES_MAX as u64 {
@@ -345,7 +346,7 @@ impl<'f> FileOp<'f> {
         match &mut self.state {
             State::Op(op) => {
                 let result = std::task::ready!(op.poll_result(context));
-                // The memory that an operation which failed early returns is the engine's again.
+                // An operation that failed early returns its memory, which goes back to the engine.
                 drop(op.take_buffer());
                 Poll::Ready(result.map(drop).map_err(|failure| {
                     let error = failure.into_error(self.call.name(), Some(&self.core));

@@ -10,26 +10,26 @@ use crate::base::class::Class;
 use crate::reactor::shard::with_current;
 
 thread_local! {
-    /// Outside of shards; on one, the class of the task that runs is set instead.
+    /// Set outside of shards only; on a shard, the class of the running task is set instead.
     static SCOPE: Cell<Option<Class>> = const { Cell::new(None) };
 }
 
-/// The class that the innermost scope on this thread, which is no shard's, has set.
+/// Returns the class that the innermost scope has set on this thread, which is not a shard's.
 #[inline]
 pub(crate) fn scoped() -> Option<Class> {
     SCOPE.with(Cell::get)
 }
 
 impl Class {
-    /// The class itself, or that of the task that runs in place of [`OF_TASK`](Self::OF_TASK).
+    /// Returns the class itself, or the running task's in place of [`OF_TASK`](Self::OF_TASK).
     #[inline]
     pub(crate) fn or_of_task(self) -> Class {
         if self == Class::OF_TASK { crate::reactor::shard::class() } else { self }
     }
 
-    /// Gives this class to every operation that `future` begins without naming one, wherever it is polled: the scope is
-    /// set for the time of each poll. What `future` spawns onto another executor has a scope of its own to make; tasks
-    /// that it [`spawn`](crate::shard::spawn)s on its shard inherit the class.
+    /// Gives this class to every operation that `future` begins without naming one, wherever it is polled:
+    /// the scope is set for the time of each poll. Tasks that `future` spawns onto another executor need a
+    /// scope of their own; tasks that it [`spawn`](crate::shard::spawn)s on its shard inherit the class.
     ///
     /// ```
     /// # async fn example(file: forebay::File) -> forebay::Result<()> {
@@ -50,7 +50,7 @@ pub struct ClassScope<F> {
     future: Pin<Box<F>>,
 }
 
-/// Puts back what was set before, also when a poll panics.
+/// Restores the class that was set before, also when a poll panics.
 enum Leave {
     Shard(Class),
     Elsewhere(Option<Class>),

@@ -12,7 +12,7 @@ use crate::reactor::scheduler::DeviceScheduler;
 pub(crate) struct Devices {
     numbers: BTreeMap<u64, u16>,
     list: Vec<(Arc<Device>, Arc<DeviceScheduler>)>,
-    /// By what is physical below: partitions of one disk are one device to whom it matters who goes first.
+    /// Schedulers by physical device: partitions of one disk share one, as their operations compete.
     physical: BTreeMap<(u32, u32), Arc<DeviceScheduler>>,
 }
 
@@ -52,7 +52,7 @@ impl Devices {
             (Some(disk), None) => {
                 self.physical.entry((disk.major(), disk.minor())).or_insert_with(make).clone()
             }
-            // Of several disks, or of none that can be seen, the whole is one.
+            // A device on several disks, or on none that can be seen, has one scheduler of its own.
             _ => make(),
         }
     }
@@ -61,7 +61,7 @@ impl Devices {
         Some(self.list.get(usize::from(index).checked_sub(1)?)?.1.clone())
     }
 
-    /// All schedulers, each once.
+    /// Returns all schedulers, each once.
     pub(crate) fn schedulers(&self) -> Vec<Arc<DeviceScheduler>> {
         let mut all: Vec<Arc<DeviceScheduler>> = Vec::new();
         for (_, scheduler) in &self.list {

@@ -1,4 +1,4 @@
-//! What an engine's handles, files and shards share.
+//! State shared by an engine's handles, files and shards.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,41 +27,42 @@ use crate::reactor::watch::Watch;
 #[cfg(feature = "sim")]
 use crate::reactor::world::World;
 
-/// Something that is notified of an engine's end.
+/// An object that is notified of an engine's end.
 pub(crate) trait AtEnd: Send + Sync {
     /// Called once the engine has ended, on any thread; must not block.
     fn ring(&self);
 }
 
-/// What handles, files and shards share.
+/// State shared by an engine's handles, files and shards.
 pub(crate) struct EngineShared {
     pub(crate) inboxes: Arc<[Arc<Inbox>]>,
     pub(crate) arena: Arena,
-    /// Bytes of the arena that [`MemoryReservation`](crate::MemoryReservation)s promise.
+    /// Bytes of the arena promised to [`MemoryReservation`](crate::MemoryReservation)s.
     pub(crate) reserved: AtomicU64,
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
     /// The priority of each shard's thread.
     pub(crate) granted: Granted,
-    /// How long a shard looks for news before it sleeps: while nothing is in flight, and while something is.
+    /// Time for which a shard checks for news before it sleeps: while nothing is in flight, and while
+    /// something is.
     pub(crate) spin_idle: Ticks,
     pub(crate) spin_flying: Ticks,
     pub(crate) pool: Pool,
     pub(crate) driver: OnceLock<&'static str>,
     pub(crate) degraded: Mutex<Vec<Degradation>>,
     pub(crate) devices: Mutex<Devices>,
-    /// Buffered reads that the page cache answered on the caller's thread, and their bytes.
+    /// Buffered reads that the page cache served on the caller's thread, and their bytes.
     pub(crate) page_cache_reads: AtomicU64,
     pub(crate) page_cache_bytes: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) origin: Origin,
-    /// The simulated machine that this engine runs on, if it does.
+    /// The simulated machine that this engine runs on, if any.
     #[cfg(feature = "sim")]
     pub(crate) world: Option<Arc<dyn World>>,
     pub(crate) shards_left: AtomicUsize,
-    /// Looks for tasks that hold a shard.
+    /// Watches for tasks that hold a shard.
     pub(crate) watch: Watch,
-    /// What tells of this engine, and is told its end.
+    /// Servers that report on this engine and are notified of its end.
     pub(crate) servers: Mutex<Vec<Weak<dyn AtEnd>>>,
 }
 
@@ -70,13 +71,13 @@ impl EngineShared {
         self.failure().map_or(Ok(()), |failure| Err(failure.into_error(operation, None)))
     }
 
-    /// Does the engine belong to a process that this one was forked from?
+    /// Returns whether the engine belongs to a process that this one was forked from.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
-    /// Why nothing can be asked of this engine here, if that is so.
+    /// Returns the reason why this engine takes no requests here, if there is one.
     #[inline]
     pub(crate) fn failure(&self) -> Option<OpFailure> {
         if self.is_forked() {
@@ -89,7 +90,7 @@ impl EngineShared {
         self.closing.load(Ordering::Relaxed).then_some(OpFailure::EngineClosed)
     }
 
-    /// Does it run on a simulated machine?
+    /// Returns whether the engine runs on a simulated machine.
     #[inline]
     pub(crate) fn is_simulated(&self) -> bool {
         #[cfg(feature = "sim")]
@@ -98,7 +99,7 @@ impl EngineShared {
         false
     }
 
-    /// The clock that its shards go by.
+    /// Returns the clock that the engine's shards use.
     #[inline]
     pub(crate) fn clock(&self) -> Clock {
         #[cfg(feature = "sim")]
@@ -108,7 +109,7 @@ impl EngineShared {
         Clock::system()
     }
 
-    /// Whether an open file or directory has no name any more.
+    /// Returns whether an open file or directory has no name any more.
     pub(crate) fn is_removed(&self, operation: &'static str, fd: &Descriptor) -> Result<bool> {
         self.check(operation)?;
         match fd {
@@ -122,8 +123,8 @@ impl EngineShared {
         }
     }
 
-    /// Has `request` carried out, by the pool or by the simulated machine, and `finish` make the answer of the reply, on
-    /// the thread that has it.
+    /// Executes `request` on the pool or on the simulated machine. `finish` makes the result from the reply,
+    /// on the thread that has it.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         request: MetaRequest,
@@ -139,7 +140,8 @@ impl EngineShared {
         let inboxes = self.inboxes.clone();
         self.pool.run(operation, move || {
             let mut reply = crate::driver::meta::execute(&request);
-            // A file's last handle leaves the closing to the shards. A call that finds no descriptor has done nothing yet.
+            // A file's last handle leaves its close to the shards, so descriptors may become free. The failed
+            // call has had no effect yet, so it is repeated.
             if reply.as_ref().is_err_and(Error::is_out_of_descriptors) {
                 shard::wait_for_a_turn(&inboxes);
                 reply = crate::driver::meta::execute(&request);
@@ -148,7 +150,7 @@ impl EngineShared {
         })
     }
 
-    /// Has `request` carried out; `answer` takes what belongs to it out of the reply.
+    /// Executes `request`; `answer` extracts the result from the reply.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         request: MetaRequest,
@@ -179,9 +181,9 @@ impl EngineShared {
         })
     }
 
-    /// A buffer for the calling thread: from its shard's cache, or from the shared memory.
+    /// Returns a buffer for the calling thread: from its shard's cache, or from the shared memory.
     pub(crate) fn buffer(&self, operation: &'static str, len: usize) -> Result<crate::memory::arena::Buffer> {
-        // The child of a fork does not inherit I/O memory: it would be handed addresses where nothing is mapped.
+        // The child of a fork does not inherit I/O memory: it would get addresses where nothing is mapped.
         if self.is_forked() {
             return Err(OpFailure::Forked.into_error(operation, None));
         }
@@ -195,10 +197,10 @@ impl EngineShared {
         })
     }
 
-    /// The error when there is no I/O memory left; it says so when it is the system that gives none.
+    /// Returns the error for exhausted I/O memory, with a note if the system refused more.
     #[cold]
     pub(crate) fn exhausted(&self, operation: &'static str) -> Error {
-        // Counted now, not when it failed: the figure is for people.
+        // Counted now, not at the failure: the figure is only for the message.
         let counts = self.arena.counts();
         let held = (counts.bytes_held + counts.overflow_bytes) as u64;
         let error = Error::new(ErrorKind::ArenaExhausted { held }, operation);
@@ -211,24 +213,24 @@ impl EngineShared {
         error.with_note(format!(", and the system gave no more: {refusal}"))
     }
 
-    /// I/O memory with a copy of `data`.
+    /// Returns I/O memory with a copy of `data`.
     pub(crate) fn block_from(&self, operation: &'static str, data: &[u8]) -> Result<BlockMut> {
         let buffer = self.buffer(operation, data.len())?;
-        // SAFETY: the buffer has at least `data.len()` bytes, is ours alone, and is filled that far before anyone
-        // sees it as a block.
+        // SAFETY: the buffer has at least `data.len()` bytes, is ours alone, and is filled that far before it
+        // becomes visible as a block.
         unsafe {
             std::ptr::copy_nonoverlapping(data.as_ptr(), buffer.as_ptr(), data.len());
             Ok(buffer.into_block_mut(data.len(), data.len()))
         }
     }
 
-    /// The shard that the fewest files call home.
+    /// Returns the shard that is home to the fewest files.
     pub(crate) fn least_loaded(&self) -> usize {
         let load = |inbox: &Arc<Inbox>| inbox.files.load(Ordering::Relaxed);
         self.inboxes.iter().enumerate().min_by_key(|(_, inbox)| load(inbox)).map_or(0, |(index, _)| index)
     }
 
-    /// The number under which a file's device is counted.
+    /// Returns the number under which a file's device is counted, and the device.
     pub(crate) fn device_of(&self, fd: BorrowedFd<'_>, number: u64) -> (u16, Arc<Device>) {
         if let Some(known) = self.lock_devices().find(number) {
             return known;
@@ -239,7 +241,7 @@ impl EngineShared {
         self.lock_devices().add(number, device, &self.config, self.inboxes.len())
     }
 
-    /// A calibration was given, but none of this device.
+    /// Reports a degradation if calibrations were given, but none for this device.
     fn tell_uncalibrated(&self, device: &Device) {
         let given = &self.config.calibrations;
         let (name, model, _) = device.scheduled();
@@ -257,7 +259,7 @@ impl EngineShared {
         );
     }
 
-    /// The scheduler of a device by its number; `None` for operations without a file.
+    /// Returns the scheduler of a device by its number; `None` for operations without a file.
     #[cold]
     pub(crate) fn scheduler_of(&self, device: u16) -> Option<Arc<DeviceScheduler>> {
         self.lock_devices().scheduler(device)
@@ -278,7 +280,7 @@ impl EngineShared {
         self.degraded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a degradation and tells the program, unless the same mechanism is on the list already.
+    /// Records a degradation and notifies the program, unless the same mechanism is on the list already.
     pub(crate) fn degrade_once(&self, what: &str, why: &str, remedy: &str) {
         let degradation = Degradation::new(what, why, remedy);
         {
@@ -291,7 +293,7 @@ impl EngineShared {
         #[cfg(feature = "tracing")]
         tracing::warn!(what, why, remedy, "degraded");
         if let Some(handler) = &self.config.on_event {
-            // The program's code: its panic must not take a shard with it.
+            // The handler is the program's code: its panic must not end a shard.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&degradation)));
         }
     }
@@ -307,7 +309,7 @@ impl EngineShared {
         }
     }
 
-    /// Tells every shard to end, once.
+    /// Requests the end of every shard, once.
     pub(crate) fn begin_close(&self) {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
@@ -319,13 +321,14 @@ impl EngineShared {
         servers.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
     }
 
-    /// One shard's thread is over; the last one closes the arena, whose blocks live on.
+    /// Records that a shard's thread has ended; the last one closes the arena, whose blocks stay valid.
     pub(crate) fn shard_ended(&self) {
         if self.shards_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Not marked as closing: handles of an engine whose shards died are told that, and may still close it.
+            // Not marked as closing: handles of an engine whose shards died report that loss, and may still
+            // close the engine.
             self.arena.close();
             self.watch.end();
-            // Queued calls still run; nobody waits for the pool's threads.
+            // Queued calls still run; nothing waits for the pool's threads.
             drop(self.pool.close());
         }
     }

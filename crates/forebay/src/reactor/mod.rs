@@ -1,4 +1,4 @@
-//! What runs on a storage thread: the event loop, the op table, the executor, the scheduler of each device, the stall profiler.
+//! The code of a storage thread: event loop, op table, executor, a scheduler per device, and stall profiler.
 
 pub(crate) mod class_scope;
 pub(crate) mod devices;

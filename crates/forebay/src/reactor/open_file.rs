@@ -1,4 +1,4 @@
-//! What all handles, shards and operations of one open file share.
+//! State shared by all handles, shards and operations of one open file.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
-/// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries, running calls.
+/// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries,
+/// running calls.
 pub(crate) struct FileCore {
     fd: Descriptor,
     path: PathBuf,
@@ -33,17 +34,18 @@ pub(crate) struct FileCore {
     alignment: Alignment,
     device: Arc<Device>,
     device_index: u16,
-    /// The file's place in each shard's table, `NOWHERE` while it has none there.
+    /// The file's index in each shard's table, `NOWHERE` while it has none there.
     table: Box<[AtomicU32]>,
     close_nodes: Box<[CloseNode]>,
-    /// Handles that programs hold.
+    /// Number of handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
     entries: Arc<Entries>,
 }
 
-/// Shards' table entries of a file, apart from it: whoever takes an entry away first gives its count of the file up and
-/// only then says so, so that the descriptor is closed when the closer hears of it.
+/// The count of a file's table entries in shards, kept apart from the file. The removal of an entry first
+/// releases its count of the file and is reported only then, so that the descriptor is closed when the closer
+/// is notified.
 #[derive(Default)]
 struct Entries {
     count: AtomicUsize,
@@ -52,14 +54,14 @@ struct Entries {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// What [`FileCore::new`] needs to know of an opened file.
+/// The properties of an opened file that [`FileCore::new`] needs.
 pub(crate) struct Opened {
     pub(crate) fd: Descriptor,
     pub(crate) path: PathBuf,
     pub(crate) mode: Mode,
     pub(crate) rw_flags: i32,
     pub(crate) route: Route,
-    /// The NVMe namespace that it is, if it is one.
+    /// The file's NVMe namespace, if it is one.
     #[cfg(target_os = "linux")]
     pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) alignment: Alignment,
@@ -69,7 +71,7 @@ pub(crate) struct Opened {
 }
 
 impl FileCore {
-    /// With one handle, which the caller wraps.
+    /// Creates a file with one handle, which the caller wraps.
     pub(crate) fn new(engine: Arc<EngineShared>, opened: Opened) -> Arc<FileCore> {
         let shards = engine.inboxes.len();
         engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +100,7 @@ impl FileCore {
         self.fd.as_fd()
     }
 
-    /// What requests to the driver name.
+    /// Returns the number by which requests to the driver name the file.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.raw()
     }
@@ -132,7 +134,7 @@ impl FileCore {
         self.namespace.as_ref()
     }
 
-    /// The size of the NVMe namespace that it is, if it is one.
+    /// Returns the size of the NVMe namespace, if the file is one.
     pub(crate) fn namespace_bytes(&self) -> Option<u64> {
         match self.route {
             Route::Nvme(target) => Some(target.bytes),
@@ -140,13 +142,13 @@ impl FileCore {
         }
     }
 
-    /// Of a namespace: whether it was opened to be written.
+    /// Returns whether a namespace was opened for writing; false for other files.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_writable(&self) -> bool {
         matches!(self.route, Route::Nvme(target) if target.writable)
     }
 
-    /// The way that its operations want through the driver.
+    /// Returns the route that the file's operations take through the driver.
     pub(crate) fn route(&self) -> Route {
         self.route
     }
@@ -165,7 +167,7 @@ impl FileCore {
         self.device_index
     }
 
-    /// The error with this file's path and device.
+    /// Adds this file's path and device to an error.
     pub(crate) fn describe(&self, error: Error) -> Error {
         let error = error.with_path(&self.path);
         match self.device.name() {
@@ -179,19 +181,20 @@ impl FileCore {
         self.table[shard].load(Ordering::Relaxed)
     }
 
-    /// For the shard: the file is about to have this entry. SeqCst, so that either the shard then sees that the file
-    /// is closed or without handles, or whoever closes it sees the entry.
+    /// Records the entry that the file is about to get in a shard's table. SeqCst, so that either the shard
+    /// then sees that the file is closed or without handles, or the closer sees the entry.
     pub(crate) fn set_table_index(&self, shard: usize, index: u32) {
         self.entries.count.fetch_add(1, Ordering::SeqCst);
         self.table[shard].store(index, Ordering::SeqCst);
     }
 
-    /// For the shard: the entry is gone; [`entry_gone`](Self::entry_gone) follows when nothing is borrowed.
+    /// Clears a shard's entry that is gone; [`entry_gone`](Self::entry_gone) follows when nothing is
+    /// borrowed.
     pub(crate) fn clear_table_index(&self, shard: usize) {
         self.table[shard].store(NOWHERE, Ordering::SeqCst);
     }
 
-    /// One table entry less; tells those who wait for the close.
+    /// Removes one table entry from the count; the last one wakes the tasks that wait for the close.
     pub(crate) fn entry_gone(self: Arc<Self>) {
         let entries = self.entries.clone();
         drop(self);
@@ -202,7 +205,8 @@ impl FileCore {
         }
     }
 
-    /// At a shard's end: as [`entry_gone`](Self::entry_gone), but a file that the device may still use stays open.
+    /// As [`entry_gone`](Self::entry_gone), at a shard's end; a file that the device may still use stays
+    /// open.
     pub(crate) fn entry_gone_from(self: Arc<Self>, in_use: bool) {
         if in_use {
             std::mem::forget(self.clone());
@@ -223,7 +227,7 @@ impl FileCore {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One handle less; the last one tells the shards to let go.
+    /// Removes one handle; the last one notifies the shards to release the file.
     pub(crate) fn drop_handle(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.engine.inboxes[self.home].files.fetch_sub(1, Ordering::Relaxed);
@@ -231,13 +235,13 @@ impl FileCore {
         }
     }
 
-    /// Refuses further operations and tells the shards to let go.
+    /// Rejects further operations and notifies the shards to release the file.
     pub(crate) fn close(self: &Arc<Self>) {
         self.closed.store(true, Ordering::SeqCst);
         self.tell_shards();
     }
 
-    /// For whoever closed it: are all shards' entries gone?
+    /// Completes when all shards' entries are gone; for the task that closed the file.
     pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
         let mut waiters = self.entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner);
         if self.entries.count.load(Ordering::SeqCst) == 0 {
@@ -256,8 +260,8 @@ impl FileCore {
                 continue;
             }
             if let Some(node) = self.close_nodes[shard].give(self) {
-                // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept by the
-                // count that `give` put into it.
+                // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept
+                // by the count that `give` put into it.
                 if unsafe { inbox.foreign.push(node) } {
                     inbox.kick();
                 } else {
@@ -302,7 +306,7 @@ impl Described for FileCore {
     }
 }
 
-/// Tells one shard that a file is to be let go; lies in the file itself, so that a destructor needs no memory.
+/// A notice to one shard to release a file. It lies in the file itself, so that a destructor needs no memory.
 #[repr(C)]
 pub(crate) struct CloseNode {
     node: ForeignNode,
@@ -311,8 +315,9 @@ pub(crate) struct CloseNode {
     file: std::cell::UnsafeCell<Option<Arc<FileCore>>>,
 }
 
-// SAFETY: `file` is written by whoever turned `queued` from false to true and read by the shard that took the node
-// from the list, whose push and take order the two; the shard turns `queued` back only after that.
+// SAFETY: `file` is written by the thread that turned `queued` from false to true, and read by the shard that
+// took the node from the list, whose push and take order the two. The shard turns `queued` back only after
+// that.
 unsafe impl Sync for CloseNode {}
 
 impl CloseNode {
@@ -324,7 +329,7 @@ impl CloseNode {
         }
     }
 
-    /// The node to push, holding a count of `file`; `None` while it is in a list already.
+    /// Returns the node to push, holding a count of `file`; `None` while it is in a list already.
     fn give(&self, file: &Arc<FileCore>) -> Option<NonNull<ForeignNode>> {
         if self.queued.swap(true, Ordering::AcqRel) {
             return None;
@@ -334,7 +339,7 @@ impl CloseNode {
         Some(NonNull::from(self).cast())
     }
 
-    /// The file of a node.
+    /// Takes the file out of a node.
     ///
     /// # Safety
     /// `node` must come from `give`, and be taken once.

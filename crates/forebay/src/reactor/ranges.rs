@@ -1,4 +1,4 @@
-//! A range widened to the blocks that the device needs, cut back afterwards, or found in the page cache.
+//! Ranges: widened to the blocks that the device needs, cut back afterwards, or served from the page cache.
 
 use std::ops::Range;
 #[cfg(target_os = "linux")]
@@ -9,7 +9,7 @@ use crate::memory::arena::{BUFFER_BYTES_MAX, Buffer};
 use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
 
-/// The slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
+/// Returns the slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
 #[inline]
 pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, exact: bool) -> Result<Block> {
     let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
@@ -22,7 +22,7 @@ pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, ex
     Ok(unsafe { buffer.into_block(if got == 0 { 0 } else { skip }, got) })
 }
 
-/// A range widened to what the device needs.
+/// A range widened to the device's alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Widened {
     pub(crate) offset: u64,
@@ -42,7 +42,7 @@ impl Widened {
             let note = format!("offset {} is beyond what a file can have", range.end);
             return Err(Error::invalid("read", note).with_range(range.start, range.end - range.start));
         }
-        // Grains are powers of two; a division would cost as much as everything else here.
+        // Grains are powers of two; a division would cost as much as all the rest of this function.
         debug_assert!(grain.is_power_of_two());
         let offset = range.start & !(grain - 1);
         let len = ((range.end + grain - 1) & !(grain - 1)) - offset;
@@ -54,7 +54,8 @@ impl Widened {
     }
 }
 
-/// All `len` bytes at `offset` if the page cache has them: preadv2(2) with `RWF_NOWAIT`, about a microsecond.
+/// Returns all `len` bytes at `offset` if the page cache has them: preadv2(2) with `RWF_NOWAIT`, about a
+/// microsecond.
 #[cfg(target_os = "linux")]
 pub(crate) fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
     use std::os::fd::AsRawFd;
@@ -66,7 +67,7 @@ pub(crate) fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<
     // SAFETY: one vector over a buffer of at least `len` bytes that is ours alone.
     let read =
         unsafe { libc::preadv2(core.fd().as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
-    // Anything less may be the end of the file or the end of what is cached; the ring finds out.
+    // A shorter read may mean the end of the file or the end of the cached bytes; the ring finds out.
     if read != len as isize {
         return None;
     }

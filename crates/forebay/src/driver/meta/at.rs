@@ -1,4 +1,4 @@
-//! Where a call finds a file.
+//! The location of the file that a call names.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -8,44 +8,45 @@ use rustix::fs::CWD;
 
 use super::{FdOwner, fd};
 
-/// A path, or a name in an open directory. The latter means the same directory wherever that is moved to, and whatever
-/// the process's working directory is.
+/// A path, or a name in an open directory. The latter keeps naming the same directory if that is moved, and
+/// does not depend on the process's working directory.
 #[derive(Clone)]
 pub(crate) struct At {
     dir: Option<FdOwner>,
-    /// What the `*at` system call is given: one name, or `.` for the directory itself.
+    /// The path argument of the `*at` system call: one name, or `.` for the directory itself.
     name: PathBuf,
-    /// What errors and the rules of a simulated machine name: the directory's path when it was opened, and the name.
+    /// The path for errors and for the rules of a simulated machine: the directory's path when it was opened,
+    /// and the name.
     path: PathBuf,
 }
 
 impl At {
-    /// `name` in the open directory `dir`, which had the path `at` when it was opened.
+    /// Names `name` in the open directory `dir`, which had the path `at` when it was opened.
     pub(crate) fn within(dir: FdOwner, at: &Path, name: &Path) -> At {
         At { dir: Some(dir), name: name.to_path_buf(), path: at.join(name) }
     }
 
-    /// The open directory itself.
+    /// Names the open directory itself.
     pub(crate) fn itself(dir: FdOwner, at: &Path) -> At {
         At { dir: Some(dir), name: PathBuf::from("."), path: at.to_path_buf() }
     }
 
-    /// The path for messages.
+    /// Returns the path for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The first argument of a `*at` call.
+    /// Returns the first argument of a `*at` call.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.dir.as_ref().map_or(CWD, fd)
     }
 
-    /// The second argument of a `*at` call.
+    /// Returns the second argument of a `*at` call.
     pub(crate) fn name(&self) -> &Path {
         &self.name
     }
 
-    /// The open directory, if the name is in one.
+    /// Returns the open directory, if the name is in one.
     pub(crate) fn dir(&self) -> Option<&FdOwner> {
         self.dir.as_ref()
     }

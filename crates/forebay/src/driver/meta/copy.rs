@@ -1,4 +1,5 @@
-//! Copying a range from file to file: by the kernel where it can, else through a bounded buffer and the page cache.
+//! Copies a range from file to file: in the kernel where possible, else through a bounded buffer and the page
+//! cache.
 
 use std::fs::File;
 use std::io;
@@ -12,10 +13,10 @@ const OPERATION: &str = "copy_range";
 /// Bytes of memory that a copy by reading and writing uses.
 const BUFFER: u64 = 256 << 10;
 
-/// Copies until `len` bytes are there or the source ends, and answers how many were copied.
+/// Copies until `len` bytes are copied or the source ends, and returns the number of bytes copied.
 ///
-/// In the kernel where file systems agree to it (then holes may stay holes, and some share the blocks of both files),
-/// else by reading and writing.
+/// The kernel copies where the file systems support it; then holes may stay holes, and some file systems
+/// share the blocks of both files. Otherwise the bytes are read and written.
 pub(super) fn copy_range(
     from: BorrowedFd<'_>,
     offset: u64,
@@ -28,12 +29,14 @@ pub(super) fn copy_range(
     if ends.is_none_or(|(end, to_end)| end.max(to_end) > i64::MAX as u64) {
         return Err(failed(Error::invalid(OPERATION, "a file's offsets end at 2^63 - 1")));
     }
-    // copy_file_range(2) refuses ranges of one file that overlap, as EINVAL; reading and writing would mix them up.
+    // copy_file_range(2) rejects overlapping ranges of one file with EINVAL; reading and writing would mix
+    // them up.
     let same_file = same_file(from, to);
     if offset.abs_diff(to_offset) < len && same_file {
         return Err(failed(Error::invalid(OPERATION, "source and target overlap in the same file")));
     }
-    // A copy behind the end of its own source would extend it, and then find zeros where the source had ended.
+    // A copy behind the end of its own source would extend it, and then find zeros where the source had
+    // ended.
     let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
     let copied =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;
@@ -46,13 +49,13 @@ pub(super) fn copy_range(
 }
 
 enum Copied {
-    /// Up to the end that was asked for, or the source's.
+    /// Copied up to the requested end, or the end of the source.
     #[cfg_attr(
         not(target_os = "linux"),
         allow(dead_code, reason = "the call that answers this is Linux's own")
     )]
     All(u64),
-    /// These two files cannot be copied by the kernel; so many bytes were.
+    /// The kernel cannot copy between these two files; it stopped after `after` bytes.
     Refused { after: u64 },
 }
 
@@ -67,17 +70,20 @@ fn in_kernel(
     use rustix::io::Errno;
     let mut done = 0;
     while done < len {
-        // The kernel moves at most 0x7ffff000 bytes a call (read(2)); a round number stays aligned for direct files.
+        // The kernel moves at most 0x7ffff000 bytes a call (read(2)); a round number stays aligned for direct
+        // files.
         let step = (len - done).min(1 << 30) as usize;
         let (mut from_at, mut to_at) = (offset + done, to_offset + done);
         match retry(|| rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), step)) {
-            // copy_file_range(2): "If the file offset of fd_in is at or past the end of file, no bytes are copied". Some
-            // file systems say so of files whose length they do not know; reading finds out, at the price of one read.
+            // copy_file_range(2): "If the file offset of fd_in is at or past the end of file, no bytes are
+            // copied". Some file systems also return 0 for files of unknown length. Reading distinguishes the
+            // two, at the cost of one read.
             Ok(0) if done == 0 => return Ok(Copied::Refused { after: 0 }),
             Ok(0) => break,
             Ok(bytes) => done += bytes as u64,
-            // copy_file_range(2): EXDEV across file systems, EINVAL for what is no regular file (and from direct files
-            // at odd offsets), EOPNOTSUPP from file systems; ENOSYS and EPERM from kernels and sandboxes without it.
+            // copy_file_range(2): EXDEV across file systems, EINVAL unless both are regular files (and from
+            // direct files at odd offsets), EOPNOTSUPP from file systems; ENOSYS and EPERM from kernels and
+            // sandboxes without it.
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
                 return Ok(Copied::Refused { after: done });
             }
@@ -110,7 +116,8 @@ fn by_hand(from: BorrowedFd<'_>, offset: u64, len: u64, to: BorrowedFd<'_>, to_o
         }
         let mut put = 0;
         while put < got {
-            // pwrite(2) may write less than asked, for one when space runs out on the way; the next call says why.
+            // pwrite(2) may write fewer bytes than requested, for example if space runs out; the next call
+            // returns the reason.
             let wrote = retry(|| rustix::io::pwrite(to, &buffer[put..got], to_offset + done + put as u64));
             put += match wrote {
                 Ok(0) => Err(Error::io(OPERATION, io::ErrorKind::WriteZero.into())),
@@ -123,13 +130,14 @@ fn by_hand(from: BorrowedFd<'_>, offset: u64, len: u64, to: BorrowedFd<'_>, to_o
     Ok(done)
 }
 
-/// The file of a direct descriptor opened again through the page cache, which takes any offset, length and memory.
-/// `None` when `fd` itself does.
+/// Opens the file of a direct descriptor again through the page cache, which accepts any offset, length and
+/// memory. Returns `None` if `fd` itself goes through the page cache.
 fn buffered(fd: BorrowedFd<'_>, write: bool) -> Result<Option<File>> {
     if !is_direct(fd) {
         return Ok(None);
     }
-    // proc_pid_fd(5): opening the link opens the file itself anew, with flags of its own, named or not.
+    // proc_pid_fd(5): opening the link opens the file itself anew, with its own flags, whether it has a name
+    // or not.
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     File::options().read(!write).write(write).open(link).map(Some).map_err(|cause| {
         Error::io(OPERATION, cause)
@@ -154,7 +162,8 @@ fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
     }
 }
 
-/// How many bytes a file has from `offset` on; all there could be for what is no regular file and so never grows.
+/// Returns the number of bytes of a file from `offset` on. For files that are not regular, and so never grow,
+/// it returns the maximum.
 fn bytes_behind(file: BorrowedFd<'_>, offset: u64) -> u64 {
     match rustix::fs::fstat(file) {
         Ok(found) if rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() => {
@@ -204,7 +213,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn direct_files_copy_at_odd_offsets_and_across_file_systems() {
-        // Two file systems where there are two, else the same one twice: both must work.
+        // Two file systems if the machine has two, else the same one twice: both must work.
         let build = std::env::current_exe().unwrap();
         let build = build.parent().unwrap();
         for other in [std::path::Path::new("/dev/shm"), build] {
@@ -213,7 +222,7 @@ mod tests {
             let open = |path: std::path::PathBuf| {
                 let mut options = File::options();
                 options.read(true).write(true).create(true);
-                // A file system without direct I/O is copied from and to just the same.
+                // A file system without direct I/O copies in the same way.
                 options
                     .clone()
                     .custom_flags(libc::O_DIRECT)
@@ -240,8 +249,8 @@ mod tests {
         let error = copy_range(file.as_fd(), u64::MAX, 2, file.as_fd(), 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
-    /// A random sequence copied from before the end of a file to behind it: 8 KiB were there, which made the file
-    /// longer, and then 4 KiB of zeros were found where it had ended, and copied and counted too.
+    /// Found by a random sequence: a copy from before the end of a file to behind it. The first 8 KiB made
+    /// the file longer; then 4 KiB of zeros behind the old end were read, copied and counted too.
     #[test]
     fn a_copy_within_a_file_ends_where_the_file_ended_before() {
         let file = tempfile::tempfile().unwrap();

@@ -15,19 +15,20 @@ pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
     let found = with_file(file, |file| file.metadata()).map_err(|cause| Error::io("metadata", cause))?;
     let mut metadata = Metadata::from_std(&found);
     if metadata.kind() == FileKind::BlockDevice {
-        // stat(2) knows no size of a device; lseek(2) to its end does. Nobody uses the descriptor's position.
+        // stat(2) returns no size of a device; lseek(2) to its end does. No other code uses the descriptor's
+        // position.
         let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
         metadata.set_len(end.map_err(|errno| Error::os("metadata", errno.raw_os_error()))?);
     }
     Ok(metadata)
 }
 
-/// What there is under a name; symbolic links are followed.
+/// Returns the metadata of the file under a name; symbolic links are followed.
 pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
     use rustix::fs::{Mode, OFlags};
     const OPERATION: &str = "metadata";
-    // A descriptor that stands for the file without opening it (open(2), O_PATH) needs no right to read it. Elsewhere the
-    // file is opened, without waiting for the other end of a pipe.
+    // An `O_PATH` descriptor (open(2)) refers to the file without opening it and needs no read permission. On
+    // other systems the file is opened, without waiting for the other end of a pipe.
     #[cfg(target_os = "linux")]
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     #[cfg(not(target_os = "linux"))]
@@ -40,13 +41,14 @@ pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
         .map_err(|cause| Error::io(OPERATION, cause).with_path(at.path()))
 }
 
-/// Whether an open file or directory has no name any more. Does not block but on network file systems: the kernel has the
-/// count in memory.
+/// Returns whether an open file or directory has no name any more. It blocks on network file systems only:
+/// the kernel has the link count in memory.
 pub(crate) fn is_removed(file: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{AtFlags, StatxFlags};
-        // statx(2): AT_STATX_DONT_SYNC takes what is known here, without asking a server.
+        // statx(2): AT_STATX_DONT_SYNC takes the attributes cached on this machine, without a request to a
+        // server.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         if let Ok(found) = retry(|| rustix::fs::statx(file, c"", flags, StatxFlags::NLINK)) {
             return Ok(found.stx_nlink == 0);
@@ -81,7 +83,7 @@ pub(super) fn punch_hole(_: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()>
 }
 
 pub(super) fn truncate(file: BorrowedFd<'_>, len: u64) -> Result<()> {
-    // ftruncate(2) may answer EINTR.
+    // ftruncate(2) may return EINTR.
     retry(|| rustix::fs::ftruncate(file, len))
         .map_err(|cause| errno("truncate", cause).with_note(format!("to {len} bytes")))
 }
@@ -102,7 +104,7 @@ pub(super) fn advise(file: BorrowedFd<'_>, offset: u64, len: u64, advice: Advice
         .map_err(|cause| errno("advise", cause).with_range(offset, len))
 }
 
-/// Advice may be ignored, so where there is no call for it, it is.
+/// Advice is a hint, so systems without the call ignore it.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn advise(_: BorrowedFd<'_>, _: u64, _: u64, _: Advice) -> Result<()> {
     Ok(())
@@ -114,8 +116,8 @@ pub(super) fn try_lock(file: BorrowedFd<'_>, lock: Lock) -> Result<()> {
         Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
     };
     match retry(|| rustix::fs::flock(file, how)) {
-        // flock(2): with LOCK_NB, EWOULDBLOCK tells of another holder. Changing the kind of a lock that is held is not
-        // atomic: the old one may be lost on the way.
+        // flock(2): with LOCK_NB, EWOULDBLOCK reports another holder. Converting a held lock to the other
+        // mode is not atomic: the old lock may be lost on the way.
         Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::Locked, "try_lock")),
         other => other.map_err(|cause| errno("try_lock", cause)),
     }
@@ -127,8 +129,8 @@ pub(super) fn unlock(file: BorrowedFd<'_>) -> Result<()> {
 
 /// Lends `fd` to a call that wants a `File`.
 fn with_file<T>(fd: BorrowedFd<'_>, call: impl FnOnce(&File) -> T) -> T {
-    // SAFETY: the descriptor is open for as long as it is borrowed, and `ManuallyDrop` keeps the `File` from closing
-    // what it does not own.
+    // SAFETY: the descriptor is open for as long as it is borrowed, and `ManuallyDrop` keeps the `File` from
+    // closing a descriptor that it does not own.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
     call(&file)
 }

@@ -12,23 +12,25 @@ use super::{At, errno, retry};
 use crate::base::error::{Error, Result};
 use crate::io::metadata::{DirEntry, FileKind};
 
-/// Renames, then syncs the directories of both names. The sync a rename needs sits in here, so nobody can forget it.
+/// Renames, then syncs the directories of both names. The sync is part of this call, so no caller can forget
+/// it.
 pub(super) fn rename(from: &At, to: &At) -> Result<()> {
     const OPERATION: &str = "rename";
-    // The directories are opened first: then the syncs reach the directories that the rename changed, wherever those
-    // may have been moved meanwhile, and a directory that cannot be opened fails the call before anything happened.
+    // The directories are opened first. The syncs then reach the directories that the rename changed, even if
+    // those were moved meanwhile, and a directory that cannot be opened fails the call before any change.
     let (from_dir, from_name) = parent(OPERATION, from)?;
     let (to_dir, to_name) = parent(OPERATION, to)?;
     retry(|| rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)).map_err(|cause| {
         errno(OPERATION, cause).with_path(from.path()).with_note(format!("to {}", to.path().display()))
     })?;
-    // fsync(2): syncing a file does not make its directory entry durable, that takes a sync of the directory. The new
-    // name first: when power fails between the two syncs the file should have both names rather than none.
+    // fsync(2): syncing a file does not make its directory entry durable; that takes a sync of the directory.
+    // The new name comes first: if power fails between the two syncs, the file should have both names rather
+    // than none.
     sync(OPERATION, &to_dir, to.path())?;
     if same_dir(&from_dir, &to_dir) { Ok(()) } else { sync(OPERATION, &from_dir, from.path()) }
 }
 
-/// Gives a file a second name and syncs that name's directory.
+/// Adds a second name to a file and syncs that name's directory.
 pub(super) fn hard_link(from: &At, to: &At) -> Result<()> {
     const OPERATION: &str = "hard_link";
     let (to_dir, to_name) = parent(OPERATION, to)?;
@@ -41,17 +43,17 @@ pub(super) fn hard_link(from: &At, to: &At) -> Result<()> {
     sync(OPERATION, &to_dir, to.path())
 }
 
-/// unlink(2), or rmdir(2) with `AT_REMOVEDIR`.
+/// Removes a name: unlink(2), or rmdir(2) with `AT_REMOVEDIR`.
 pub(super) fn remove(operation: &'static str, at: &At, flags: AtFlags) -> Result<()> {
     failing(operation, at, || rustix::fs::unlinkat(at.fd(), at.name(), flags))
 }
 
 pub(super) fn create_dir(at: &At) -> Result<()> {
-    // The process's umask takes away what it does not want.
+    // The process's umask clears the bits that it masks.
     failing("create_dir", at, || rustix::fs::mkdirat(at.fd(), at.name(), Mode::from_raw_mode(0o777)))
 }
 
-/// Of a path only: a name in an open directory has nothing above it to make.
+/// Accepts a path only: a name in an open directory has no missing parents.
 pub(super) fn create_dir_all(at: &At) -> Result<()> {
     std::fs::create_dir_all(at.path())
         .map_err(|cause| Error::io("create_dir_all", cause).with_path(at.path()))
@@ -75,7 +77,8 @@ pub(super) fn read_dir(at: &At) -> Result<Vec<DirEntry>> {
             continue;
         }
         let kind = match entry.file_type() {
-            // File systems that do not tell the type (readdir(3), DT_UNKNOWN) are asked per file, which may be gone.
+            // Some file systems do not report the type (readdir(3), DT_UNKNOWN). Then it takes a stat of the
+            // file, which may be gone by now.
             FileType::Unknown => {
                 match retry(|| rustix::fs::statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW)) {
                     Ok(found) => FileType::from_raw_mode(found.st_mode),
@@ -89,17 +92,17 @@ pub(super) fn read_dir(at: &At) -> Result<Vec<DirEntry>> {
         };
         entries.push(DirEntry::new(name, FileKind::from_type(kind)));
     }
-    // The order of a directory is an accident of its hash table.
+    // The order of the entries in a directory is arbitrary: it follows from its hash table.
     entries.sort_unstable_by(|one, other| one.name().cmp(other.name()));
     Ok(entries)
 }
 
-/// Makes a call, again when a signal interrupts it, with an error that names operation and path.
+/// Makes a call, repeats it after each interruption by a signal, and adds operation and path to its error.
 fn failing<T>(operation: &'static str, at: &At, call: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     retry(call).map_err(|cause| errno(operation, cause).with_path(at.path()))
 }
 
-/// Opens a directory to list it, to sync it, or to name what is in it.
+/// Opens a directory to list it, to sync it, or to name its entries.
 pub(super) fn open_dir_at(operation: &'static str, at: &At) -> Result<OwnedFd> {
     failing(operation, at, || open_dir(at.fd(), at.name()))
 }
@@ -109,7 +112,7 @@ fn open_dir(dir: BorrowedFd<'_>, name: &Path) -> rustix::io::Result<OwnedFd> {
     retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
 }
 
-/// A directory that a call changes a name in.
+/// A directory in which a call changes a name.
 enum Parent<'a> {
     Lent(BorrowedFd<'a>),
     Opened(OwnedFd),
@@ -124,7 +127,7 @@ impl AsFd for Parent<'_> {
     }
 }
 
-/// The directory of a name, opened, and the name in it.
+/// Opens the directory of a name, and returns it with the name in it.
 fn parent<'a>(operation: &'static str, at: &'a At) -> Result<(Parent<'a>, &'a OsStr)> {
     let path = at.name();
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {

@@ -51,7 +51,8 @@ pub(super) fn temp_file(dir: &At, direct: bool) -> Result<OwnedFd> {
             Err(Errno::EXIST) => {}
             Err(cause) => {
                 if direct && cause == Errno::INVAL {
-                    // Such a file system may have made the file before it refused; nobody else has a file of this name.
+                    // Such a file system may have created the file before it returned the error; no other
+                    // process has a file of this name.
                     let _ = rustix::fs::unlinkat(dir.fd(), &path, AtFlags::empty());
                 }
                 return Err(failed(cause));
@@ -86,21 +87,21 @@ fn open_with(
     if direct {
         return Err(Errno::OPNOTSUPP);
     }
-    // open(2) may answer EINTR on slow devices (NFS, FUSE).
+    // open(2) may return EINTR on slow devices (NFS, FUSE).
     let file = retry(|| rustix::fs::openat(dir, path, flags, mode))?;
     #[cfg(target_vendor = "apple")]
     if direct {
-        // fcntl(2), F_NOCACHE: what there is in the place of O_DIRECT.
+        // fcntl(2), F_NOCACHE: the counterpart of O_DIRECT on this system.
         rustix::fs::fcntl_nocache(&file, true)?;
     }
     Ok(file)
 }
 
-/// Refuses what has no bytes at offsets. Opening a FIFO would keep a thread of the pool until somebody opens its other
-/// end (fifo(7)), so this looks before it opens.
+/// Rejects files without bytes at offsets. Opening a FIFO would block a thread of the pool until its other
+/// end is opened (fifo(7)), so the check runs before the open.
 fn refuse_special(at: &At) -> Result<()> {
     let Ok(found) = retry(|| rustix::fs::statat(at.fd(), at.name(), AtFlags::empty())) else {
-        // Not there, or not to be looked at: the open itself tells.
+        // The file is missing or cannot be inspected: the open itself returns the error.
         return Ok(());
     };
     let what = match FileType::from_raw_mode(found.st_mode) {

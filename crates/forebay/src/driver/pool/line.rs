@@ -12,14 +12,16 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Queues the job, or puts it into the line. A closed pool drops it, whose sender then answers.
+    /// Queues the job, or puts it into the line. A closed pool drops the job, whose sender then completes
+    /// with an error.
     ///
     /// # Errors
-    /// Why the system gives no thread, where the pool has none.
+    /// The system's refusal of a thread, if the pool has none.
     pub(super) fn join(shared: Arc<Shared>, job: Job) -> io::Result<Line> {
         let mut ticket = None;
         let refused = {
-            // One hold of the lock: a queue that were emptied between the refusal and the entry would leave the job behind.
+            // One critical section: if the queue were emptied between the refusal and the entry, the job
+            // would be left behind.
             let mut state = shared.lock();
             match Shared::submit_locked(&shared, &mut state, job) {
                 Err(Refused::Full(job)) => {
@@ -45,7 +47,7 @@ impl Drop for Line {
             && !self.shared.origin.is_elsewhere()
         {
             let job = self.shared.lock().line.remove(&ticket);
-            // Without the lock: what it owns has destructors.
+            // The lock is not held here: the job owns values with destructors.
             drop(job);
         }
     }

@@ -1,4 +1,4 @@
-//! Where threads leave results, and where the shard waits for them.
+//! The queue in which threads leave results and on which the shard waits.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -9,14 +9,15 @@ use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::driver::Wait;
 use crate::io::op::OpKey;
 
-/// Results that were not taken yet, and the bell that ends a wait for them.
+/// Results that were not taken yet, and the notification that ends a wait for them.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     state: Mutex<State>,
     news: Condvar,
-    /// Length of `State::done`, for looks without the lock.
+    /// Length of `State::done`, for checks without the lock.
     ready: AtomicUsize,
-    /// Set by [`wake`](Self::wake) and kept until a `take` has heeded it, so a wake that nobody waits for is not lost.
+    /// Set by [`wake`](Self::wake) and kept until a `take` consumes it, so a wake-up without a waiter is not
+    /// lost.
     woken: AtomicBool,
     origin: Origin,
 }
@@ -24,7 +25,8 @@ pub(crate) struct CompletionQueue {
 #[derive(Debug)]
 struct State {
     done: Vec<(OpKey, i32)>,
-    /// The waiting shard wants to run at this many results; 0 when it runs, or was told to already.
+    /// The number of results at which the waiting shard wants to run; 0 while it runs, or once it was
+    /// notified.
     wanted: usize,
 }
 
@@ -39,29 +41,29 @@ impl CompletionQueue {
         }
     }
 
-    /// Ends the wait that there is, or the next one.
+    /// Ends the current wait, or the next one.
     pub(crate) fn wake(&self) {
         // In a forked child the lock may be held for ever, and there is no shard to wake.
         if self.origin.is_elsewhere() {
             return;
         }
-        // A swap, so that the waiter that heeds one wake is ordered after all that came before it.
+        // A swap orders the waiter that consumes one wake after all wakes before it.
         self.woken.swap(true, Ordering::Release);
-        // The waiter looks at the flag with the lock held and lets go of the lock only when it can be notified.
+        // The waiter checks the flag with the lock held and releases the lock only when it can be notified.
         let waits = std::mem::take(&mut self.lock().wanted) > 0;
         if waits {
             self.news.notify_one();
         }
     }
 
-    /// Leaves a result: bytes, or a negative errno.
+    /// Stores a result: bytes, or a negative errno.
     pub(super) fn push(&self, key: OpKey, result: i32) {
         let mut state = self.lock();
         state.done.push((key, result));
         self.ready.store(state.done.len(), Ordering::Release);
         let enough = state.wanted > 0 && state.done.len() >= state.wanted;
         if enough {
-            // Told once: results that come before the waiter runs need no further call.
+            // One notification is enough: results that arrive before the waiter runs need no further call.
             state.wanted = 0;
         }
         drop(state);
@@ -70,20 +72,21 @@ impl CompletionQueue {
         }
     }
 
-    /// True when there is a result to take.
+    /// Returns true when there is a result to take.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) > 0
     }
 
-    /// Waits as told and moves all results into `taken`, which must be empty. Nothing is allocated: the two vectors
-    /// change places.
+    /// Waits as `wait` specifies and moves all results into `taken`, which must be empty. Nothing is
+    /// allocated: the two vectors change places.
     #[inline]
     pub(super) fn take(&self, wait: Wait, taken: &mut Vec<(OpKey, i32)>) {
         debug_assert!(taken.is_empty());
         let mut state = match wait {
             Wait::Poll => {
-                // Whoever woke us has said its word before, and the caller looks for it after this.
+                // The waking thread published its news before it set the flag, and the caller checks for news
+                // after this.
                 if self.woken.load(Ordering::Relaxed) {
                     self.woken.swap(false, Ordering::AcqRel);
                 }

@@ -12,7 +12,7 @@ use super::*;
 use crate::driver::Driver;
 use crate::io::op::{Flush, OpKind};
 
-/// Longer than any test takes, so that a hang is a failure that says where.
+/// Longer than any test takes, so that a hang fails and shows its place.
 const HANGS: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -64,7 +64,7 @@ fn submit(driver: &mut Driver, request: &IoRequest) {
 
 fn complete(driver: &mut Driver, wait: Wait) -> Vec<(u32, i32)> {
     let mut seen = Vec::new();
-    // An error says that there are degradations to be told; the completions are reported all the same.
+    // An error means that there are new degradations; the completions are reported all the same.
     let _ = driver.complete(wait, |key, result| seen.push((key.index, result)));
     seen.sort_unstable();
     seen
@@ -100,8 +100,8 @@ fn file_of(bytes: &[u8]) -> File {
     file
 }
 
-/// A read that hangs until the pipe has bytes: preadv2(2) takes the offset -1 for the file's own position, and with a
-/// flag the driver goes that way.
+/// Builds a read that hangs until the pipe has bytes. preadv2(2) takes the offset -1 for the file's own
+/// position, and a flag makes the driver use that call.
 #[cfg(target_os = "linux")]
 fn hanging(index: u32, pipe: &std::io::PipeReader, memory: &mut [u8]) -> IoRequest {
     let read = request(index, OpKind::Read, pipe.as_raw_fd(), memory, u64::MAX);
@@ -165,7 +165,7 @@ fn errors_are_reported_as_the_kernel_tells_them() {
 fn a_refused_cache_flag_costs_nothing_but_the_flag() {
     const RWF_DONTCACHE: i32 = 0x80;
     let mut driver = driver(4);
-    // tmpfs refuses the flag where the kernel knows it.
+    // tmpfs refuses the flag where the kernel supports it.
     let memory_file = tempfile::tempfile_in("/dev/shm").ok();
     for file in [Some(tempfile::tempfile().unwrap()), memory_file].into_iter().flatten() {
         let (mut written, mut read) = ([9u8; 8192], [0u8; 8192]);
@@ -179,7 +179,7 @@ fn a_refused_cache_flag_costs_nothing_but_the_flag() {
         let flags = RWF_DONTCACHE | libc::RWF_DSYNC;
         submit(&mut driver, &IoRequest { rw_flags: flags, ..write });
         assert_eq!(finish(&mut driver, 1), [(0, 8192)]);
-        // A flag that nobody knows is an error, not a silent plain read.
+        // An unknown flag is an error, not a silent plain read.
         submit(&mut driver, &IoRequest { rw_flags: 1 << 30, ..again });
         assert!(matches!(finish(&mut driver, 1)[..], [(1, result)] if result < 0));
     }

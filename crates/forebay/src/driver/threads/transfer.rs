@@ -1,4 +1,4 @@
-//! One request as a system call that blocks.
+//! Execution of one request as a blocking system call.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -6,15 +6,15 @@ use std::os::fd::RawFd;
 use crate::driver::IoRequest;
 use crate::io::op::OpKind;
 
-/// Linux cuts every transfer here; elsewhere more than `INT_MAX` is an error.
+/// Linux cuts every transfer at this length; elsewhere more than `INT_MAX` is an error.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
 
-/// Carries a request out; bytes, or a negative errno. `EINTR` is never among the answers. A write's sync is taken along, as
-/// [`Driver::submit`](crate::driver::Driver::submit) says.
+/// Executes a request and returns the bytes transferred, or a negative errno, but never `EINTR`. A write's
+/// sync is performed too, as described at [`Driver::submit`](crate::driver::Driver::submit).
 ///
 /// # Safety
-/// For `Read` the memory must be writable for `len` bytes, for `Write` readable, and no one else may use it meanwhile.
-/// The descriptor must stay the file that is meant.
+/// For `Read` the memory must be writable for `len` bytes, for `Write` readable, and no one else may use it
+/// meanwhile. The descriptor must still refer to the request's file.
 pub(in crate::driver) unsafe fn run(request: &IoRequest) -> i32 {
     match request.kind {
         OpKind::Nop => 0,
@@ -33,7 +33,7 @@ pub(in crate::driver) unsafe fn run(request: &IoRequest) -> i32 {
     }
 }
 
-/// Writes and, when all is written, syncs.
+/// Writes, and syncs if all bytes were written.
 ///
 /// # Safety
 /// As for [`run`]; `memory` is the request's.
@@ -43,7 +43,8 @@ unsafe fn write_durably(request: &IoRequest, memory: *mut u8, sync: OpKind) -> i
         let durable = if sync == OpKind::SyncAll { libc::RWF_SYNC } else { libc::RWF_DSYNC };
         // SAFETY: the caller's promise is passed on unchanged.
         let result = unsafe { with_flags(request, memory, request.rw_flags | durable) };
-        // A file system that does not know the flags has written nothing; what else is wrong, the plain call says again.
+        // A file system that does not support the flags has written nothing; the plain call repeats any other
+        // error.
         if !matches!(-result, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) {
             return outcome(request, result, || 0);
         }
@@ -56,11 +57,11 @@ unsafe fn write_durably(request: &IoRequest, memory: *mut u8, sync: OpKind) -> i
     })
 }
 
-/// What a durable write answers, after `result` of its write.
+/// Returns the result of a durable write, given the `result` of its write.
 fn outcome(request: &IoRequest, result: i32, sync: impl FnOnce() -> i32) -> i32 {
     match u32::try_from(result) {
         Ok(written) if written >= request.len => sync(),
-        // Zero would say that all is done.
+        // Zero would mean that all is done.
         Ok(0) => -libc::EIO,
         _ => result,
     }
@@ -83,7 +84,8 @@ unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
     if !refused || request.rw_flags & RWF_DONTCACHE == 0 {
         return result;
     }
-    // Not remembered: another file system may well know the flag, and the refusal costs less than a microsecond.
+    // Not remembered: another file system may well support the flag, and the refusal costs less than a
+    // microsecond.
     let result = match request.rw_flags & !RWF_DONTCACHE {
         // SAFETY: as above.
         0 => unsafe { plain(request, memory) },
@@ -93,7 +95,8 @@ unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
     if let Some(moved) = u64::try_from(result).ok().and_then(std::num::NonZeroU64::new) {
         // SAFETY: a transfer with this descriptor just worked, and the caller keeps it open.
         let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(request.fd) };
-        // Advice only: pages that were just written are sent on their way and leave the cache if they arrive in time.
+        // Advice only: it starts the write-back of freshly written pages, which leave the cache if that
+        // completes in time.
         let _ = rustix::fs::fadvise(file, request.offset, Some(moved), rustix::fs::Advice::DontNeed);
     }
     result
@@ -103,7 +106,7 @@ unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 #[cfg(not(target_os = "linux"))]
 unsafe fn transfer(request: &IoRequest, memory: *mut u8) -> i32 {
-    // `RWF_*` exist on Linux only, so there are none to heed.
+    // `RWF_*` exist on Linux only, so there are no flags to apply.
     // SAFETY: the caller's promise is passed on unchanged.
     unsafe { plain(request, memory) }
 }
@@ -131,8 +134,8 @@ unsafe fn plain(request: &IoRequest, memory: *mut u8) -> i32 {
 /// As for [`run`]; `memory` is the request's.
 #[cfg(target_os = "linux")]
 unsafe fn with_flags(request: &IoRequest, memory: *mut u8, rw_flags: i32) -> i32 {
-    // By number, because not every C library has the wrapper. The kernel takes the offset in two halves and, where a
-    // long holds all of it, ignores the second.
+    // Called by number, because not every C library has the wrapper. The kernel takes the offset in two
+    // halves and, where a long holds all of it, ignores the second.
     let call = match request.kind {
         OpKind::Write => libc::SYS_pwritev2,
         _ => libc::SYS_preadv2,
@@ -177,10 +180,12 @@ fn sync_data(fd: RawFd) -> i32 {
 fn sync_all(fd: RawFd) -> i32 {
     #[cfg(target_vendor = "apple")]
     {
-        // There fsync(2) leaves the bytes in the device's volatile cache; this is the call that does not.
+        // On these systems fsync(2) leaves the bytes in the device's volatile cache; this call flushes that
+        // cache.
         // SAFETY: F_FULLFSYNC takes no memory, and fcntl(2) checks the descriptor.
         let result = retry(|| unsafe { libc::fcntl(fd, libc::F_FULLFSYNC) } as isize);
-        // Only a file system that does not know it may go the weaker way; an I/O error must be seen.
+        // The weaker call is only for file systems that do not support this one; an I/O error must be
+        // reported.
         if !matches!(-result, libc::ENOTSUP | libc::ENOTTY | libc::EINVAL) {
             return result;
         }
@@ -189,7 +194,7 @@ fn sync_all(fd: RawFd) -> i32 {
     retry(|| unsafe { libc::fsync(fd) } as isize)
 }
 
-/// Calls until the answer is not `EINTR`.
+/// Repeats the call until its result is not `EINTR`.
 fn retry(mut call: impl FnMut() -> isize) -> i32 {
     loop {
         let result = call();

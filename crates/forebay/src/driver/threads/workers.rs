@@ -1,4 +1,4 @@
-//! The threads that carry requests out, and the queue they take them from.
+//! The threads that execute requests, and the queue they take them from.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,13 +10,13 @@ use super::transfer;
 use crate::driver::IoRequest;
 use crate::io::op::OpKey;
 
-/// How long a thread without work stays before it ends.
+/// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How a thread that runs [`Workers::work`] is started.
+/// A function that starts a thread that runs [`Workers::work`].
 pub(super) type Spawn = fn(Arc<Workers>) -> io::Result<()>;
 
-/// Starts a thread that nobody joins: it may hang in the kernel for as long as a device does.
+/// Starts a thread that is never joined: it may hang in the kernel for as long as a device does.
 pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
     let started = std::thread::Builder::new().name("forebay-io".to_string()).spawn(move || workers.work());
     started.map(drop)
@@ -25,8 +25,9 @@ pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
 /// A request on its way to a thread.
 pub(super) struct Queued(IoRequest);
 
-// SAFETY: the pointer is used by the one thread that takes the request out of the queue, and by its kernel call only;
-// the slot that owns the memory leaves it alone until that thread has reported the completion (`Queued::new`).
+// SAFETY: the pointer is used by the one thread that takes the request out of the queue, and by its kernel
+// call only; the slot that owns the memory leaves it alone until that thread has reported the completion
+// (`Queued::new`).
 unsafe impl Send for Queued {}
 
 impl Queued {
@@ -42,7 +43,8 @@ impl Queued {
     }
 }
 
-/// What the driver and its threads share. Threads own it too, so it outlives a driver whose requests hang.
+/// State shared by the driver and its threads. Threads own it too, so it outlives a driver whose requests
+/// hang.
 pub(super) struct Workers {
     threads_max: usize,
     spawn: Spawn,
@@ -54,7 +56,7 @@ pub(super) struct Workers {
 struct State {
     queue: VecDeque<Queued>,
     threads: usize,
-    /// Threads without a request, those included that have only been started.
+    /// Threads without a request, including those still starting.
     idle: usize,
     closed: bool,
 }
@@ -70,8 +72,9 @@ impl Workers {
         Workers { threads_max, spawn, state: Mutex::new(state), work: Condvar::new(), completions }
     }
 
-    /// Queues all of `requests` and starts threads for what the idle ones cannot take. The error is the system's
-    /// refusal of a thread; the requests go to the threads there are, or fail with its errno when there are none.
+    /// Queues all of `requests` and starts threads for those that the idle ones cannot take. The error is the
+    /// system's refusal of a thread. The requests go to the running threads, or fail with its errno if there
+    /// are none.
     pub(super) fn hand_over(this: &Arc<Workers>, requests: &mut Vec<Queued>) -> io::Result<()> {
         let mut state = this.lock();
         let to_notify = requests.len().min(state.idle);
@@ -106,14 +109,14 @@ impl Workers {
         }
     }
 
-    /// Takes a request out of the queue; false when a thread has it already, or had.
+    /// Removes a request from the queue; returns false if a thread has it already, or had it before.
     pub(super) fn take_back(&self, key: OpKey) -> bool {
         let mut state = self.lock();
         let place = state.queue.iter().position(|request| request.key() == key);
         place.and_then(|place| state.queue.remove(place)).is_some()
     }
 
-    /// Forgets what no thread has begun, and lets the threads end.
+    /// Drops the requests that no thread has begun, and lets the threads end.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -129,8 +132,8 @@ impl Workers {
         loop {
             if let Some(request) = state.queue.pop_front() {
                 drop(state);
-                // SAFETY: `Queued::new` was promised that memory and file stay until the push below was reported, and
-                // out of the queue the request is this thread's alone.
+                // SAFETY: `Queued::new` guarantees that memory and file stay until the push below was
+                // reported. Once out of the queue the request belongs to this thread alone.
                 let result = unsafe { transfer::run(&request.0) };
                 self.completions.push(request.key(), result);
                 state = self.lock();
@@ -162,7 +165,7 @@ impl Workers {
     }
 }
 
-/// For tests: what is there at one moment.
+/// A snapshot of the state, for tests.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {

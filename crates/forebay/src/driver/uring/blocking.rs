@@ -5,13 +5,13 @@ use crate::driver::IoRequest;
 use crate::driver::threads::transfer;
 
 impl UringDriver {
-    /// Carries a write with its sync out on this thread, the shard's.
+    /// Executes a write and its sync on this thread, the shard's.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
     #[cold]
     pub(super) unsafe fn make(&mut self, request: &IoRequest) {
-        // What was queued before must be with the device meanwhile. A refusal leaves it queued.
+        // Requests queued before must be with the device meanwhile. A refusal leaves them queued.
         if !self.ring.submission().is_empty() {
             let _ = self.enter(0, None, None);
         }

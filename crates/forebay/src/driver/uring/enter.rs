@@ -1,4 +1,4 @@
-//! io_uring_enter(2): the one system call of a turn. The io-uring crate has no call with all of this.
+//! io_uring_enter(2): the one system call of a turn. The io-uring crate has no call with all these arguments.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,10 +11,10 @@ const EXT_ARG: u32 = 1 << 3;
 const REGISTERED_RING: u32 = 1 << 4;
 const NO_IOWAIT: u32 = 1 << 7;
 
-/// io_uring_register(2); the io-uring crate does not tell the index that the kernel chose.
+/// io_uring_register(2); the io-uring crate does not return the index that the kernel chose.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
-/// Longer than any wait; a shard looks up then, finds nothing and waits on.
+/// Longer than any wait; if it passes, a shard finds nothing and waits again.
 static LONG: types::Timespec = types::Timespec::new().sec(3600);
 
 /// `struct io_uring_getevents_arg` of the kernel's ABI.
@@ -34,7 +34,7 @@ struct RsrcUpdate {
     data: u64,
 }
 
-/// How one ring is entered.
+/// The descriptor and flags with which one ring is entered.
 pub(super) struct Door {
     /// The registered index, or the descriptor.
     fd: RawFd,
@@ -54,8 +54,8 @@ impl Door {
         }
     }
 
-    /// A registered ring descriptor saves 55 ns an enter, which pays for the whole asynchronous path at depth 1. It is
-    /// the calling thread's.
+    /// Registers the ring's descriptor for the calling thread. That saves 55 ns an enter, which pays for the
+    /// whole asynchronous path at depth 1.
     pub(super) fn register(&mut self) -> io::Result<()> {
         let mut update = RsrcUpdate { offset: u32::MAX, resv: 0, data: self.fd as u64 };
         // SAFETY: `update` is the one structure the call names, valid for reading and writing while it runs.
@@ -69,8 +69,8 @@ impl Door {
         Ok(())
     }
 
-    /// Both submits and reaps. `GETEVENTS` is always set: with DEFER_TASKRUN nothing is posted without it, and a polled
-    /// ring looks at its device only then.
+    /// Both submits and reaps. `GETEVENTS` is always set: with DEFER_TASKRUN nothing is posted without it,
+    /// and a polled ring checks its device only then.
     pub(super) fn enter(
         &self,
         to_submit: u32,
@@ -92,13 +92,14 @@ impl Door {
                 if self.has_min_wait {
                     argument.min_wait_usec = patience.as_micros() as u32;
                     extended = true;
-                    // Without a limit of its own the call would answer ETIME when patience ends with nothing there,
-                    // and a second one would have to wait for the first completion.
+                    // Without a limit the call would return ETIME if patience ends without a completion, and
+                    // a second call would have to wait for the first completion.
                     if argument.ts == 0 {
                         argument.ts = std::ptr::from_ref(&LONG) as u64;
                     }
                 } else {
-                    // Without a bound a wait for several could outlast the last request of a batch.
+                    // Without a bound, a wait for several completions could outlast the last request of a
+                    // batch.
                     want = 1;
                 }
             }
@@ -122,8 +123,8 @@ impl Door {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            // EINTR: a signal; ETIME: the limit passed; EBUSY and EAGAIN: the completion queue must be reaped or
-            // memory is short, and what was not taken stays queued for the next turn.
+            // EINTR: a signal; ETIME: the limit passed; EBUSY and EAGAIN: the completion queue must be reaped
+            // or memory is short, and the entries not taken stay queued for the next turn.
             Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
             _ => Err(error),
         }

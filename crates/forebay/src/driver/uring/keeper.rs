@@ -17,13 +17,14 @@ pub(crate) struct Keeper {
 
 struct Kept {
     ring: IoUring,
-    /// Bit per region: registered.
+    /// One bit per region, set once the region is registered.
     known: [u64; REGIONS_MAX as usize / 64],
     counted: Vec<Registered>,
 }
 
 impl Keeper {
-    /// `wanted` is false when no shard will have a ring; a refusal means that shards pin regions themselves.
+    /// Creates the keeper. `wanted` is false if no shard will have a ring. If the kernel refuses, shards pin
+    /// regions themselves.
     pub(crate) fn new(wanted: bool) -> Arc<Keeper> {
         let ring = wanted.then(|| IoUring::builder().dontfork().build(2).ok()).flatten();
         let ring = ring.filter(|ring| ring.submitter().register_buffers_sparse(REGIONS_MAX).is_ok());
@@ -31,7 +32,7 @@ impl Keeper {
         Arc::new(Keeper { ring: Mutex::new(kept) })
     }
 
-    /// The ring to clone from, after the region is registered with it.
+    /// Registers the region with the keeper's ring, and returns that ring to clone from.
     pub(super) fn register(&self, index: u16, start: *mut u8, len: usize) -> io::Result<RawFd> {
         let mut kept = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Kept { ring, known, counted }) = kept.as_mut() else {
@@ -49,7 +50,8 @@ impl Keeper {
         Ok(ring.as_raw_fd())
     }
 
-    /// Registers nothing any more: this kernel cannot clone. What the keeper pinned would count a second time, in vain.
+    /// Stops registering: this kernel cannot clone. Memory that the keeper pinned would count twice, to no
+    /// benefit.
     pub(super) fn retire(&self) {
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -1,8 +1,8 @@
-//! How much memory this process registers with its rings where locked memory is limited.
+//! The share of a limit on locked memory that this process registers with its rings.
 //!
-//! Registered memory counts against RLIMIT_MEMLOCK, for all rings of a user together. Other rings need some of it as well:
-//! a session of `forebay-kernel` that opened before an engine's first read could not open after it, because the arena had
-//! taken everything. So half of a limit stays free.
+//! Registered memory counts against RLIMIT_MEMLOCK, for all rings of a user together. Other rings need some
+//! of it as well: a session of `forebay-kernel` that opened before an engine's first read could not open
+//! after it, because the arena had taken everything. So half of a limit stays free.
 
 use std::io;
 use std::ptr;
@@ -14,14 +14,15 @@ use rustix::process::{Resource, getrlimit};
 /// Bytes that the engines of this process have registered under a limit. Memory that rings clone counts once.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
-/// The most bytes that this process may register, or `None` where locked memory is not limited.
+/// Returns the most bytes that this process may register, or `None` if locked memory is not limited.
 pub(crate) fn allowance() -> Option<u64> {
     let limit = getrlimit(Resource::Memlock).current?;
     (!exceeds(limit)).then_some(limit / 2)
 }
 
-/// Whether this process may lock more than `limit`, because of CAP_IPC_LOCK. Asks the kernel by trying, as a capability
-/// inside of a user namespace does not lift the limit. The mapping has no access rights, so no page of it ever exists.
+/// Returns whether this process may lock more than `limit`, because of CAP_IPC_LOCK. It tests by locking a
+/// mapping, since a capability inside a user namespace does not lift the limit. The mapping has no access
+/// rights, so no page of it ever exists.
 fn exceeds(limit: u64) -> bool {
     let Some(bytes) = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(1 << 16)) else {
         return false;
@@ -30,7 +31,8 @@ fn exceeds(limit: u64) -> bool {
     // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
     match unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) } {
         Ok(mapping) => {
-            // SAFETY: mapped above with this length, and not used by anything. A refusal would leave addresses reserved.
+            // SAFETY: mapped above with this length, and not in use. If the call fails, the addresses stay
+            // reserved.
             let _ = unsafe { mm::munmap(mapping, bytes) };
             true
         }
@@ -43,10 +45,10 @@ fn exceeds(limit: u64) -> bool {
 pub(super) struct Registered(u64);
 
 impl Registered {
-    /// Counts `bytes`.
+    /// Adds `bytes` to the count.
     ///
     /// # Errors
-    /// They would take more than this process's share of RLIMIT_MEMLOCK.
+    /// Fails if they would exceed this process's share of RLIMIT_MEMLOCK.
     pub(super) fn count(bytes: usize) -> io::Result<Registered> {
         let bytes = bytes as u64;
         let most = allowance();

@@ -1,5 +1,5 @@
-//! A ring for commands to NVMe namespaces (`IORING_OP_URING_CMD` on `/dev/ngXnY`): entries of 128 bytes, which hold a
-//! whole command, and completions of 32.
+//! A ring for commands to NVMe namespaces (`IORING_OP_URING_CMD` on `/dev/ngXnY`). Its entries have 128
+//! bytes, which hold a whole command, and its completions 32.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -24,19 +24,20 @@ const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 const LBA_OUT_OF_RANGE: u16 = 0x80;
 
-/// Parts of one request that are with the device at once; what is longer goes on when they are over.
+/// The most parts of one request that are with the device at once; the rest of a longer request follows them.
 const PARTS_MAX: u32 = 16;
 
-/// What becomes of a request before the device sees it.
+/// The decision about a request before the device sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// So many bytes, from the beginning of its range, are the device's; the last block may be theirs in part.
+    /// Send this many bytes, from the beginning of the range, to the device; the last block may be partial.
     Send(u32),
-    /// It has this result already.
+    /// The request has this result already.
     Known(i32),
 }
 
-/// Reads end where the file does, which is the namespace or a part of it; everything else must lie in it.
+/// Checks a request against its file, which is the namespace or a part of it. Reads end where the file ends;
+/// everything else must lie inside it.
 pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
     let is_write = match request.kind {
         OpKind::Nop => return Plan::Known(0),
@@ -57,25 +58,26 @@ pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
         return Plan::Known(0);
     }
     let grain = (1u64 << target.block_shift) - 1;
-    // The end of a file inside of a block is no reason: its last block is read whole, and there is room for it.
+    // An end of the file inside a block is no error: its last block is read whole, and the memory has room
+    // for it.
     if (request.offset | u64::from(request.len)) & grain != 0 || request.memory.is_none() {
         return Plan::Known(-libc::EINVAL);
     }
     Plan::Send(len.min(target.bytes_max.saturating_mul(PARTS_MAX)))
 }
 
-/// A ring for commands. Like all that a device has, they cannot be cancelled.
+/// A ring for commands. The device has them once they are submitted, so they cannot be cancelled.
 pub(super) struct NvmeRing {
     ring: IoUring<squeue::Entry128, cqueue::Entry32>,
     door: Door,
     tables: Tables,
     splits: Splits,
     is_polled: bool,
-    /// Entries in the queues and with the device, and requests that they belong to.
+    /// Entries in the queues and with the device, and the number of their requests.
     entries: u32,
     pub(super) requests: u32,
     entries_max: u32,
-    /// By slot: the bytes that its command moves; a completion does not tell.
+    /// By slot: the bytes that its command moves; a completion does not contain the count.
     bytes: Vec<u32>,
     /// Ends a sleep in this ring; see [`UringWake`](super::UringWake).
     event: RawFd,
@@ -84,7 +86,8 @@ pub(super) struct NvmeRing {
 }
 
 impl NvmeRing {
-    /// Makes one on the shard's thread. `event` is the descriptor that ends a sleep in it; a polled ring has none.
+    /// Creates a ring on the shard's thread. `event` is the descriptor that ends a sleep in it; a polled ring
+    /// has none.
     pub(super) fn new(depth: u32, event: Option<RawFd>) -> io::Result<NvmeRing> {
         let is_polled = event.is_none();
         let ring = setup::build_ring(depth.max(2 * PARTS_MAX), is_polled, drop)?;
@@ -113,7 +116,7 @@ impl NvmeRing {
         self.counts
     }
 
-    /// A read of the event descriptor stays in flight, so that a write to it ends a sleep here.
+    /// Keeps a read of the event descriptor in flight, so that a write to it ends a sleep here.
     fn arm_wake(&mut self) {
         if self.is_polled {
             return;
@@ -122,13 +125,13 @@ impl NvmeRing {
         let entry = opcode::Read::new(types::Fd(self.event), std::ptr::from_mut(&mut **target).cast(), 8)
             .build()
             .user_data(WAKE_DATA);
-        // SAFETY: the driver keeps the descriptor, and the eight bytes are freed with nothing in flight or never (see
-        // Drop). There is room for one entry beside those that are counted; were there none, a sleep here would end
-        // with its limit or a completion.
+        // SAFETY: the driver keeps the descriptor, and the eight bytes are freed with nothing in flight or
+        // never (see Drop). There is room for one entry beside those that are counted; without it, a sleep
+        // here would end with its limit or a completion.
         let _ = unsafe { self.ring.submission().push(&Entry128::from(entry)) };
     }
 
-    /// Queues a request of which `len` bytes are for the device.
+    /// Queues a request of which `len` bytes go to the device.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
@@ -144,7 +147,7 @@ impl NvmeRing {
             let queue = self.ring.submission();
             queue.capacity() - queue.len()
         };
-        // One place stays free for the wake-up.
+        // One entry stays free for the wake-up.
         if self.entries + parts >= self.entries_max || room <= parts as usize {
             return Err(QueueFull);
         }
@@ -186,14 +189,14 @@ impl NvmeRing {
         let mut region = None;
         if let (OpKind::Read | OpKind::Write, Some(memory)) = (request.kind, request.memory) {
             let block = target.first_block + ((request.offset + u64::from(at)) >> target.block_shift);
-            // Up to the end of the block that a file ends in, which the request has room for (`plan`).
+            // Rounds up to the end of the block in which the file ends; the request has room for it (`plan`).
             let len = len.next_multiple_of(1 << target.block_shift);
             command.opcode = if request.kind == OpKind::Write { WRITE } else { READ };
             command.addr = memory.as_ptr() as u64 + u64::from(at);
             command.data_len = len;
             command.cdw10 = block as u32;
             command.cdw11 = (block >> 32) as u32;
-            // The number of blocks counts from zero.
+            // The command's block count is zero-based.
             command.cdw12 = (len >> target.block_shift) - 1;
             region = self.tables.region_of(request);
         }
@@ -209,7 +212,8 @@ impl NvmeRing {
         Ok(())
     }
 
-    /// Hands over what is queued and reports what is there, after a wait as told. A polled ring never waits.
+    /// Submits the queued entries, waits as `wait` specifies, and reports the completions. A polled ring
+    /// never waits.
     pub(super) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let (to_submit, must_enter) = {
             let queue = self.ring.submission();
@@ -286,7 +290,7 @@ impl NvmeRing {
 
 impl Drop for NvmeRing {
     fn drop(&mut self) {
-        // Closing a ring does not wait for what is in flight.
+        // Closing a ring does not wait for requests in flight.
         if let Some(target) = self.wake_read.take() {
             Box::leak(target);
         }

@@ -1,5 +1,5 @@
-//! A second ring of a shard, whose completions are polled for (`IORING_SETUP_IOPOLL`): direct reads and writes of
-//! files on devices with poll queues. Everything else stays on the first ring.
+//! A second ring of a shard, whose completions are polled for (`IORING_SETUP_IOPOLL`): direct reads and
+//! writes of files on devices with poll queues. Everything else stays on the first ring.
 
 use std::io;
 
@@ -18,10 +18,12 @@ use crate::io::config::Polling;
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 
-/// A request of more parts goes to the first ring, where the kernel cuts it: nothing is gained by polling for megabytes.
+/// The most parts of a polled request. Longer ones go to the first ring, where the kernel splits them:
+/// polling gains nothing for megabytes.
 const PARTS_MAX: u32 = 16;
 
-/// The polled ring of a shard. Requests in it cannot be cancelled: the device has them, and they end by themselves.
+/// The polled ring of a shard. Requests in it cannot be cancelled: the device has them, and they end by
+/// themselves.
 pub(super) struct PolledRing {
     ring: IoUring,
     door: Door,
@@ -34,7 +36,7 @@ pub(super) struct PolledRing {
 }
 
 impl PolledRing {
-    /// Makes one on the shard's thread. What it lacks beside the first ring is that ring's to tell.
+    /// Creates a ring on the shard's thread. The first ring reports the features that both lack.
     pub(super) fn new(
         depth: u32,
         polling: Polling,
@@ -66,7 +68,8 @@ impl PolledRing {
         self.counts
     }
 
-    /// Queues a read or a write, in parts of at most `bytes_max`; false when it is not for this ring.
+    /// Queues a read or a write, in parts of at most `bytes_max`; returns false if it does not belong on this
+    /// ring.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
@@ -120,7 +123,7 @@ impl PolledRing {
         Ok(())
     }
 
-    /// Hands over what is queued, looks at the device once without waiting, and reports what is there.
+    /// Submits the queued entries, polls the device once without waiting, and reports the completions.
     #[inline]
     pub(super) fn poll(&mut self, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let to_submit = self.ring.submission().len() as u32;
@@ -145,7 +148,7 @@ impl PolledRing {
         entered
     }
 
-    /// A file that is polled for; its place in the first ring's table is its place here.
+    /// Adds a file with polled completions; it has the same index here as in the first ring's table.
     pub(super) fn add_file(&self, index: u32, fd: std::os::fd::RawFd) -> bool {
         self.tables.add_file(&self.ring.submitter(), index, fd)
     }

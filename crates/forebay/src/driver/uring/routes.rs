@@ -1,4 +1,4 @@
-//! Files whose operations go another way than the shard's first ring, and the rings that they go to.
+//! Files with a route other than the shard's first ring, and the rings that serve them.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,10 +11,11 @@ use crate::driver::{IoRequest, Known, NvmeTarget, PollCounts, QueueFull, Route, 
 use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
 
-/// With requests in two rings that both interrupt, the shard sleeps in one of them, and looks at the other so often.
+/// Interval between checks of the second ring. If both rings have requests that interrupt, the shard sleeps
+/// in one of them and checks the other.
 const LOOK_ASIDE: Duration = Duration::from_micros(50);
 
-/// A ring that is made for the first file that wants it, and asked for once.
+/// A ring that is made for the first file that requests it; creation is tried once.
 #[derive(Default)]
 enum Lazy<T> {
     #[default]
@@ -54,10 +55,11 @@ pub(super) struct Routes {
     list: Vec<Route>,
     free: Vec<u32>,
     polled: Lazy<PolledRing>,
-    /// Commands whose completions interrupt, and those that are polled for.
+    /// Rings for commands: one whose completions interrupt, and one whose completions are polled for.
     nvme: Lazy<NvmeRing>,
     nvme_polled: Lazy<NvmeRing>,
-    /// Is anything in flight in one of them that is polled for, or anything at all? As of the last submission and look.
+    /// Whether a polled ring has requests in flight, and whether any of these rings has. As of the last
+    /// submission and check.
     is_polling: bool,
     is_busy: bool,
 }
@@ -81,13 +83,13 @@ impl Routes {
         self.list.get((number as usize).wrapping_sub(1)).copied().unwrap_or_default()
     }
 
-    /// Must somebody look for what is in flight here?
+    /// Returns whether the shard must poll for requests in flight here.
     #[inline]
     pub(super) fn is_polling(&self) -> bool {
         self.is_polling
     }
 
-    /// Is anything in flight here?
+    /// Returns whether anything is in flight here.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         self.is_busy
@@ -99,7 +101,7 @@ impl Routes {
         self.is_busy = self.is_polling || self.nvme.get().is_some_and(|ring| ring.requests > 0);
     }
 
-    /// Requests of the ring that interrupts.
+    /// Returns the number of requests in the ring that interrupts.
     fn interrupting(&mut self) -> u32 {
         self.nvme.get().map_or(0, |ring| ring.requests)
     }
@@ -120,7 +122,8 @@ impl Routes {
         sum
     }
 
-    /// Hands over and reports what is there in each ring; `wait` is for the one that interrupts.
+    /// Submits queued entries and reports completions in each ring; `wait` applies to the ring that
+    /// interrupts.
     pub(super) fn complete(&mut self, wait: Wait, mut report: impl FnMut(OpKey, i32)) -> io::Result<()> {
         let mut outcome = Ok(());
         if let Some(ring) = self.polled.get().filter(|ring| ring.is_busy()) {
@@ -172,7 +175,7 @@ impl Routes {
 }
 
 impl UringDriver {
-    /// Queues a request of a file with a route; false when it is for the first ring after all.
+    /// Queues a request of a file with a route; returns false if it belongs on the first ring after all.
     ///
     /// # Safety
     /// As [`Driver::submit`](crate::driver::Driver::submit).
@@ -181,7 +184,7 @@ impl UringDriver {
             Route::Ordinary => Ok(false),
             Route::Polled { bytes_max } => {
                 let is_transfer = matches!(request.kind, OpKind::Read | OpKind::Write);
-                // A durable write that this thread is to make itself is no business of a ring's.
+                // A durable write that this thread makes itself goes to no ring.
                 if !is_transfer || (request.flush == Flush::Blocking && request.sync.is_some()) {
                     return Ok(false);
                 }
@@ -202,7 +205,7 @@ impl UringDriver {
                     }
                 };
                 let Some(ring) = self.routes.nvme_ring(&target).get() else {
-                    // The kernel gave no such ring, and commands have no other way.
+                    // The kernel refused such a ring, and commands have no other route.
                     self.made.push((request.key, -libc::EOPNOTSUPP));
                     return Ok(true);
                 };
@@ -225,7 +228,7 @@ impl UringDriver {
     ) -> io::Result<()> {
         self.hand_over()?;
         if in_flight <= self.routes.interrupting() {
-            // Nothing is in flight in the first ring, and what wakes that one wakes the other.
+            // Nothing is in flight in the first ring, and a wake-up of the first ring wakes this one too.
             return self.routes.complete(wait, report);
         }
         self.routes.complete(Wait::Poll, report)?;
@@ -236,7 +239,7 @@ impl UringDriver {
         self.enter(1, None, Some(limit))
     }
 
-    /// Gives a file the way that it wants, if there is one; the first such file has the ring made.
+    /// Sets up the route that a file requests, if it is available; the first such file has the ring made.
     #[cold]
     pub(super) fn begin_route(&mut self, index: u32, fd: RawFd, route: Route, fixed: bool) -> Known {
         let (depth, polling, degraded) = (self.depth, self.polling, &mut self.degraded);
@@ -266,10 +269,11 @@ impl UringDriver {
                 "use Linux 6.1 or later, or raise RLIMIT_MEMLOCK",
             ));
         }
-        // Without its ring a namespace has no way at all, and each operation says so; a file has the ordinary one.
+        // Without its ring a namespace has no route at all, and each operation fails; a file has the ordinary
+        // one.
         let is_routed = is_here.is_some() || matches!(route, Route::Nvme(_));
         let both = if is_routed { is_here == Some(true) } else { fixed };
-        // A request names its file by place or by descriptor, the same for both rings.
+        // A request names its file by index or by descriptor, the same for both rings.
         if fixed && !both {
             self.tables.remove_file(&self.ring.submitter(), index);
         }
@@ -277,7 +281,7 @@ impl UringDriver {
         Known { fixed: both, route, is_news: true }
     }
 
-    /// Takes a file's way from it, for ever; nothing of it is in flight.
+    /// Removes a file's route for good; nothing of the file is in flight.
     pub(super) fn end_route(&mut self, index: u32, route: u32) {
         match self.routes.get(route) {
             Route::Ordinary => return,

@@ -1,4 +1,4 @@
-//! Making a ring with the best settings that the kernel takes.
+//! Creation of rings with the best settings that the kernel accepts.
 
 use std::io;
 use std::mem;
@@ -9,10 +9,11 @@ use io_uring::{IoUring, Parameters, cqueue, squeue};
 use crate::base::health::Degradation;
 use crate::io::config::Polling;
 
-/// `IORING_SETUP_HYBRID_IOPOLL` of linux/io_uring.h, which the io-uring crate has no call for.
+/// `IORING_SETUP_HYBRID_IOPOLL` of linux/io_uring.h, which the io-uring crate does not offer.
 const HYBRID_IOPOLL: u32 = 1 << 17;
 
-/// `struct io_uring_params` of the kernel's ABI as 32-bit words, aligned as the structure is; here are the first three.
+/// `struct io_uring_params` of the kernel's ABI as 32-bit words, aligned as the structure is. The constants
+/// below index its first three.
 #[repr(C, align(8))]
 struct SetupWords([u32; 30]);
 const SQ_ENTRIES: usize = 0;
@@ -22,7 +23,7 @@ const FLAGS: usize = 2;
 const _: () = assert!(size_of::<SetupWords>() == size_of::<Parameters>(), "the kernel's ABI");
 const _: () = assert!(align_of::<SetupWords>() == align_of::<Parameters>(), "the kernel's ABI");
 
-/// A ring for `depth` requests, for the calling thread; `polled` asks for one whose completions are polled for. The
+/// Creates a ring for `depth` requests, for the calling thread; `polled` requests polled completions. The
 /// error is the kernel's refusal of the plainest ring.
 pub(super) fn build_ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     depth: u32,
@@ -57,7 +58,7 @@ pub(super) fn build_ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
                 "use Linux 6.1 or later",
             ));
         }
-        // EINVAL says that a flag is unknown; anything else would be said of every ring.
+        // EINVAL means that a flag is unknown; any other error would occur with every ring.
         if level == 3 || refusal.raw_os_error() != Some(libc::EINVAL) {
             return Err(refusal);
         }
@@ -65,8 +66,8 @@ pub(super) fn build_ring<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     }
 }
 
-/// A ring whose completions are polled for, in the way that is asked for; where the kernel cannot sleep before it looks
-/// that is told, and it looks without pause.
+/// Creates a ring with polled completions, in the given mode. If the kernel cannot sleep before it polls,
+/// this is reported, and the ring polls without pause.
 pub(super) fn build_polled(
     depth: u32,
     polling: Polling,
@@ -82,8 +83,8 @@ pub(super) fn build_polled(
     }))
 }
 
-/// A ring like this one that sleeps before it looks. Unlike those of the builder a child of fork(2) has its memory, too,
-/// until it calls execve(2); nothing there touches it.
+/// Creates a copy of this ring that sleeps before it polls. Unlike the builder's rings, its memory is also in
+/// a child of fork(2) until that calls execve(2); the child does not touch it.
 fn hybrid_of(ring: &IoUring) -> io::Result<IoUring> {
     // SAFETY: `Parameters` is a transparent wrapper over the kernel's structure, of this size and alignment (asserted
     // above): integers only, without padding.
@@ -100,14 +101,14 @@ fn hybrid_of(ring: &IoUring) -> io::Result<IoUring> {
     }
     // SAFETY: the call has just made this descriptor, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(made as i32) };
-    // SAFETY: as above, the other way round; the kernel has filled the structure in.
+    // SAFETY: as above, in the other direction; the kernel has filled the structure in.
     let parameters: Parameters = unsafe { mem::transmute(words) };
-    // SAFETY: the descriptor is this new ring's and is owned; the parameters are those that the kernel filled in for it,
-    // and the entries have the sizes of the ring whose flags these are.
+    // SAFETY: the descriptor is this new ring's and is owned. The parameters are those that the kernel filled
+    // in for it, and the entries have the sizes of the ring whose flags these are.
     unsafe { IoUring::from_fd(fd.into_raw_fd(), parameters) }
 }
 
-/// What the kernel does not take.
+/// Returns the degradation for a feature that the kernel refused.
 pub(super) fn refused(what: &str, why: &io::Error, remedy: &str) -> Degradation {
     Degradation::new(what, format!("the kernel refused it: {why}"), remedy)
 }

@@ -6,14 +6,14 @@ use crate::io::op::OpKey;
 /// Set in the `user_data` of a part. A key has its slot's index there, which is below 2^20.
 const PART: u64 = 1 << 31;
 
-/// What is known of one request.
+/// The state of one split request.
 struct Split {
     key: OpKey,
     part_bytes: u32,
     len: u32,
     /// Parts whose completion was not seen.
     left: u32,
-    /// The first part that did not come whole, and what became of it.
+    /// The first part that did not transfer all its bytes, and its result.
     short_at: u32,
     short: i32,
 }
@@ -26,7 +26,8 @@ pub(super) struct Splits {
 }
 
 impl Splits {
-    /// Begins a request of `parts` parts; allocates only while more are in flight than ever before.
+    /// Begins a request of `parts` parts and returns its index. Allocates only if more are in flight than
+    /// ever before.
     pub(super) fn begin(&mut self, key: OpKey, parts: u32, part_bytes: u32, len: u32) -> u32 {
         let split = Split { key, part_bytes, len, left: parts, short_at: parts, short: 0 };
         match self.free.pop() {
@@ -41,7 +42,7 @@ impl Splits {
         }
     }
 
-    /// What names one part of a request.
+    /// Returns the `user_data` that names one part of a request.
     pub(super) const fn user_data(split: u32, part: u32) -> u64 {
         (split as u64) << 32 | PART | part as u64
     }
@@ -51,15 +52,16 @@ impl Splits {
         data & PART != 0
     }
 
-    /// The bytes of a part that comes whole.
+    /// Returns the bytes of a part that transfers completely.
     pub(super) fn wanted(&self, data: u64) -> i32 {
         let part = (data & (PART - 1)) as u32;
         let split = self.list.get((data >> 32) as usize);
         split.map_or(0, |split| (split.len - part * split.part_bytes).min(split.part_bytes) as i32)
     }
 
-    /// Takes a part's completion. With the last one the whole request is over, and nothing of its memory is the device's
-    /// any more: how many bytes there are from its beginning on, or why there are none.
+    /// Records a part's completion. The last one completes the whole request, and the device has released all
+    /// its memory. Then this returns the number of bytes transferred from the beginning on, or the error if
+    /// there are none.
     pub(super) fn part_done(&mut self, data: u64, result: i32) -> Option<(OpKey, i32)> {
         let wanted = self.wanted(data);
         let index = (data >> 32) as u32;
@@ -75,7 +77,7 @@ impl Splits {
         let before = (split.short_at * split.part_bytes).min(split.len);
         let whole = match split.short {
             error if error < 0 && before == 0 => error,
-            // The rest is asked for again, and then tells its own error.
+            // The caller requests the rest again, and that request returns its own error.
             error if error < 0 => before as i32,
             more => before as i32 + more,
         };

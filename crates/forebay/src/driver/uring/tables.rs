@@ -9,18 +9,19 @@ use super::memlock::Registered;
 use super::{FIXED_FILES_MAX, Keeper, REGIONS_MAX};
 use crate::driver::IoRequest;
 
-/// What one ring has registered, so that requests need not look it up.
+/// Files and regions registered with one ring, so that requests need not look them up.
 pub(super) struct Tables {
     has_files: bool,
     has_regions: bool,
-    /// The regions that are registered with this ring, by index: where each begins, and its length, 0 for none.
+    /// The regions that are registered with this ring, by index: start address and length, 0 for none.
     regions: Vec<(usize, usize)>,
-    /// Of these, what this ring pins itself.
+    /// The share of these regions that this ring pins itself.
     counted: Vec<Registered>,
 }
 
 impl Tables {
-    /// Makes room for both with a ring; `refused` is told what the kernel does not take, and the remedy.
+    /// Reserves both tables of a ring; `refused` is called with each feature that the kernel refuses, and the
+    /// remedy.
     pub(super) fn register(
         submitter: &Submitter<'_>,
         mut refused: impl FnMut(&str, io::Error, &str),
@@ -44,8 +45,9 @@ impl Tables {
         Tables { has_files, has_regions, regions: Vec::new(), counted: Vec::new() }
     }
 
-    /// The index of the registered region that a request's memory lies in. Another engine's memory has an index of that
-    /// engine's, so the address decides: what lies elsewhere goes by its address, unregistered.
+    /// Returns the index of the registered region that contains a request's memory. Memory of another engine
+    /// has that engine's index, so the address decides: memory outside the region goes by its address,
+    /// unregistered.
     #[inline]
     pub(super) fn region_of(&self, request: &IoRequest) -> Option<u16> {
         let (index, memory) = (request.region?, request.memory?);
@@ -64,7 +66,8 @@ impl Tables {
         }
     }
 
-    /// Clones the region from the keeper, which pins it once for all rings. Nothing to do for one that is known.
+    /// Clones the region from the keeper, which pins it once for all rings. Does nothing if it is already
+    /// registered.
     pub(super) fn add_region(
         &mut self,
         submitter: &Submitter<'_>,
@@ -96,8 +99,8 @@ impl Tables {
             }
             let registered = Registered::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every shard
-            // has ended, and the kernel holds its own pin on the pages beside that.
+            // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every
+            // shard has ended, and the kernel holds its own pin on the pages beside that.
             unsafe { submitter.register_buffers_update(index.into(), &[buffer], None)? };
             self.counted.push(registered);
         }
@@ -108,7 +111,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Lets go of the memory, with nothing in flight any more.
+    /// Releases the memory, with nothing in flight any more.
     pub(super) fn retire(&mut self, submitter: &Submitter<'_>) {
         self.regions.clear();
         if std::mem::take(&mut self.has_regions) {

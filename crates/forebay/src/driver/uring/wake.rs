@@ -1,4 +1,4 @@
-//! Waking a shard that waits in its ring.
+//! Wake-ups of a shard that waits in its ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,17 +8,18 @@ use io_uring::{opcode, types};
 
 use super::{UringDriver, WAKE_DATA};
 
-/// io_uring_register(2); the io-uring crate has no call with it that needs no ring.
+/// io_uring_register(2); the io-uring crate has no call for this operation that works without a ring.
 const REGISTER_SEND_MSG_RING: libc::c_uint = 31;
 
 /// Ends a wait of one ring from any thread.
 #[derive(Debug)]
 pub(crate) struct UringWake {
-    /// A duplicate of the ring's descriptor, so that it means this ring even after the shard has closed its own.
+    /// A duplicate of the ring's descriptor, so that it means this ring even after the shard has closed its
+    /// own.
     ring: OwnedFd,
-    /// When the kernel cannot post to a ring without having one (before 6.13).
+    /// Present if the kernel cannot post to a ring from a thread without a ring of its own (before 6.13).
     pub(super) event: Option<OwnedFd>,
-    /// Of a second ring in which the shard may sleep, once there is one.
+    /// The event descriptor of a second ring in which the shard may sleep, once there is one.
     also: OnceLock<OwnedFd>,
 }
 
@@ -27,7 +28,7 @@ impl UringWake {
         // SAFETY: the ring's descriptor is open; the result is checked before it is owned.
         let ring = match unsafe { libc::fcntl(ring, libc::F_DUPFD_CLOEXEC, 3) } {
             -1 => return Err(io::Error::last_os_error()),
-            // SAFETY: a fresh descriptor that nobody else owns.
+            // SAFETY: a fresh descriptor without another owner.
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
         let mut wake = UringWake { ring, event: None, also: OnceLock::new() };
@@ -38,11 +39,11 @@ impl UringWake {
         Ok(Arc::new(wake))
     }
 
-    /// The descriptor that every wake-up writes to from now on, for a ring beside the first one.
+    /// Returns the descriptor that every wake-up writes to from now on, for a ring beside the first one.
     pub(super) fn also(&self) -> io::Result<&OwnedFd> {
         if self.also.get().is_none() {
             let event = event_descriptor()?;
-            // Only the shard's thread comes here.
+            // Only the shard's thread gets here.
             let _ = self.also.set(event);
         }
         self.also.get().ok_or_else(|| io::Error::from(io::ErrorKind::Other))
@@ -55,14 +56,14 @@ impl UringWake {
             }
             Some(event) => signal(event),
         }
-        // Whichever of the two the shard sleeps in.
+        // The shard may sleep in either of the two rings.
         if let Some(also) = self.also.get() {
             signal(also);
         }
     }
 
-    /// `IORING_REGISTER_SEND_MSG_RING` (Linux 6.13): posts a completion without a ring of one's own; 24 us from
-    /// wake to run where an event descriptor takes 36.
+    /// Posts a completion without a ring of one's own (`IORING_REGISTER_SEND_MSG_RING`, Linux 6.13). From
+    /// wake to run it takes 24 us, where an event descriptor takes 36.
     fn post(&self) -> io::Result<()> {
         let entry = opcode::MsgRingData::new(types::Fd(self.ring.as_raw_fd()), 0, WAKE_DATA, None).build();
         // SAFETY: `entry` is one submission entry, which the call reads before it returns.
@@ -83,20 +84,21 @@ fn event_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: eventfd(2) takes no memory; the result is checked before it is owned.
     match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 
 fn signal(event: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: eight readable bytes, as eventfd(2) asks. It fails only when the counter is full, and then a wake-up is
-    // pending anyway.
+    // SAFETY: eight readable bytes, as eventfd(2) requires. It fails only if the counter is full, and then a
+    // wake-up is pending anyway.
     let _ = unsafe { libc::write(event.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
 }
 
 impl UringDriver {
-    /// Without MSG_RING a read of an event descriptor is kept in flight, so that a write to it ends a wait.
+    /// Keeps a read of the event descriptor in flight if there is no MSG_RING, so that a write to it ends a
+    /// wait.
     pub(super) fn arm_wake(&mut self) {
         let Some(event) = &self.wake.event else { return };
         let target = self.wake_read.get_or_insert_with(|| Box::new(0));
@@ -104,8 +106,8 @@ impl UringDriver {
             opcode::Read::new(types::Fd(event.as_raw_fd()), std::ptr::from_mut(&mut **target).cast(), 8)
                 .build()
                 .user_data(WAKE_DATA);
-        // SAFETY: the descriptor and the eight bytes live as long as the driver; a driver that is dropped with the
-        // read in flight leaks the bytes (see Drop).
+        // SAFETY: the descriptor and the eight bytes live as long as the driver; a driver that is dropped
+        // with the read in flight leaks the bytes (see Drop).
         let _ = unsafe { self.push(&entry) };
     }
 }

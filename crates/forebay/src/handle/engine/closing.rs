@@ -1,4 +1,4 @@
-//! How an engine ends.
+//! The end of an engine: its report, and the guard that begins it.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -7,7 +7,7 @@ use crate::base::pending::Pending;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard;
 
-/// How an engine ended.
+/// The outcome of an engine's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
@@ -17,7 +17,7 @@ pub struct CloseReport {
     pub lost_shards: usize,
 }
 
-/// Begins the end when the last handle goes. Never waits: it may run on a shard's own thread.
+/// Begins the end when the last handle is dropped. Never waits: it may run on a shard's own thread.
 pub(super) struct Guard {
     pub(super) shared: Arc<EngineShared>,
     pub(super) ends: Mutex<Vec<Pending<shard::Ended>>>,
@@ -31,7 +31,7 @@ impl Drop for Guard {
     }
 }
 
-/// An engine without keeping it running.
+/// A reference to an engine that does not keep it running.
 #[derive(Clone)]
 pub(crate) struct WeakEngine {
     shared: Arc<EngineShared>,
@@ -49,7 +49,7 @@ impl WeakEngine {
         &self.shared
     }
 
-    /// A handle, while the program has one.
+    /// Returns a handle, as long as the program has one.
     pub(crate) fn upgrade(&self) -> Option<Engine> {
         Some(Engine { shared: self.shared.clone(), guard: self.guard.upgrade()? })
     }

@@ -36,7 +36,7 @@ impl MemoryReservation {
         most.saturating_sub(engine.reserved.load(Ordering::Acquire))
     }
 
-    /// Returns the bytes that are promised.
+    /// Returns the number of promised bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

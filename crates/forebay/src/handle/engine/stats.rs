@@ -12,8 +12,9 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::scheduler::{Counts, DeviceScheduler};
 
 impl Engine {
-    /// What was done with each file that is open and that a shard has worked with, sorted by path. Each shard is asked with
-    /// one message, and copies what it knows: some 100 ns for each open file on the shard, so not for hot loops.
+    /// Returns the counters of each file that is open and that a shard has worked with, sorted by path. Each
+    /// shard receives one message and copies its counters: some 100 ns for each open file on the shard, so
+    /// not for hot loops.
     ///
     /// # Errors
     /// As for [`stats`](Engine::stats).
@@ -25,7 +26,7 @@ impl Engine {
     }
 }
 
-/// Asks each shard with one message and adds up what they answer.
+/// Requests the counters of each shard with one message, and adds up the replies.
 pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
@@ -65,7 +66,7 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     Ok(stats)
 }
 
-/// Asks each shard with one message what was done with its files.
+/// Requests the counters of its files from each shard with one message.
 pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
     let mut sum = FileSum::default();
     for inbox in shared.inboxes.iter() {

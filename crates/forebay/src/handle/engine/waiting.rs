@@ -1,4 +1,4 @@
-//! What libraries on top of the engine need to wait and to take times as it does itself.
+//! Waits and clock readings for libraries on top of the engine, as the engine itself uses them.
 
 use std::future::Future;
 
@@ -7,14 +7,15 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait;
 
 impl Engine {
-    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits: a `.wait()` for futures
-    /// that a library makes of this one's.
+    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits: a `.wait()`
+    /// for futures that a library builds from Forebay's.
     ///
-    /// Allocates one waker a thread, at its first wait. A sleep and its wake-up cost some microseconds.
+    /// Allocates one waker per thread, at its first wait. A sleep and its wake-up cost some microseconds.
     ///
     /// # Errors
-    /// [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] for a simulated world, which would
-    /// wait for what only they can do. The future is then dropped without having been polled.
+    /// [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] for a simulated world:
+    /// the wait would be for work that only that shard or world can do. The future is then dropped without
+    /// having been polled.
     ///
     /// ```
     /// use forebay::{Config, Engine, Open};
@@ -28,7 +29,7 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
-        // Outside of its world's run nobody would wake the future of a simulated engine.
+        // Outside its world's run, nothing would wake the future of a simulated engine.
         let simulated = self.shared.is_simulated().then_some(ErrorKind::WaitInWorld);
         match wait::refusal().or(simulated) {
             Some(kind) => Err(Error::new(kind, "block_on")),
@@ -36,11 +37,11 @@ impl Engine {
         }
     }
 
-    /// The time on the engine's clock, in nanoseconds since some moment: only differences mean anything. In a simulated
-    /// world it is that world's time, the same whenever the seed is.
+    /// Returns the time on the engine's clock, in nanoseconds since some moment: only differences mean
+    /// anything. In a simulated world it is that world's time, the same for the same seed.
     ///
-    /// Costs about 5 ns where the processor's counter can be used, else as much as an `Instant`. Two threads may read a
-    /// few nanoseconds apart, so subtract with [`u64::saturating_sub`].
+    /// Costs about 5 ns where the processor's counter can be used, else as much as an `Instant`. Two threads
+    /// may read a few nanoseconds apart, so subtract with [`u64::saturating_sub`].
     #[inline]
     pub fn now_ns(&self) -> u64 {
         let clock = self.shared.clock();

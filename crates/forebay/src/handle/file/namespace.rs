@@ -1,4 +1,4 @@
-//! What the calls of a file mean where the file is an NVMe namespace.
+//! The calls of a file on an NVMe namespace.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use crate::base::pending::Pending;
 use crate::driver::meta::{MetaReply, MetaRequest};
 
 impl File {
-    /// Carries a request about a namespace out, whose size nobody changes.
+    /// Executes a request on a namespace. Metadata and locks work; all else fails, as its size is fixed and
+    /// there is no page cache.
     #[cold]
     pub(super) fn ask_namespace<T: Send + 'static>(
         &self,
@@ -39,13 +40,13 @@ impl File {
         }
     }
 
-    /// [`File::punch_hole`] of a namespace, which exists on Linux only.
+    /// Fails [`File::punch_hole`] of a namespace, which exists on Linux only.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn punch_namespace(&self, _: Range<u64>) -> Pending<()> {
         Pending::ready(Err(self.core.describe(Error::new(ErrorKind::Unsupported, "punch_hole"))))
     }
 
-    /// [`File::punch_hole`] of a namespace.
+    /// Executes [`File::punch_hole`] of a namespace.
     #[cfg(target_os = "linux")]
     pub(super) fn punch_namespace(&self, range: Range<u64>) -> Pending<()> {
         let core = self.core.clone();

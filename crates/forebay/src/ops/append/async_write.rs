@@ -6,8 +6,9 @@ use std::task::{Context, Poll};
 
 use super::Append;
 
-/// One copy, into the current buffer. `flush` brings everything into the file at its exact length, which on a direct file
-/// costs a padded write and a truncation: flush seldom. `shutdown` does the same; neither syncs.
+/// Copies once, into the current buffer. `flush` brings everything into the file at its exact length, which
+/// on a direct file costs a padded write and a truncation: flush seldom. `shutdown` does the same; neither
+/// syncs.
 impl tokio::io::AsyncWrite for Append {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().writer.poll_write(context, bytes).map_err(io::Error::from)

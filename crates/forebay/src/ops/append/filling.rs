@@ -4,15 +4,15 @@ use crate::base::error::Result;
 use crate::memory::arena::Buffer;
 use crate::memory::block::BlockMut;
 
-/// A buffer being filled, and the place in the file that it is for.
+/// A buffer being filled, and its place in the file.
 pub(super) struct Filling {
-    /// Where its first byte goes: a multiple of what the file's writes must be.
+    /// The offset of its first byte: a multiple of the unit of the file's writes.
     start: u64,
-    /// Bytes from `start` on that are in the file already and share their unit with what comes next. Kept here, so that
-    /// an idle append holds no I/O memory.
+    /// Bytes from `start` on that are in the file already and share their unit with the next bytes. Kept
+    /// here, so that an idle append holds no I/O memory.
     carry: Vec<u8>,
     block: Option<BlockMut>,
-    /// The length at which the block goes out.
+    /// The length at which the block is sent to be written.
     full: usize,
 }
 
@@ -33,26 +33,26 @@ impl Filling {
         self.block.as_ref().is_some_and(|block| block.len() >= self.full)
     }
 
-    /// Bytes of I/O memory held.
+    /// Returns the bytes of I/O memory held.
     pub(super) fn capacity(&self) -> usize {
         self.block.as_ref().map_or(0, BlockMut::capacity)
     }
 
-    /// Goes on at `start`, a multiple of the file's unit, with bytes that are in the file already.
+    /// Continues at `start`, a multiple of the file's unit, with bytes that are in the file already.
     pub(super) fn restart(&mut self, start: u64, carry: &[u8]) {
         self.start = start;
         self.carry.clear();
         self.carry.extend_from_slice(carry);
     }
 
-    /// As many bytes before the first as `len` says: those found in the file, and zeros where it has none.
+    /// Sets the `len` bytes before the first one: those found in the file, and zeros where it has none.
     pub(super) fn carry_found(&mut self, found: &[u8], len: usize) {
         self.carry.clear();
         self.carry.extend_from_slice(found);
         self.carry.resize(len, 0);
     }
 
-    /// Takes memory of at least `full` bytes to fill.
+    /// Takes over a buffer of at least `full` bytes to fill.
     pub(super) fn give(&mut self, buffer: Buffer, full: usize) -> Result<()> {
         // SAFETY: no bytes are claimed to be initialised, and the buffer is ours alone.
         let mut block = unsafe { buffer.into_block_mut(0, 0) };
@@ -62,7 +62,7 @@ impl Filling {
         Ok(())
     }
 
-    /// Copies what there is room for; answers how much.
+    /// Copies as many bytes as there is room for; returns how many.
     pub(super) fn copy(&mut self, bytes: &[u8]) -> Result<usize> {
         let Some(block) = &mut self.block else { return Ok(0) };
         let taken = &bytes[..bytes.len().min(self.full - block.len())];
@@ -70,7 +70,7 @@ impl Filling {
         Ok(taken.len())
     }
 
-    /// What was filled, to be written at [`start`](Self::start).
+    /// Returns the filled block, to be written at [`start`](Self::start).
     pub(super) fn take(&mut self) -> Option<BlockMut> {
         self.block.take()
     }

@@ -1,4 +1,4 @@
-//! The writes of an append that the engine has.
+//! The writes of an append that are in flight.
 
 use std::task::{Context, Poll};
 
@@ -8,7 +8,7 @@ use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpOutcome, OpRequest};
 use crate::ops::submit::{OpFuture, Target};
 
-/// Writes in flight, at most as many as there is room for. Their order does not matter: they do not overlap.
+/// Writes in flight, at most `depth`. Their order does not matter: they do not overlap.
 pub(super) struct Flight {
     writes: Vec<InFlight>,
     depth: usize,
@@ -20,7 +20,7 @@ struct InFlight {
     place: Place,
 }
 
-/// Where a write goes, in bytes.
+/// A write's offset and length in the file, in bytes.
 #[derive(Clone, Copy)]
 struct Place {
     offset: u64,
@@ -44,14 +44,14 @@ impl Flight {
         self.bytes
     }
 
-    /// Whether a write that begins at `offset` may go out beside these. One that overlaps may not: the padded end of the
-    /// file, when its unit is written again.
+    /// Returns whether a write that begins at `offset` may be sent beside these. One that overlaps may not:
+    /// it occurs at the padded end of the file, when that unit is written again.
     pub(super) fn has_room(&self, offset: u64) -> bool {
         let overlaps = |write: &InFlight| write.place.offset + u64::from(write.place.len) > offset;
         self.writes.len() < self.depth && !self.writes.iter().any(overlaps)
     }
 
-    /// Sends a write of the first `len` bytes of `buffer` off.
+    /// Sends a write of the first `len` bytes of `buffer`.
     pub(super) fn begin(
         &mut self,
         context: &mut Context<'_>,
@@ -74,8 +74,8 @@ impl Flight {
         }
     }
 
-    /// Lets go of the writes that are over, and has `context` woken by each of the others. The first failure seen is
-    /// told.
+    /// Removes the writes that have completed, and has `context` woken by each of the others. Returns the
+    /// first failure seen.
     pub(super) fn reap(&mut self, context: &mut Context<'_>, file: &File) -> Result<()> {
         let mut first = Ok(());
         let mut index = 0;
@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// A request of an append: a write, or its sync.
+/// Returns a request of an append: a write, or its sync.
 pub(super) fn request(kind: OpKind, class: Class, offset: u64, len: u32, buffer: OpBuffer) -> OpRequest {
     let (durability, flush) = (Durability::None, Flush::Queued);
     OpRequest { kind, class, durability, flush, offset, len, asked: len, buffer }

@@ -12,23 +12,23 @@ use crate::io::op::{Durability, OpBuffer};
 use crate::ops::read::RangeRead;
 use crate::ops::submit::{OpFuture, Target};
 
-/// How far the end of the file is on its way. Lives in the append and not in a call's future, so that a call that was
-/// given up leaves nothing half known.
+/// Progress of settling the end of the file. It lives in the append and not in a call's future, so that a
+/// dropped call leaves no state half updated.
 pub(super) struct Settling {
-    /// The file's length before the first padded write; what it had behind our last byte stays.
+    /// The file's length before the first padded write; bytes that it had behind our last one stay.
     length: Option<u64>,
     length_asked: Option<Pending<u64>>,
-    /// Bytes behind our last one in its unit, on their way.
+    /// The read of the bytes behind our last one in its unit.
     behind: Option<RangeRead<'static>>,
-    /// Padding of ours may have extended the file to here.
+    /// The offset to which our padding may have extended the file.
     padded_to: Option<u64>,
     cut: Cut,
 }
 
-/// Taking the padding off again.
+/// Truncation of the padding.
 enum Cut {
     No,
-    /// Asking whether the file still ends with it.
+    /// Gets the file's length, to see whether the file still ends with the padding.
     Length(Pending<u64>),
     Truncate(Pending<()>),
 }
@@ -38,14 +38,14 @@ impl Settling {
         Settling { length: None, length_asked: None, behind: None, padded_to: None, cut: Cut::No }
     }
 
-    /// More bytes were taken: what was being read for the old end is of no use.
+    /// Drops the read for the old end, which is of no use after more bytes were taken.
     pub(super) fn forget_reads(&mut self) {
         self.behind = None;
     }
 }
 
 impl Writer {
-    /// Everything taken so far is in the file, at its exact length.
+    /// Completes when everything taken so far is in the file, at its exact length.
     pub(super) fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.check(0)?;
         if self.handed < self.position {
@@ -58,7 +58,7 @@ impl Writer {
         self.poll_cut(context)
     }
 
-    /// Sends off what was filled, padded where it must be.
+    /// Sends the filled buffer, padded where it must be.
     fn poll_hand_over(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let padded_end = self.position.next_multiple_of(self.grain);
         if padded_end == self.position {
@@ -71,7 +71,7 @@ impl Writer {
             true => Some(ready!(self.poll_behind(context, length.min(padded_end)))?),
             false => None,
         };
-        // Nothing waits from here on, so that the bytes, the carry and the padding change together.
+        // No step from here on waits, so that the bytes, the carry and the padding change together.
         let Some(mut block) = self.filling.take() else { return Poll::Ready(Ok(())) };
         let unit = self.position - self.position % self.grain;
         self.filling.restart(unit, &block[(unit - start) as usize..]);
@@ -88,7 +88,7 @@ impl Writer {
         Poll::Ready(self.begin(context, start, len, OpBuffer::Mut(block)))
     }
 
-    /// How long the file was before padding of ours extended it.
+    /// Returns the length that the file had before our padding extended it.
     fn poll_length(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         if let Some(length) = self.settling.length {
             return Poll::Ready(Ok(length));
@@ -101,7 +101,7 @@ impl Writer {
         Poll::Ready(Ok(length))
     }
 
-    /// What the file has between our last byte and `end`, within one unit.
+    /// Returns the file's bytes between our last byte and `end`, within one unit.
     fn poll_behind(
         &mut self,
         context: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl Writer {
         Poll::Ready(self.noted(behind))
     }
 
-    /// Takes our padding off the end of the file. Nothing is in flight.
+    /// Takes our padding off the end of the file. Nothing may be in flight.
     fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(padded_to) = self.settling.padded_to else { return Poll::Ready(Ok(())) };
         let length = self.position.max(self.settling.length.unwrap_or(0));
@@ -130,7 +130,7 @@ impl Writer {
                     let found = ready!(Pin::new(asked).poll(context));
                     self.settling.cut = Cut::No;
                     if self.noted(found)? != padded_to {
-                        // Someone else has extended or cut the file since: the end is not ours any more.
+                        // Another writer has extended or cut the file since: the end is not ours any more.
                         self.settling.padded_to = None;
                         return Poll::Ready(Ok(()));
                     }
@@ -141,11 +141,11 @@ impl Writer {
         }
     }
 
-    /// No truncation is under way that could hit a write begun after this.
+    /// Completes when no truncation is under way that could hit a write begun after this.
     pub(super) fn poll_no_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.settling.cut {
             Cut::No => {}
-            // Its answer would be too old.
+            // Its reply would be too old.
             Cut::Length(_) => self.settling.cut = Cut::No,
             Cut::Truncate(truncate) => {
                 let cut = ready!(Pin::new(truncate).poll(context));
@@ -157,7 +157,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Begins a sync of what is in the file; [`poll_sync_over`](Self::poll_sync_over) tells how it went.
+    /// Begins a sync of the bytes in the file; [`poll_sync_over`](Self::poll_sync_over) returns its result.
     pub(super) fn begin_sync(&mut self, durability: Durability) {
         if let Some(kind) = durability.sync_kind() {
             let request = request(kind, self.class, 0, 0, OpBuffer::None);
@@ -165,8 +165,8 @@ impl Writer {
         }
     }
 
-    /// No sync is under way. One whose call was given up is waited for, because the kernel tells a file's write-back
-    /// error only once.
+    /// Completes when no sync is under way. One whose call was dropped is waited for, because the kernel
+    /// reports a file's write-back error only once.
     pub(super) fn poll_sync_over(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.check(0)?;
         let Some(sync) = &mut self.syncing else { return Poll::Ready(Ok(())) };

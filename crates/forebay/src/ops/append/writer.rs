@@ -1,4 +1,4 @@
-//! The heart of an append, made of polls: what its async methods and `AsyncWrite` have in common.
+//! The core of an append, made of polls: the common part of its async methods and `AsyncWrite`.
 
 use std::task::{Context, Poll, ready};
 
@@ -14,7 +14,7 @@ use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
 use crate::ops::submit::OpFuture;
 
-/// What the builder decided.
+/// The builder's settings.
 pub(super) struct Plan {
     pub(super) buffer_bytes: usize,
     pub(super) depth: usize,
@@ -26,15 +26,15 @@ pub(super) struct Plan {
 pub(super) struct Writer {
     pub(super) file: File,
     pub(super) class: Class,
-    /// What offset and length of a write must be multiples of.
+    /// The unit of a write: its offset and length must be multiples of it.
     pub(super) grain: u64,
     memory_grain: usize,
     buffer_bytes: u64,
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub(super) position: u64,
     /// The bytes before this are in writes that were begun.
     pub(super) handed: u64,
-    /// Where the first byte goes, while what stands before it in its unit was not read yet.
+    /// The offset of the first byte, while the bytes before it in its unit have not been read yet.
     head: Option<u64>,
     head_read: Option<RangeRead<'static>>,
     pub(super) filling: Filling,
@@ -83,7 +83,7 @@ impl Writer {
         self.flight.bytes() + self.filling.capacity() as u64
     }
 
-    /// Takes at least one byte, unless there is none; answers how many.
+    /// Takes at least one byte, unless there is none; returns how many.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         self.check(bytes.len())?;
         if bytes.is_empty() {
@@ -102,7 +102,7 @@ impl Writer {
         Poll::Ready(Ok(taken))
     }
 
-    /// Takes all of `left`, which is what is still to take when this is pending.
+    /// Takes all of `left`. While this is pending, `left` is the part still to take.
     pub(super) fn poll_write_block(
         &mut self,
         context: &mut Context<'_>,
@@ -124,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// How many bytes of a block can be written right from it at this position.
+    /// Returns how many bytes of a block can be written right from it at this position.
     fn uncopied(&self, block: &Block) -> usize {
         if self.grain == 1 {
             return block.len();
@@ -149,14 +149,15 @@ impl Writer {
         let Some(part) = block.slice(..len) else { return Poll::Ready(Ok(())) };
         self.position += len as u64;
         self.handed = self.position;
-        // An aligned position shares its unit with nothing before it; a buffer without bytes of its own goes back.
+        // An aligned position shares its unit with no byte before it; a buffer without bytes of its own is
+        // released.
         drop(self.filling.take());
         self.filling.restart(self.position, &[]);
         self.settling.forget_reads();
         Poll::Ready(self.begin(context, offset, len, OpBuffer::Shared(part)))
     }
 
-    /// Sends off what was filled, which ends at a multiple of the file's unit.
+    /// Sends the filled buffer, which ends at a multiple of the file's unit.
     pub(super) fn poll_hand_over_aligned(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let offset = self.filling.start();
         ready!(self.poll_room(context, offset))?;
@@ -184,7 +185,7 @@ impl Writer {
                 Err(failure) if self.flight.is_empty() => {
                     return Poll::Ready(Err(failure.into_error("append", Some(self.file.core()))));
                 }
-                // What our own writes hold comes back.
+                // Memory that our own writes hold comes back.
                 Err(_) => {
                     let before = self.flight.len();
                     self.reap(context)?;
@@ -196,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Overflow memory is for when nothing comes back by itself.
+    /// Allocates a buffer. Overflow memory is only for the case that no memory comes back by itself.
     fn memory(&self, len: usize) -> Result<Buffer, OpFailure> {
         let arena = &self.file.core().engine().arena;
         match arena.alloc_local(len) {
@@ -205,7 +206,7 @@ impl Writer {
         }
     }
 
-    /// Reads what stands before an unaligned first byte in its unit, once.
+    /// Reads the bytes before an unaligned first byte in its unit, once.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(at) = self.head else { return Poll::Ready(Ok(())) };
         let start = self.filling.start();
@@ -220,7 +221,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until a write that begins at `offset` may go out.
+    /// Waits until a write that begins at `offset` may be sent.
     pub(super) fn poll_room(&mut self, context: &mut Context<'_>, offset: u64) -> Poll<Result<()>> {
         ready!(self.poll_no_cut(context))?;
         self.reap(context)?;
@@ -247,8 +248,8 @@ impl Writer {
         self.noted(reaped)
     }
 
-    /// Remembers a failure, so that every later call fails too. Only a lack of memory, which costs no data, does not
-    /// end the append.
+    /// Stores a failure, so that every later call fails too. Only a lack of memory, which costs no data, does
+    /// not end the append.
     pub(super) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && !matches!(error.kind(), ErrorKind::ArenaExhausted { .. })
@@ -258,7 +259,7 @@ impl Writer {
         result
     }
 
-    /// Refuses when an earlier write failed, and when `more` bytes would end where no file can.
+    /// Fails when an earlier write failed, and when `more` bytes would end where no file can.
     pub(super) fn check(&self, more: usize) -> Result<()> {
         if let Some(failure) = &self.failure {
             return Err(self.file.core().describe(failure.again("an earlier write of this append failed")));

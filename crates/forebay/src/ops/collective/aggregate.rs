@@ -15,12 +15,12 @@ use crate::handle::file::File;
 use crate::memory::block::BlockMut;
 use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail};
 
-/// Ends the collective for all when the task ends, however it does.
+/// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
     shared: Arc<Shared>,
     file: File,
     class: Class,
-    /// Its number; the first one asks for the file's length, takes padding off and syncs.
+    /// Its number; the first one also gets the file's length, takes padding off and syncs.
     index: usize,
     runs: Runs,
 }
@@ -91,7 +91,7 @@ fn poll_part(runs: &mut Runs, writing: &mut Writing<'_>, context: &mut Context<'
             began = true;
         }
         if !began {
-            // What is planned always has room when nothing is under way.
+            // A planned run always has room when none is under way.
             return if runs.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
     }
@@ -112,7 +112,7 @@ impl Drop for Aggregate {
 struct Writing<'t> {
     part: Part,
     under_way: Vec<Run>,
-    /// Behind the file's last byte before this write: what is behind need not be read.
+    /// The offset behind the file's last byte before this write: bytes behind it need not be read.
     length: u64,
     tail: &'t mut Tail,
     grain: u64,

@@ -1,4 +1,4 @@
-//! Which pieces make which write: the pieces of all participants, sorted and cut into runs of whole pages.
+//! The plan of a collective write: the pieces of all participants, sorted and cut into runs of whole pages.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::ops::gather::Shape;
 
-/// What each participant gave, by rank.
+/// The pieces that each participant gave, by rank.
 pub(super) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
 
 /// The part of a collective write that one aggregator makes: a range of the file, from front to back.
@@ -18,16 +18,17 @@ pub(super) struct Part {
     domain: Range<u64>,
     /// The pieces that have bytes in the domain, by offset.
     pieces: Vec<Piece>,
-    /// The pieces from here on begin behind what was planned.
+    /// Index of the first piece that begins behind the planned range.
     next: usize,
-    /// Those before that go on behind what was planned.
+    /// Pieces before `next` that continue behind the planned range.
     long: Vec<Piece>,
-    /// What was planned ends here.
+    /// The end of the planned range.
     at: u64,
     planned: VecDeque<Run>,
 }
 
-/// A piece without its bytes. The order of `(rank, number)` is the order in which pieces are laid over each other.
+/// A piece without its bytes. The order of `(rank, number)` is the order in which pieces are laid over each
+/// other.
 #[derive(Clone, Copy)]
 struct Piece {
     offset: u64,
@@ -36,19 +37,19 @@ struct Piece {
     number: u32,
 }
 
-/// A run of pages, with the pieces that it is made of.
+/// A run of pages, with its pieces.
 pub(super) struct Run {
     pub(super) range: Range<u64>,
-    /// Pages of it that no pieces cover whole, those that touch as one.
+    /// Pages of it that no pieces cover whole; adjacent ones are merged.
     pub(super) incomplete: Vec<Range<u64>>,
-    /// Behind the last byte that a piece has.
+    /// The offset behind the last byte that a piece has.
     pub(super) end: u64,
     /// Bytes that pieces have, each counted once.
     pub(super) covered: u64,
     pieces: Vec<Piece>,
 }
 
-/// The range of the file from the first byte of all pieces to the last; `None` when there is none.
+/// Returns the range of the file from the first byte of all pieces to the last; `None` when there is none.
 pub(super) fn span(deposits: &Deposits) -> Option<Range<u64>> {
     let pieces = deposits.iter().flatten().filter(|(_, bytes)| !bytes.is_empty());
     pieces
@@ -56,7 +57,8 @@ pub(super) fn span(deposits: &Deposits) -> Option<Range<u64>> {
         .reduce(|one, other| one.start.min(other.start)..one.end.max(other.end))
 }
 
-/// The part of `span` that aggregator `index` of `count` has: about as much as each, ending at multiples of a request.
+/// Returns the part of `span` that aggregator `index` of `count` writes. All parts are about equal, and end
+/// at multiples of a request.
 pub(super) fn domain(span: &Range<u64>, shape: &Shape, index: u64, count: u64) -> Range<u64> {
     let first = span.start / shape.request;
     let requests = span.end.div_ceil(shape.request) - first;
@@ -85,7 +87,7 @@ impl Part {
         Part { deposits, shape, domain, pieces, next: 0, long, at, planned }
     }
 
-    /// The next run, unless all were taken.
+    /// Returns the next run, unless all were taken.
     pub(super) fn peek(&mut self) -> Option<&Run> {
         while self.planned.is_empty() && self.plan_window() {}
         self.planned.front()
@@ -95,7 +97,7 @@ impl Part {
         self.planned.pop_front()
     }
 
-    /// Plans what lies before the next multiple of the request's size; false at the end.
+    /// Plans the range up to the next multiple of the request's size; returns false at the end.
     fn plan_window(&mut self) -> bool {
         if self.long.is_empty() {
             let Some(first) = self.pieces.get(self.next) else { return false };
@@ -120,7 +122,7 @@ impl Part {
         let page = self.shape.page;
         pieces.sort_unstable_by_key(|piece| piece.offset);
         let mut run: Option<Run> = None;
-        // What of the last page is covered, from its start on, without a hole.
+        // The furthest end of the run's pieces so far; holes before it are noted already.
         let mut whole_until = 0;
         for piece in pieces.iter() {
             let (start, end) = (piece.offset.max(window.start), piece.end.min(window.end));
@@ -154,7 +156,7 @@ impl Part {
         self.planned.extend(run.map(|known| known.finished(whole_until, page)));
     }
 
-    /// Lays the pieces of a run over what is in `into`, which begins where the run does.
+    /// Copies the pieces of a run over the bytes of `into`, which begins where the run does.
     pub(super) fn lay(&self, run: &Run, into: &mut [u8]) {
         for piece in &run.pieces {
             let bytes = &self.deposits[piece.rank as usize][piece.number as usize].1;
@@ -167,7 +169,7 @@ impl Part {
 }
 
 impl Run {
-    /// The bytes between `start` and `end` have no piece: their pages must be read.
+    /// Adds the pages between `start` and `end`, bytes that no piece has: they must be read.
     fn add_incomplete(&mut self, start: u64, end: u64, page: u64) {
         if start >= end {
             return;
@@ -181,7 +183,7 @@ impl Run {
 
     fn finished(mut self, whole_until: u64, page: u64) -> Run {
         self.add_incomplete(whole_until, self.range.end, page);
-        // The highest rank comes last, and of one participant its last piece: so they are what is seen.
+        // The highest rank comes last, and of one participant its last piece: so they win.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
         #[cfg(feature = "_breakage")]
         if crate::base::breakage::Breakage::LowestRankWins.is_on() {
@@ -202,7 +204,8 @@ mod tests {
         Shape::new(&alignment, 1 << 20, 64 << 10, 8)
     }
 
-    /// Any pieces, cut by any number of aggregators, and laid over a file page by page: as if written one by one.
+    /// Any pieces, cut by any number of aggregators and laid over a file page by page, equal writes made one
+    /// by one.
     #[test]
     fn runs_equal_writes_one_by_one() {
         let mut seed = 0x9E37_79B9_7F4A_7C15u64;

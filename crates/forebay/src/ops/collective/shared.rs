@@ -1,4 +1,4 @@
-//! What the participants of a collective and its aggregators share.
+//! The state that the participants of a collective and its aggregators share.
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -14,53 +14,53 @@ use crate::ops::gather::{GatherStats, Shape, Tail, stronger};
 
 pub(super) struct Shared {
     pub(super) shape: Shape,
-    /// Those who give pieces.
+    /// Number of handles that give pieces.
     pub(super) participants: usize,
-    /// Tasks that write them.
+    /// Number of tasks that write them.
     pub(super) aggregators: usize,
     state: Mutex<State>,
 }
 
-/// Everything behind the lock.
+/// The collective's state, all of it behind one lock.
 pub(super) struct State {
-    /// The write that is under way: the first is 0. All before are over.
+    /// The number of the write under way, from 0. All earlier writes have completed.
     pub(super) round: u64,
-    /// What the participants gave for it, by rank.
+    /// The pieces that the participants gave for it, by rank.
     deposits: Vec<Option<Vec<(u64, Bytes)>>>,
     arrived: usize,
     durability: Durability,
     phase: Phase,
     /// Aggregators that are not done with their part.
     busy: usize,
-    /// How far the file goes, and was padded, by all parts together.
+    /// The file's end and its furthest padding, over all parts.
     tail: Tail,
     failure: Option<Failure>,
     error: Option<Error>,
-    /// Handles that were dropped.
+    /// The number of handles that were dropped.
     gone: usize,
-    /// Participants who wait for the end of a write, and aggregators who wait for their turn.
+    /// Participants that wait for the end of a write; `idle` has the aggregators that wait for their turn.
     waiters: Vec<Waker>,
     idle: Vec<Waker>,
     pub(super) stats: GatherStats,
 }
 
-/// What the aggregators are at.
+/// The phase of the write under way.
 enum Phase {
-    /// Not everybody has come.
+    /// Some participants have not called yet.
     Gathering,
-    /// Everybody has, and the first aggregator asks for the file's length.
+    /// All participants have called, and the first aggregator gets the file's length.
     Measuring(Deposits),
-    /// Behind the file's last byte before it began.
+    /// The aggregators write their parts; the number is the offset behind the file's last byte before.
     Writing(Deposits, u64),
 }
 
-/// What an aggregator is to do next.
+/// The next step of an aggregator.
 pub(super) enum Turn {
-    /// For the first only: how long is the file?
+    /// For the first only: gets the file's length.
     Measure,
-    /// Its part, of a file of that length.
+    /// Writes its part, of a file of that length.
     Write(Deposits, u64),
-    /// For the first only: all parts are written.
+    /// For the first only: all parts are written, so it takes padding off and syncs.
     Settle(Tail, Durability),
     End,
 }
@@ -89,10 +89,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `round` is over, for a participant.
+    /// Waits until `round` has completed, for a participant.
     pub(super) fn poll_over(&self, context: &mut Context<'_>, file: &File, round: u64) -> Poll<Result<()>> {
         let mut state = self.enter(file)?;
-        // What is over is over, also where something failed since.
+        // A round that has completed stays so, also where something failed since.
         if state.round > round {
             return Poll::Ready(Ok(()));
         }
@@ -101,7 +101,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Gives a participant's pieces; answers the round that they are for.
+    /// Stores a participant's pieces; returns the round that they are for.
     pub(super) fn deposit(
         &self,
         file: &File,
@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// What aggregator `index` is to do; `done` is the round that it has written its part of.
+    /// Returns the next step of aggregator `index`; `done` is the round that it has written its part of.
     pub(super) fn poll_turn(&self, context: &mut Context<'_>, index: usize, done: Option<u64>) -> Poll<Turn> {
         let mut state = self.lock();
         if state.failure.is_some() || state.gone == self.participants {
@@ -167,7 +167,7 @@ impl Shared {
         });
     }
 
-    /// An aggregator has written its part, which ended like this.
+    /// Notes that an aggregator has written its part, with the end and padding of that part.
     pub(super) fn wrote(&self, tail: Tail, stats: GatherStats) {
         self.change(|state| {
             state.tail.end = state.tail.end.max(tail.end);
@@ -177,7 +177,7 @@ impl Shared {
         });
     }
 
-    /// The round is over.
+    /// Completes the round, and wakes the participants that wait for it.
     pub(super) fn settled(&self, durability: Durability) {
         let waiters = {
             let mut state = self.lock();
@@ -191,11 +191,12 @@ impl Shared {
         wake(waiters);
     }
 
-    /// An error that ends it for all.
+    /// Ends the collective for all with `error`.
     pub(super) fn fail(&self, error: Error) {
         let waiters = {
             let mut state = self.lock();
-            // Once only: no pieces are accepted after a failure, and each of many participants leaves by this way.
+            // Once only: no pieces are accepted after a failure, and each of many participants leaves by this
+            // way.
             if state.failure.is_none() {
                 state.failure = Some(Failure::of(&error));
                 state.error = Some(error);
@@ -209,7 +210,7 @@ impl Shared {
         wake(waiters);
     }
 
-    /// A participant is gone: what it was to take part in can never be complete.
+    /// Ends the collective because a participant is gone: the round under way can never be complete.
     pub(super) fn leave(&self, file: &File, rank: usize) {
         self.lock().gone += 1;
         let note = format!("participant {rank} of {} is gone", self.participants);
@@ -227,7 +228,7 @@ impl Shared {
 }
 
 impl State {
-    /// The first error, for the participant that meets it first, or that there was one.
+    /// Returns the first error to the participant that comes first, and to the others that there was one.
     fn check(&mut self, file: &File) -> Result<()> {
         match (self.error.take(), &self.failure) {
             (Some(error), _) => Err(error),

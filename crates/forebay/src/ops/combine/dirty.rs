@@ -1,16 +1,16 @@
-//! Which bytes of a page were written.
+//! The set of written bytes of a page.
 
 use std::ops::Range;
 
 const WORD: usize = u64::BITS as usize;
 
-/// The bytes of a page that were written: one range, or one bit a byte where they lie apart. So an eighth of the page's
-/// size is the most that it takes.
+/// The bytes of a page that were written: one range, or one bit a byte where they do not touch each other. So
+/// it takes at most an eighth of the page's size.
 pub(super) struct Dirty {
-    /// From the first byte to behind the last.
+    /// The first byte; `end` is behind the last one.
     start: u32,
     end: u32,
-    /// Which of them, when not all.
+    /// A bit for each byte of the page, when not all between `start` and `end` were written.
     bits: Option<Box<[u64]>>,
 }
 
@@ -19,17 +19,17 @@ impl Dirty {
         Dirty { start: range.start as u32, end: range.end as u32, bits: None }
     }
 
-    /// Behind the last byte.
+    /// Returns the offset behind the last byte.
     pub(super) fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// Whether all of a page of that size was written.
+    /// Returns whether all of a page of that size was written.
     pub(super) fn is_whole(&self, page: usize) -> bool {
         self.bits.is_none() && self.start == 0 && self.end as usize == page
     }
 
-    /// Bytes.
+    /// Returns the number of bytes written.
     pub(super) fn len(&self) -> usize {
         match &self.bits {
             None => (self.end - self.start) as usize,
@@ -54,7 +54,7 @@ impl Dirty {
         }
     }
 
-    /// The ranges, in order.
+    /// Returns the written ranges, in order.
     pub(super) fn ranges(&self) -> Ranges<'_> {
         Ranges { dirty: self, at: self.start as usize }
     }
@@ -96,7 +96,8 @@ fn set(bits: &mut [u64], range: Range<usize>) {
     }
 }
 
-/// The first bit from `at` on that is, or is not, set; behind the last one when there is none.
+/// Returns the first bit from `at` on that is set, or is not set; the position behind the last one when there
+/// is none.
 fn next(bits: &[u64], mut at: usize, wanted: bool) -> usize {
     while let Some(word) = bits.get(at / WORD) {
         let word = if wanted { *word } else { !*word } >> (at % WORD);

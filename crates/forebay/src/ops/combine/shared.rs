@@ -1,4 +1,4 @@
-//! What the handles of a combine and its task share.
+//! The state that the handles of a combine and its task share.
 
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
@@ -25,7 +25,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses when nothing can be asked of this combine any more, and otherwise gives the state.
+    /// Returns the locked state, or an error when this combine takes no calls any more.
     pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, State>> {
         // Before the lock, which a thread of the parent may have held at the fork.
         if let Some(failure) = file.core().engine().failure() {
@@ -41,17 +41,17 @@ impl Shared {
         }
     }
 
-    /// The file's length before this combine wrote to it.
+    /// Returns the file's length before this combine wrote to it.
     pub(super) async fn length(&self, file: &File) -> Result<u64> {
         if let Some(length) = self.lock().length {
             return Ok(length);
         }
-        // Whose answer comes first counts: nothing is written before there is one.
+        // The first length to arrive counts: nothing is written before there is one.
         let found = file.len().await?;
         Ok(*self.lock().length.get_or_insert(found))
     }
 
-    /// An error that ends it for all.
+    /// Ends the combine for all callers with `error`.
     pub(super) fn fail(&self, error: Error) {
         let waiters = {
             let mut state = self.lock();
@@ -61,7 +61,7 @@ impl Shared {
         waiters.wake();
     }
 
-    /// There is no memory to go on with: whoever waits is told.
+    /// Notifies all waiters that there is no memory to go on with.
     pub(super) fn lack(&self) {
         let waiters = {
             let mut state = self.lock();
@@ -71,7 +71,7 @@ impl Shared {
         waiters.wake();
     }
 
-    /// The first epoch is settled.
+    /// Removes the first epoch, which is settled, and wakes all waiters.
     pub(super) fn settled(&self, durability: Durability) {
         let waiters = {
             let mut state = self.lock();
@@ -81,7 +81,7 @@ impl Shared {
         waiters.wake();
     }
 
-    /// Has the task look, if it has nothing to do.
+    /// Wakes the task if it has nothing to do.
     pub(super) fn kick(&self) {
         let sweeper = self.lock().sweeper.take();
         if let Some(waker) = sweeper {
@@ -89,16 +89,17 @@ impl Shared {
         }
     }
 
-    /// No handle is left.
+    /// Ends the task: no handle is left.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.kick();
     }
 
-    /// Memory for more pages, and for the request that brings them away. Where there is none, the pages that there are must do.
+    /// Adds memory for more pages, and for the request that writes them out. Where there is none, the pages
+    /// already allocated must do.
     ///
     /// # Errors
-    /// When there are none.
+    /// When no page is allocated.
     pub(super) fn add_slab(&self, file: &File) -> Result<()> {
         let (bytes, spare) = {
             let state = self.lock();
@@ -119,7 +120,8 @@ impl Shared {
         }
     }
 
-    /// Takes at least one byte; `None` when a slab must be added. `lacks` is what the state said when the call began.
+    /// Takes at least one byte, and returns how many; `None` when a slab must be added. `lacks` is the
+    /// state's count when the call began.
     pub(super) fn poll_take(
         &self,
         context: &mut Context<'_>,
@@ -168,7 +170,7 @@ impl Shared {
     }
 }
 
-/// The error of a call since whose beginning there was no memory to go on with.
+/// Returns the error of a call during which memory to go on with was lacking.
 fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
     if state.lacks == lacks {
         return None;
@@ -177,7 +179,7 @@ fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
     Some(file.core().describe(error))
 }
 
-/// Has the task look, and waits for it.
+/// Wakes the task, and returns `Pending`.
 fn wait<T>(mut state: MutexGuard<'_, State>) -> Poll<T> {
     let sweeper = state.sweeper.take();
     drop(state);
@@ -187,7 +189,7 @@ fn wait<T>(mut state: MutexGuard<'_, State>) -> Poll<T> {
     Poll::Pending
 }
 
-/// The last handle that is dropped ends the task.
+/// The handles' shared part. Its drop, with the last handle, ends the task.
 pub(super) struct Handles {
     pub(super) shared: std::sync::Arc<Shared>,
     pub(super) file: File,
@@ -196,7 +198,7 @@ pub(super) struct Handles {
 impl Drop for Handles {
     fn drop(&mut self) {
         let engine = self.file.core().engine();
-        // A child of fork(2) has no task, and the lock may be held for ever there.
+        // A child of fork(2) has no task, and the lock may stay held there for ever.
         if !engine.is_forked() {
             self.shared.close();
         }

@@ -2,14 +2,14 @@
 
 use crate::memory::block::BlockMut;
 
-/// The most that is taken at a time.
+/// The most bytes allocated at a time.
 const SLAB_BYTES: usize = 256 << 10;
 
-/// Slots for pages, taken a slab at a time up to a limit, and all given back when none is used.
+/// Slots for pages, allocated a slab at a time up to a limit, and all released when none is used.
 pub(super) struct Slots {
     page: usize,
     slabs_max: usize,
-    /// As many as there can be at the moment, because there was no memory for more.
+    /// The number of slabs possible at the moment; less than `slabs_max` while there is no memory for more.
     slabs_now: usize,
     per_slab: usize,
     slabs: Vec<BlockMut>,
@@ -20,7 +20,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// As many pages as fit into `bytes`, at least one.
+    /// Makes slots for as many pages as fit into `bytes`, at least one.
     pub(super) fn new(page: usize, bytes: u64) -> Slots {
         let pages = ((bytes / page as u64) as usize).max(1);
         // A slab's buffer has a power of two; small memories are cut finer, so that little of them is lost.
@@ -39,12 +39,12 @@ impl Slots {
         }
     }
 
-    /// Bytes of a slab.
+    /// Returns the bytes of a slab.
     pub(super) fn slab_bytes(&self) -> usize {
         self.per_slab * self.page
     }
 
-    /// Pages that can be used beside those that are, memory not taken yet included.
+    /// Returns the number of pages that can be used beside those in use, memory not allocated yet included.
     pub(super) fn room(&self) -> usize {
         self.slabs_now * self.per_slab - self.used
     }
@@ -53,12 +53,12 @@ impl Slots {
         self.slabs_max * self.per_slab
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub(super) fn held_bytes(&self) -> usize {
         self.slabs.len() * self.slab_bytes()
     }
 
-    /// Whether all that was taken is used, and more may be.
+    /// Returns whether all allocated slots are used, and more may be allocated.
     pub(super) fn wants_slab(&self) -> bool {
         self.free.is_empty() && self.is_worn() && self.slabs.len() < self.slabs_now
     }
@@ -71,7 +71,7 @@ impl Slots {
         }
     }
 
-    /// Makes do with what was taken until all of it is given back; answers whether anything was.
+    /// Limits the slots to those allocated, until all of them are released; returns whether there are any.
     pub(super) fn limit(&mut self) -> bool {
         let some = !self.slabs.is_empty();
         if some {
@@ -84,7 +84,7 @@ impl Slots {
         self.fresh as usize == self.slabs.len() * self.per_slab
     }
 
-    /// A slot whose bytes are anything; `None` when there is none in what was taken.
+    /// Takes a slot with arbitrary bytes, and returns its number; `None` when no allocated one is free.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,

@@ -1,4 +1,4 @@
-//! What a combine holds: pages that wait, pages that are being written, and who waits for what.
+//! The state of a combine: the pages that wait, the pages being written, and the tasks that wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -14,58 +14,60 @@ use crate::ops::gather::{GatherStats, Shape, stronger};
 /// Bytes copied under one hold of the lock.
 const HOLD_BYTES: usize = 128 << 10;
 
-/// Everything behind the lock.
+/// The combine's state, all of it behind one lock.
 pub(super) struct State {
     pub(super) shape: Shape,
     pub(super) slots: Slots,
-    /// Room for one request, so that pages can leave also when others hold all other memory; given back with the last page.
+    /// Room for one request, so that pages can leave also when others hold all other memory; released with
+    /// the last page.
     pub(super) spare: Option<BlockMut>,
-    /// Oldest first; writes go into the last one. Nothing of one reaches the device before the one before is settled.
+    /// Oldest first; writes go into the last one. No byte of one reaches the device before the previous one
+    /// is settled.
     pub(super) epochs: VecDeque<Epoch>,
     /// The number of the first epoch in the list.
     pub(super) oldest: u64,
-    /// The first epoch is being settled: its seal cannot be changed any more.
+    /// Whether the first epoch is being settled: its seal cannot be changed any more.
     pub(super) settling: bool,
-    /// Bytes that left the pages and are not seen to be in the file, by where they begin.
+    /// Bytes that left the pages and are not seen to be in the file, each with its offset.
     pub(super) flying: Vec<(u64, Block)>,
     /// The file's length before the first write reached it.
     pub(super) length: Option<u64>,
-    /// Behind the last byte that was ever taken.
+    /// The offset behind the last byte that was ever taken.
     pub(super) end: u64,
-    /// Something is in the file that no sync has covered.
+    /// Whether the file has bytes that no sync has covered.
     pub(super) unsynced: bool,
-    /// The first error, for the call that meets it first.
+    /// The first error, for the next call; later calls get `failure`.
     pub(super) error: Option<Error>,
     pub(super) failure: Option<Failure>,
-    /// How often there was no memory for going on.
+    /// The number of times that there was no memory to go on with.
     pub(super) lacks: u64,
-    /// Callers who wait for room.
+    /// Callers that wait for room.
     pub(super) writers: Waiters,
-    /// Callers who wait for an epoch to be settled.
+    /// Callers that wait for an epoch to be settled.
     pub(super) flushers: Waiters,
-    /// The sweep, while it has nothing to do.
+    /// The sweep's waker, while the sweep has nothing to do.
     pub(super) sweeper: Option<Waker>,
-    /// No handle is left.
+    /// Whether no handle is left.
     pub(super) closed: bool,
     pub(super) stats: GatherStats,
 }
 
-/// What was written between two seals.
+/// The pages written between two seals.
 pub(super) struct Epoch {
     pub(super) pages: BTreeMap<u64, Page>,
-    /// Something was written in it, which may have left already.
+    /// Whether a byte was written in it, which may have left already.
     touched: bool,
-    /// Complete, and to be synced like this before the next one begins.
+    /// Set when the epoch is complete: the sync that it needs before the next one begins.
     pub(super) seal: Option<Durability>,
 }
 
-/// A page that waits, by its number in the file.
+/// A page that waits; the key in the map is its number in the file.
 pub(super) struct Page {
     pub(super) slot: u32,
     pub(super) dirty: Dirty,
 }
 
-/// How far taking bytes came.
+/// The outcome of taking bytes.
 pub(super) enum Taken {
     Bytes(usize),
     /// A slab must be added first.
@@ -104,18 +106,18 @@ impl State {
         }
     }
 
-    /// Pages that are kept free for writers, so that they need not wait while others leave.
+    /// Returns the number of pages kept free for writers, so that they need not wait while others leave.
     pub(super) fn reserve(&self) -> usize {
         let in_flight = (self.shape.in_flight / self.shape.page) as usize;
         (self.slots.pages_max() / 16).clamp(1, in_flight.max(1))
     }
 
-    /// Whether pages must leave though nobody asked for it.
+    /// Returns whether pages must leave without a flush or barrier.
     pub(super) fn is_tight(&self) -> bool {
         self.slots.room() < self.reserve()
     }
 
-    /// Copies as much of `bytes` as there is room for now.
+    /// Copies as much of `bytes` as there is room for now, and returns how much, or the reason why none.
     pub(super) fn take(&mut self, offset: u64, bytes: &[u8]) -> Taken {
         let page = self.shape.page;
         let mut taken = 0;
@@ -152,8 +154,8 @@ impl State {
         Taken::Bytes(taken)
     }
 
-    /// Ends the epoch that writes go into; answers the number of the one whose settling covers all that was taken so
-    /// far, or nothing when that is so already.
+    /// Ends the epoch that writes go into. Returns the number of the epoch whose settling covers all bytes
+    /// taken so far, or `None` when they are settled already.
     pub(super) fn seal(&mut self, durability: Durability) -> Option<u64> {
         let last = self.epochs.len() - 1;
         let open = &mut self.epochs[last];
@@ -162,7 +164,7 @@ impl State {
             if settled && self.flying.is_empty() {
                 return None;
             }
-            // One that is sealed already does, as long as nobody has looked at how.
+            // An epoch that is sealed already will do, as long as its settling has not begun.
             if last > 0 && !(self.settling && last == 1) {
                 let before = &mut self.epochs[last - 1];
                 before.seal = Some(stronger(before.seal.unwrap_or_default(), durability));
@@ -174,7 +176,7 @@ impl State {
         Some(self.oldest + last as u64)
     }
 
-    /// The first epoch is in the file, synced as its seal says.
+    /// Removes the first epoch, which is in the file and synced as its seal requires.
     pub(super) fn settled(&mut self, durability: Durability) {
         self.settling = false;
         self.epochs.pop_front();
@@ -185,7 +187,8 @@ impl State {
         }
     }
 
-    /// The next pages of the first epoch, from page `from` on and around the end, as many as one write may have.
+    /// Returns the next pages of the first epoch, from page `from` on and then from the start, as many as one
+    /// write may have.
     pub(super) fn pick(&self, from: u64) -> Option<Range<u64>> {
         let page = self.shape.page;
         let pages = &self.epochs.front()?.pages;
@@ -202,7 +205,8 @@ impl State {
         Some(first..end)
     }
 
-    /// The parts of a run that must be read, because their pages were not written whole and the file reaches into them.
+    /// Returns the parts of a run that must be read, because their pages were not written whole and the file
+    /// reaches into them.
     pub(super) fn incomplete(&self, run: &Range<u64>, file_end: u64) -> Vec<Range<u64>> {
         let page = self.shape.page;
         let mut parts: Vec<Range<u64>> = Vec::new();
@@ -220,7 +224,7 @@ impl State {
         parts
     }
 
-    /// Copies what is held of `range` to `into`, the newest last, and takes it out of `holes`.
+    /// Copies the bytes held of `range` to `into`, the newest last, and takes them out of `holes`.
     pub(super) fn overlay(&self, range: &Range<u64>, into: &mut [u8], holes: &mut Holes) {
         let mut lay = |start: u64, bytes: &[u8]| {
             let (from, to) = (start.max(range.start), (start + bytes.len() as u64).min(range.end));
@@ -245,12 +249,12 @@ impl State {
         }
     }
 
-    /// Bytes of I/O memory that wait for something.
+    /// Returns the bytes of I/O memory that wait for something.
     pub(super) fn held_bytes(&self) -> u64 {
         (self.slots.held_bytes() + self.spare.as_ref().map_or(0, BlockMut::capacity)) as u64
     }
 
-    /// Ends it for all: what is held is given up.
+    /// Ends the combine for all callers, and drops the bytes held.
     pub(super) fn fail(&mut self, error: Error) {
         if self.failure.is_none() {
             self.failure = Some(Failure::of(&error));
@@ -263,7 +267,7 @@ impl State {
         self.slots = Slots::new(self.shape.page as usize, self.shape.waiting);
     }
 
-    /// Everybody who waits; to be woken without the lock.
+    /// Takes all waiters; to be woken without the lock.
     pub(super) fn take_waiters(&mut self) -> Waiters {
         let mut all = std::mem::take(&mut self.writers);
         all.0.append(&mut self.flushers.0);
@@ -271,7 +275,7 @@ impl State {
     }
 }
 
-/// Those who wait for something.
+/// Wakers of the tasks that wait for one condition.
 #[derive(Default)]
 pub(super) struct Waiters(Vec<Waker>);
 

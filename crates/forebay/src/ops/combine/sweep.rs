@@ -1,4 +1,4 @@
-//! The task on the file's home shard that brings pages to the device.
+//! The task on the file's home shard that writes pages to the device.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -16,27 +16,27 @@ use crate::io::op::Durability;
 use crate::memory::block::BlockMut;
 use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail, empty, is_lack};
 
-/// Ends the combine for all when the task ends, however it does.
+/// The sweep's task. It ends the combine for all when it ends, for whatever reason.
 pub(super) struct Sweep {
     shared: Arc<Shared>,
     file: File,
     class: Class,
     runs: Runs,
     tail: Tail,
-    /// Whether `tail` knows how long the file was.
+    /// Whether `tail` has the length that the file had.
     measured: bool,
-    /// The page behind the last one that left: pages leave in the order of the file, around and around, so that those
-    /// behind have the longest time to become neighbours of others.
+    /// The page behind the last one that left. Pages leave in the order of the file, around and around, so
+    /// that those behind have the longest time to get neighbours.
     cursor: u64,
-    /// Pages leave until there is room enough.
+    /// Whether pages leave until there is room enough.
     draining: bool,
-    /// There was no memory; what is asked for next tries again.
+    /// Whether memory was lacking; the next request tries again.
     lacking: bool,
 }
 
-/// What cannot be done within a poll.
+/// Work that cannot be done within a poll.
 enum Step {
-    /// The file's length must be known.
+    /// Gets the file's length.
     Length,
     Settle(Durability),
     End,
@@ -106,7 +106,7 @@ impl Sweep {
             }
             if began {
                 drop(state);
-                // The first poll of what began.
+                // The first poll of the runs begun.
                 continue;
             }
             if self.runs.is_empty()
@@ -131,7 +131,7 @@ impl Sweep {
         }
     }
 
-    /// Whether pages are to leave.
+    /// Returns whether pages are to leave.
     fn wants(&mut self, state: &State) -> bool {
         let sealed = state.epochs.front().is_some_and(|front| front.seal.is_some());
         // Goes on for a while once it has begun, so that it is not woken for every few pages.
@@ -139,7 +139,8 @@ impl Sweep {
         (sealed || self.draining) && state.epochs.front().is_some_and(|front| !front.pages.is_empty())
     }
 
-    /// What was used goes back into its place as soon as there is memory, and with the last page to the engine.
+    /// Replaces the spare buffer, when it was used, as soon as there is memory; releases it to the engine
+    /// with the last page.
     fn keep_spare(&self, state: &mut State) {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
@@ -149,7 +150,7 @@ impl Sweep {
         }
     }
 
-    /// Begins with the next run, if one may begin.
+    /// Begins with the next run, if one may begin; returns whether it did.
     fn begin_next(&mut self, state: &State) -> bool {
         let page = state.shape.page;
         let Some(pages) = state.pick(self.cursor) else { return false };
@@ -168,7 +169,7 @@ impl Sweep {
 
 impl Drop for Sweep {
     fn drop(&mut self) {
-        // After an orderly end nobody is there to hear it.
+        // After an orderly end there is no caller left to get this error.
         let engine = self.file.core().engine();
         let ended = match engine.failure() {
             Some(failure) => failure.into_error("combine", Some(self.file.core())),
@@ -189,7 +190,7 @@ impl Source for Pages<'_> {
         let mut state = self.shared.lock();
         let State { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
         let page = shape.page;
-        // Nothing else takes pages out.
+        // No other code takes pages out.
         let gone = |start, len| Error::os("combine", libc::EIO).with_range(start, len);
         let mut asked = 0;
         let mut valid = range.end;

@@ -1,4 +1,4 @@
-//! An open directory, and the calls about what is in it.
+//! An open directory, and the calls on its entries.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,19 +13,19 @@ use crate::handle::engine::{Engine, WeakEngine};
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
 
-/// An open directory. Its calls reach what is *in this directory*, wherever it is moved to, whatever is put in its old
-/// place, and whatever the working directory of the process becomes.
+/// An open directory. Its calls reach the entries *of this directory*, wherever it is moved to, whatever is
+/// put in its old place, and whatever the working directory of the process becomes.
 ///
 /// A path is looked up anew by every call. A program that keeps several files in a directory opens the directory once
 /// and names them here; otherwise `mv data data.old; mv other data` makes it change the wrong directory.
 ///
-/// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed where the call
-/// of the system follows it. A directory that was removed holds nothing any more: calls that would make or find
-/// something in it fail with `ENOENT`.
+/// Names are single names: not empty, without a slash, neither `.` nor `..`. A symbolic link is followed
+/// where the system call follows it. A directory that was removed holds nothing any more: calls that would
+/// create or find an entry in it fail with `ENOENT`.
 ///
-/// A handle; clones are cheap. It does not keep the engine running: when the engine has ended its calls return
-/// [`ErrorKind::EngineClosed`]. In the child of a fork they return [`ErrorKind::Forked`]. Every call runs on a thread of
-/// the engine's pool, as those of the [`Engine`] do.
+/// A handle; clones are cheap. It does not keep the engine running: when the engine has ended its calls
+/// return [`ErrorKind::EngineClosed`]. In the child of a fork they return [`ErrorKind::Forked`]. Every call
+/// runs on a thread of the engine's pool, as those of the [`Engine`] do.
 ///
 /// ```
 /// use forebay::{Config, Engine, Open};
@@ -47,7 +47,7 @@ pub struct Dir {
 
 struct DirCore {
     fd: Descriptor,
-    /// Its path when it was opened.
+    /// The path by which it was opened.
     path: PathBuf,
     engine: WeakEngine,
 }
@@ -64,10 +64,10 @@ impl Dir {
         &self.core.path
     }
 
-    /// Opens a file in the directory as `open` says; see [`Engine::open`].
+    /// Opens a file in the directory with the options `open`; see [`Engine::open`].
     ///
     /// # Errors
-    /// As [`Engine::open`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of [`Engine::open`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn open(&self, name: impl AsRef<OsStr>, open: Open) -> Pending<File> {
         self.with_engine("open", name, |engine, at| open::open(engine, at, open))
     }
@@ -75,15 +75,15 @@ impl Dir {
     /// Opens a directory in the directory.
     ///
     /// # Errors
-    /// As [`Engine::open_dir`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of [`Engine::open_dir`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn open_dir(&self, name: impl AsRef<OsStr>) -> Pending<Dir> {
         self.with_engine("open_dir", name, self::open)
     }
 
-    /// Makes a file in the directory that has no name; see [`Engine::temp_file`].
+    /// Creates a file in the directory that has no name; see [`Engine::temp_file`].
     ///
     /// # Errors
-    /// As [`Engine::temp_file`].
+    /// Those of [`Engine::temp_file`].
     pub fn temp_file(&self, open: Open) -> Pending<File> {
         match self.core.engine.upgrade() {
             Some(engine) => open::temp_file(&engine, self.itself(), open),
@@ -91,36 +91,36 @@ impl Dir {
         }
     }
 
-    /// Makes a directory in the directory. Not synced: [`sync`](Dir::sync) makes it durable.
+    /// Creates a directory in the directory. Not synced: [`sync`](Dir::sync) makes it durable.
     ///
     /// # Errors
-    /// Those of mkdirat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of mkdirat(2); [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn create_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
         self.ask(self.at("create_dir", name).map(|path| MetaRequest::CreateDir { path }), done)
     }
 
-    /// Gives what is called `from` the name `to`, replacing a file that had it, and syncs the directory.
+    /// Renames the entry `from` to `to`, replacing a file that had that name, and syncs the directory.
     ///
     /// # Errors
-    /// As [`Engine::rename`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> Pending<()> {
         self.rename_into(from, self, to)
     }
 
-    /// Moves what is called `from` into the directory `into`, as `to`, and syncs both directories.
+    /// Moves the entry `from` into the directory `into`, as `to`, and syncs both directories.
     ///
     /// # Errors
-    /// As [`Engine::rename`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn rename_into(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
         let both = self.at("rename", from).and_then(|from| Ok((from, into.at("rename", to)?)));
         self.ask(both.map(|(from, to)| MetaRequest::Rename { from, to }), done)
     }
 
-    /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails when there is
-    /// such a name.
+    /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails
+    /// when there is such a name.
     ///
     /// # Errors
-    /// As [`Engine::hard_link`]; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of [`Engine::hard_link`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn hard_link(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
         let both = self.at("hard_link", from).and_then(|from| Ok((from, into.at("hard_link", to)?)));
         self.ask(both.map(|(from, to)| MetaRequest::HardLink { from, to }), done)
@@ -129,7 +129,7 @@ impl Dir {
     /// Removes a file's name. Not synced: [`sync`](Dir::sync) makes one removal, or a thousand, durable.
     ///
     /// # Errors
-    /// Those of unlinkat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of unlinkat(2); [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Pending<()> {
         self.ask(self.at("remove_file", name).map(|path| MetaRequest::RemoveFile { path }), done)
     }
@@ -137,7 +137,7 @@ impl Dir {
     /// Removes an empty directory in the directory. Not synced, as [`remove_file`](Dir::remove_file).
     ///
     /// # Errors
-    /// Those of unlinkat(2) with `AT_REMOVEDIR`; [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of unlinkat(2) with `AT_REMOVEDIR`; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
         self.ask(self.at("remove_dir", name).map(|path| MetaRequest::RemoveDir { path }), done)
     }
@@ -158,16 +158,16 @@ impl Dir {
         self.ask(Ok(MetaRequest::ReadDir { path: self.itself() }), entries)
     }
 
-    /// Returns what is known about an entry; symbolic links are followed.
+    /// Returns the metadata of an entry; symbolic links are followed.
     ///
     /// # Errors
-    /// Those of stat(2); [`ErrorKind::InvalidInput`] for a name that is none.
+    /// Those of stat(2); [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn metadata(&self, name: impl AsRef<OsStr>) -> Pending<Metadata> {
         self.ask(self.at("metadata", name).map(|path| MetaRequest::Metadata { path }), metadata)
     }
 
-    /// Returns what is known about the directory itself. Inode and device tell whether a path leads to it; it has no
-    /// [`links`](Metadata::links) once it was removed.
+    /// Returns the metadata of the directory itself. Inode and device show whether a path leads to it; it has
+    /// no [`links`](Metadata::links) once it was removed.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -193,7 +193,7 @@ impl Dir {
         At::itself(self.owner(), &self.core.path)
     }
 
-    /// The place of a name, or why it is none.
+    /// Returns the place of a name, or an error for an invalid one.
     fn at(&self, operation: &'static str, name: impl AsRef<OsStr>) -> Result<At> {
         let name = Path::new(name.as_ref());
         let mut parts = name.components();

@@ -1,4 +1,4 @@
-//! The runs of pages that are on their way.
+//! The runs of pages in progress.
 
 use std::ops::Range;
 use std::task::{Context, Poll};
@@ -13,19 +13,19 @@ use crate::memory::block::{Block, BlockMut};
 use crate::ops::read::RangeRead;
 use crate::ops::submit::{OpFuture, Target};
 
-/// Bytes copied in one poll, after which others on the shard have their turn: a tenth of a millisecond.
+/// Bytes copied in one poll, after which other tasks of the shard have their turn: a tenth of a millisecond.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// Where the bytes of a run come from.
+/// The source of a run's bytes.
 pub(crate) trait Source {
-    /// Puts the bytes of `range` into `into`, which is empty and has room for all; where they are not all the source's
-    /// own, what stands in the file is in `edges`.
+    /// Puts the bytes of `range` into `into`, which is empty and has room for all. Where the source does not
+    /// have all bytes of a page itself, `edges` has the file's.
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<Gathered>;
 
-    /// The write that began at `start` is over.
+    /// Notes that the write that began at `start` has completed.
     fn written(&mut self, start: u64);
 
-    /// A buffer for a request of any size, kept for when nobody has memory.
+    /// Returns a buffer for a request of any size, reserved for the case that no other memory is left.
     fn spare(&mut self) -> Option<BlockMut> {
         None
     }
@@ -34,11 +34,11 @@ pub(crate) trait Source {
 /// A run's bytes, ready to be written.
 pub(crate) struct Gathered {
     pub(crate) block: Block,
-    /// How many of them the program wrote.
+    /// The number of them that the program wrote.
     pub(crate) asked: u64,
 }
 
-/// What the file has of the pages of a run that are not written whole.
+/// The file's bytes of those pages of a run that are not written whole.
 pub(crate) struct Edges(Vec<Edge>);
 
 struct Edge {
@@ -48,7 +48,8 @@ struct Edge {
 }
 
 impl Edges {
-    /// What the file has of the page at `start`: nothing where it was not asked for, or where the file ends before.
+    /// Returns the file's bytes of the page at `start`: none where they were not read, or where the file ends
+    /// before.
     pub(crate) fn page(&self, start: u64, len: u64) -> &[u8] {
         let edge = self.0.iter().find(|edge| edge.range.contains(&start));
         let Some((edge, found)) = edge.and_then(|edge| Some((edge, edge.found.as_ref()?))) else {
@@ -60,7 +61,7 @@ impl Edges {
     }
 }
 
-/// Runs on their way, at most as many as the shape allows. They never overlap.
+/// The runs in progress, at most as many as the shape allows. They never overlap.
 pub(crate) struct Runs {
     file: File,
     class: Class,
@@ -79,7 +80,7 @@ struct Run {
 }
 
 enum Stage {
-    /// Its pages wait for what the file has of them, or for memory.
+    /// Its pages wait for the file's bytes of them, or for memory.
     Reading(Edges),
     Writing {
         op: OpFuture<'static>,
@@ -110,23 +111,23 @@ impl Runs {
         self.runs.is_empty()
     }
 
-    /// Requests and bytes since the last call.
+    /// Returns requests and bytes since the last call.
     pub(crate) fn take_stats(&mut self) -> GatherStats {
         std::mem::take(&mut self.stats)
     }
 
-    /// Whether a run of that many bytes may begin beside these.
+    /// Returns whether a run of that many bytes may begin beside these.
     pub(crate) fn has_room(&self, len: u64) -> bool {
         self.runs.is_empty()
             || (self.runs.len() < self.shape.depth && self.bytes + capacity(len) <= self.shape.in_flight)
     }
 
-    /// Whether one of them has any of these bytes.
+    /// Returns whether one of the runs overlaps `range`.
     pub(crate) fn meet(&self, range: &Range<u64>) -> bool {
         self.runs.iter().any(|run| run.range.start < range.end && range.start < run.range.end)
     }
 
-    /// Takes a run on; `incomplete` are the parts of it that must be read first, in whole pages.
+    /// Adds a run; `incomplete` are the parts of it that must be read first, in whole pages.
     pub(crate) fn begin(&mut self, range: Range<u64>, incomplete: Vec<Range<u64>>) {
         debug_assert!(self.has_room(range.end - range.start) && !self.meet(&range));
         let bytes = capacity(range.end - range.start);
@@ -144,10 +145,11 @@ impl Runs {
         Edge { range, read, found: None }
     }
 
-    /// Brings every run as far as it goes; those that are over are forgotten.
+    /// Polls every run, and removes those that have completed.
     ///
     /// # Errors
-    /// The first that a run met. After [`ErrorKind::ArenaExhausted`] nothing is lost, and polling again tries again.
+    /// The first that a run met. After [`ErrorKind::ArenaExhausted`] nothing is lost, and polling again tries
+    /// again.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, source: &mut impl Source) -> Result<()> {
         let mut allowance = COPY_BYTES;
         let mut later = false;
@@ -179,7 +181,7 @@ impl Runs {
         source: &mut impl Source,
         allowance: &mut u64,
     ) -> Result<Polled> {
-        // Own writes in flight give memory back by themselves.
+        // Our own writes in flight release memory by themselves.
         let writing = self.runs.iter().any(|run| matches!(run.stage, Stage::Writing { .. }));
         let Some(run) = self.runs.get_mut(index) else { return Ok(Polled::Pending) };
         if let Stage::Reading(edges) = &mut run.stage {
@@ -227,12 +229,12 @@ impl Runs {
     }
 }
 
-/// The bytes of the buffer that so many bytes take.
+/// Returns the capacity of the buffer for so many bytes.
 fn capacity(len: u64) -> u64 {
     arena::capacity_for(len as usize).map_or(len, |bytes| bytes as u64)
 }
 
-/// Whether nothing is wrong but that others hold all memory.
+/// Returns whether the error is only that others hold all memory.
 pub(crate) fn is_lack(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::ArenaExhausted { .. })
 }
@@ -256,7 +258,7 @@ fn poll_edges(file: &File, class: Class, edges: &mut Edges, context: &mut Contex
     if all { Poll::Ready(Ok(())) } else { Poll::Pending }
 }
 
-/// An empty buffer for that many bytes; `None` when own writes will give one back.
+/// Returns an empty buffer for that many bytes; `None` when our own writes will release one.
 fn memory(file: &File, len: usize, writing: bool) -> Result<Option<BlockMut>> {
     let arena = &file.core().engine().arena;
     let buffer = match arena.alloc_local(len) {
@@ -268,7 +270,7 @@ fn memory(file: &File, len: usize, writing: bool) -> Result<Option<BlockMut>> {
     Ok(Some(empty(buffer)))
 }
 
-/// A buffer as a block without bytes, to be filled.
+/// Returns a buffer as a block without bytes, to be filled.
 pub(crate) fn empty(buffer: Buffer) -> BlockMut {
     // SAFETY: no bytes are claimed to be initialised, and the buffer is the caller's alone.
     unsafe { buffer.into_block_mut(0, 0) }

@@ -5,17 +5,18 @@ use crate::base::error::Result;
 use crate::handle::file::File;
 use crate::io::op::Durability;
 
-/// How far the file goes, and how far padding of ours has extended it.
+/// The file's end, and the end of our padding behind it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tail {
     /// Behind the last byte that was written or was there before.
     pub(crate) end: u64,
-    /// Where the furthest padding ends, if there is any.
+    /// The end of the furthest padding, if there is any.
     pub(crate) padded: Option<u64>,
 }
 
 impl Tail {
-    /// A write that begins at `start` has bytes that count until `valid`; answers how long it must be.
+    /// Notes a write that begins at `start` and has valid bytes until `valid`; returns the length that it
+    /// must have.
     pub(crate) fn extend(&mut self, start: u64, valid: u64, grain: u64) -> u64 {
         self.end = self.end.max(valid);
         let padded = valid.next_multiple_of(grain);
@@ -25,11 +26,12 @@ impl Tail {
         padded - start
     }
 
-    /// Nothing is in flight: takes the padding off, then syncs.
+    /// Takes the padding off, then syncs. Nothing may be in flight.
     pub(crate) async fn settle(&mut self, file: &File, class: Class, durability: Durability) -> Result<()> {
         if let Some(padded) = self.padded.take()
             && padded > self.end
-            // Another length means that someone else has extended or cut the file: the end is not ours any more.
+            // Another length means that another writer has extended or cut the file: the end is not ours any
+            // more.
             && file.len().await? == padded
         {
             file.truncate(self.end).await?;
@@ -41,7 +43,7 @@ impl Tail {
     }
 }
 
-/// The one that promises more.
+/// Returns the stronger of two durabilities.
 pub(crate) fn stronger(one: Durability, other: Durability) -> Durability {
     let rank = |durability| match durability {
         Durability::None => 0,

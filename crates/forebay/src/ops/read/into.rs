@@ -66,7 +66,7 @@ impl<'f> ReadInto<'f> {
         ReadInto { inner: IntoRead { core, range, state } }
     }
 
-    /// Blocks the calling thread until the bytes are there; the block comes back in every case.
+    /// Blocks the calling thread until the bytes are there; returns the block in every case.
     pub fn wait(mut self) -> (Result<usize>, BlockMut) {
         match wait::refusal() {
             Some(kind) => (Err(Error::new(kind, "read")), self.inner.take_block()),
@@ -90,9 +90,9 @@ struct IntoRead<'f> {
 }
 
 enum State<'f> {
-    /// Known without asking the device.
+    /// The result is there without a request to the device.
     Known(Option<(Result<usize>, BlockMut)>),
-    /// Nothing to read; whether file and engine are open is looked at when it is polled.
+    /// Nothing to read; file and engine are checked to be open when it is polled.
     Empty(BlockMut),
     Op(OpFuture<'f>),
 }
@@ -120,7 +120,7 @@ impl IntoRead<'_> {
         debug.field("path", &self.core.path()).field("range", &self.range);
     }
 
-    /// The block of a read that has not begun, or is over; an empty one while the engine has it.
+    /// Returns the block of a read that has not begun or has completed; an empty one while the engine has it.
     fn take_block(&mut self) -> BlockMut {
         match &mut self.state {
             State::Known(known) => known.take().map(|(_, block)| block).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! One range on its way into a block: widened to what the device needs, read, and cut to what was asked for.
+//! One range on its way into a block: widened to the device's units, read, and cut to the range requested.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::ops::submit::{Held, OpFuture};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::{Widened, cut, from_page_cache};
 
-/// Reads a range into a block; what [`File::read`], scans and appends are made of.
+/// Reads a range into a block; [`File::read`], scans and appends are built of it.
 ///
 /// `EXACT`: a range that the file has only a part of is an error.
 pub(crate) struct RangeRead<'f, const EXACT: bool = false> {
@@ -25,9 +25,9 @@ pub(crate) struct RangeRead<'f, const EXACT: bool = false> {
 }
 
 enum Stage<'f> {
-    /// Known without asking the device.
+    /// The result is there without a request to the device.
     Known(Option<Result<Block>>),
-    /// An empty range: nothing is read, but whether file and engine are open is looked at.
+    /// An empty range: nothing is read, but file and engine are checked to be open.
     Empty,
     /// Tries the page cache on the calling thread first.
     Cached(Option<OpRequest>),
@@ -35,12 +35,12 @@ enum Stage<'f> {
 }
 
 impl RangeRead<'static> {
-    /// A read that keeps the file itself, of what the range has.
+    /// Returns a read of the bytes that the file has of the range, with its own reference count of the file.
     pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
         RangeRead::of_core(Held::Owned(core), range, class)
     }
 
-    /// A read that is over.
+    /// Returns a read that has completed with `result`.
     pub(crate) fn known(core: Arc<FileCore>, range: Range<u64>, result: Result<Block>) -> RangeRead<'static> {
         RangeRead { core: Held::Owned(core), range, stage: Stage::Known(Some(result)) }
     }
@@ -64,7 +64,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         }
     }
 
-    /// The same read, as far as it has come, with a count of the file of its own.
+    /// Returns the same read, in its present state, with its own reference count of the file.
     pub(super) fn into_owned(self) -> RangeRead<'static, EXACT> {
         let core = self.core.into_owned();
         let stage = match self.stage {
@@ -80,7 +80,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
         debug.field("path", &self.core.path()).field("range", &self.range);
     }
 
-    /// Is the result known without asking a device?
+    /// Returns whether the result is there without a request to a device.
     pub(crate) fn is_known(&self) -> bool {
         matches!(self.stage, Stage::Known(_))
     }

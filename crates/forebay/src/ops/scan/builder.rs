@@ -1,4 +1,4 @@
-//! What a scan is to read, and how.
+//! The settings of a scan.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, Range, RangeBounds};
@@ -8,11 +8,12 @@ use crate::base::class::Class;
 use crate::handle::file::File;
 use crate::reactor::shard;
 
-/// How to read a file from front to back; see [`File::scan`].
+/// Settings of a scan, which reads a file from front to back; see [`File::scan`].
 ///
-/// Without [`buffer`](ScanBuilder::buffer) and [`depth`](ScanBuilder::depth) the scan adapts: it begins with two
-/// requests of 128 KiB and doubles what is in flight with every block taken, up to eight requests of 512 KiB (4 MiB),
-/// which was the best of all cells measured; a consumer that is slower than the device makes it give depth back.
+/// Without [`buffer`](ScanBuilder::buffer) and [`depth`](ScanBuilder::depth) the scan adapts. It begins with
+/// two requests of 128 KiB and doubles the bytes in flight with every block taken, up to eight requests of
+/// 512 KiB (4 MiB), which was the best of all cells measured. A consumer that is slower than the device makes
+/// it reduce the depth.
 ///
 /// A number outside of its setting's range counts as the nearest one in it.
 #[derive(Clone, Debug)]
@@ -30,8 +31,9 @@ impl ScanBuilder {
         ScanBuilder { file, range: 0..u64::MAX, buffer: None, depth: None, class: None }
     }
 
-    /// Sets the part of the file to read. Default: all of it. It may begin anywhere; the end is cut to the file's, which
-    /// is also where an open one lies (`4096..`). A scan asks for the length once anyway, so an open end costs nothing.
+    /// Sets the part of the file to read. Default: all of it. It may begin anywhere. The end is cut to the
+    /// file's end, which is also the end of an open range (`4096..`). A scan gets the file's length once
+    /// anyway, so an open end costs nothing.
     pub fn range(mut self, range: impl RangeBounds<u64>) -> ScanBuilder {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -47,26 +49,27 @@ impl ScanBuilder {
         self
     }
 
-    /// Bytes of one request, 4 KiB to 64 MiB, rounded up to whole pages; makes the scan a fixed one.
+    /// Sets the bytes of one request, 4 KiB to 64 MiB, rounded up to whole pages; the scan then does not
+    /// adapt.
     pub fn buffer(mut self, bytes: usize) -> ScanBuilder {
         let pages = bytes.clamp(4096, 64 << 20).next_multiple_of(4096);
         self.buffer = Some(pages as u32);
         self
     }
 
-    /// Requests in flight, 1 to 1,024; makes the scan a fixed one.
+    /// Sets the requests in flight, 1 to 1,024; the scan then does not adapt.
     pub fn depth(mut self, requests: usize) -> ScanBuilder {
         self.depth = Some(requests.clamp(1, 1024) as u32);
         self
     }
 
-    /// Who asks; default: the class of the task that runs, [`Class::DEFAULT`] outside of shards.
+    /// Sets the class. Default: that of the task that calls `start`, [`Class::DEFAULT`] outside of shards.
     pub fn class(mut self, class: Class) -> ScanBuilder {
         self.class = Some(class);
         self
     }
 
-    /// Begins; the first requests go out when the first block is asked for.
+    /// Returns the scan; its first requests are sent when the first block is requested.
     pub fn start(self) -> Scan {
         let fixed = self.buffer.is_some() || self.depth.is_some();
         let pace = match fixed {

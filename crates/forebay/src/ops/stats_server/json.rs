@@ -7,7 +7,7 @@ use crate::io::stats::{ClassStats, DeviceStats, FileStats, FlowStats, ShardStats
 
 /// The version of the line's format.
 const VERSION: u32 = 1;
-/// The most files in a line; those with the most operations.
+/// The most files in a line: those with the most operations.
 const FILES_MAX: usize = 256;
 
 /// Returns the line, including its line end.

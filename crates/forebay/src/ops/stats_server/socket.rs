@@ -95,8 +95,7 @@ impl Name {
         }
         let ours = Identity::of(&self.path).is_ok_and(|found| found == self.identity);
         if ours {
-            // It is as good when the name is gone already, and there is no caller to report any other error
-            // to.
+            // A name that is gone already is as good, and there is no caller to report any other error to.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -136,7 +136,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         }
     }
 
-    /// Returns the walk with its ending, or the reason why it has none.
+    /// Returns the walk with its ending, or the error of a walk that has none.
     #[inline]
     fn poll_job(&mut self, context: &mut Context<'_>) -> Poll<Result<Job>> {
         match std::mem::replace(&mut self.state, State::Over) {
@@ -307,7 +307,7 @@ fn owner(core: &FileCore, uid: u32) -> Option<&Arc<Inbox>> {
     core.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
 }
 
-/// Returns why the file accepts no operations here, if that is so.
+/// Returns the reason why the file accepts no operations here, if there is one.
 fn refusal(core: &FileCore) -> Option<OpFailure> {
     core.engine().failure().or_else(|| core.is_closed().then_some(OpFailure::FileClosed))
 }

@@ -1,4 +1,4 @@
-//! A batch under way: shared by the future that waits for it and the shard that runs it.
+//! A batch in progress: shared by the future that waits for it and the shard that runs it.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 type Answer = Option<Result<Block>>;
 type Results = ArrayQueue<(usize, Result<Block>)>;
 
-/// See the module's text. `progress` and `collected` belong to the shard until `done`.
+/// A batch of ranges; see the module's text. `progress` and `collected` belong to the shard until `done`.
 #[repr(C)]
 pub(crate) struct Batch {
     node: ForeignNode,
@@ -32,7 +32,7 @@ pub(crate) struct Batch {
     queued: AtomicBool,
     pub(crate) cancelled: AtomicBool,
     pub(crate) done: AtomicBool,
-    /// The stream's queue was full: whoever takes from it tells the shard.
+    /// The stream's queue was full: the consumer notifies the shard once it has made room.
     stalled: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
@@ -42,40 +42,41 @@ pub(crate) struct Batch {
     pub(crate) plan: Plan,
     /// For streams: results on their way to the consumer.
     queue: Option<Results>,
-    /// Around the queue.
+    /// Serializes access to the queue when the shard is a real-time thread.
     gate: Gate,
-    /// Otherwise: a place for each range's result.
+    /// Without a stream: a slot for each range's result.
     collected: UnsafeCell<Vec<Answer>>,
     pub(crate) progress: UnsafeCell<Progress>,
     refused: AtomicBool,
 }
 
-/// What only the shard knows.
+/// State that only the shard uses.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// Place in the shard's list of batches.
+    /// Index in the shard's list of batches.
     pub(crate) place: u32,
     pub(crate) begun: bool,
     pub(crate) next_piece: u32,
     pub(crate) in_flight: u32,
-    /// Ranges (places in `order`) of failed merged requests, to be read one by one.
+    /// Ranges (indices into `order`) of failed merged requests, to be read one by one.
     pub(crate) split: VecDeque<u32>,
     /// Results that found the stream's queue full.
     waiting: VecDeque<(usize, Result<Block>)>,
 }
 
-/// Marks a piece number as the place in `order` of a single range.
+/// Marks a piece number as the index in `order` of a single range.
 pub(crate) const SINGLE: u32 = 1 << 31;
 
-// SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and before
-// that by whoever refuses the unsent message. `collected` is written by the same until `done` is stored with Release,
-// and read by the future only after it loaded `done` with Acquire. The rest is atomic or never changes.
+// SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and
+// before that by the thread that refuses the unsent message. `collected` is written by the same until `done`
+// is stored with Release, and read by the future only after it loaded `done` with Acquire. The rest is atomic
+// or never changes.
 unsafe impl Send for Batch {}
-// SAFETY: as the line above argues for every field.
+// SAFETY: as the comment above argues for every field.
 unsafe impl Sync for Batch {}
 
 impl Batch {
-    /// `queue` is the capacity of a stream's queue; without one the results are collected.
+    /// Creates a batch. `queue` is the capacity of a stream's queue; without one the results are collected.
     pub(crate) fn new(
         file: Arc<FileCore>,
         plan: Plan,
@@ -120,12 +121,12 @@ impl Batch {
         self.waker.register(waker);
     }
 
-    /// True once: the error of a stream that could not begin is told one time.
+    /// Returns true once: the error of a stream that could not begin is reported one time.
     pub(crate) fn refused_once(&self) -> bool {
         !self.refused.swap(true, Ordering::Relaxed)
     }
 
-    /// For the future: every range's result, once.
+    /// Returns every range's result, once; for the future.
     pub(crate) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
         if !self.is_done(waker) {
             return Poll::Pending;
@@ -140,7 +141,7 @@ impl Batch {
         Poll::Ready(Ok(results.map(|(number, answer)| answer.unwrap_or_else(|| lost(number))).collect()))
     }
 
-    /// For the stream: the next result that is there.
+    /// Returns the next result that is there; for the stream.
     pub(crate) fn poll_next(self: &Arc<Self>, waker: &Waker) -> Poll<Option<(usize, Result<Block>)>> {
         let Some(queue) = &self.queue else { return Poll::Ready(None) };
         let pop = || {
@@ -150,7 +151,7 @@ impl Batch {
         let mut taken = pop();
         if taken.is_none() {
             let done = self.is_done(waker);
-            // What came between the look and the registration.
+            // Takes a result that arrived between the check and the registration.
             taken = pop();
             if taken.is_none() {
                 return if done { Poll::Ready(None) } else { Poll::Pending };
@@ -170,7 +171,8 @@ impl Batch {
         self.done.load(Ordering::Acquire)
     }
 
-    /// For the future's drop: no further request is begun, and what comes is dropped.
+    /// Cancels the batch, when its future is dropped: no further request begins, and arriving results are
+    /// dropped.
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.done.load(Ordering::Acquire) {
@@ -195,19 +197,21 @@ impl Batch {
         }
     }
 
-    /// For the shard that took the node.
+    /// Returns the batch of a node, for the shard that took it.
     ///
     /// # Safety
     /// `node` must come from `tell_shard`, once.
     pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
-        // A swap: what was done before a word that was not sent, because this one was under way, is seen from here on.
+        // A notification is not sent while another is under way. The swap makes the work before such a
+        // skipped notification visible from here on.
         batch.queued.swap(false, Ordering::AcqRel);
         batch
     }
 
-    /// For whoever popped the unbegun batch from a closed inbox, and for a shard's end: nothing more comes.
+    /// Fails the remaining ranges and ends the batch. For the thread that popped the unbegun batch from a
+    /// closed inbox, and for a shard's end.
     pub(crate) fn refuse(&self, failure: OpFailure) {
         for number in 0..self.plan.ranges.len() {
             let vacant = match &self.queue {
@@ -223,7 +227,7 @@ impl Batch {
             }
         }
         if let Some(queue) = &self.queue {
-            // A stream tells the failure once and ends.
+            // A stream reports the failure once and ends.
             let error = failure.into_error("read_many", Some(&self.file));
             let pushed_out = {
                 let _alone = self.gate.enter();
@@ -239,11 +243,11 @@ impl Batch {
         self.waker.wake();
     }
 
-    /// Puts a result where its consumer finds it.
+    /// Delivers a result: to the stream's queue, or to the range's slot.
     #[inline]
     pub(crate) fn put(&self, number: usize, result: Result<Block>) {
         match &self.queue {
-            // SAFETY: not done, and only the shard (or the refuser) is here.
+            // SAFETY: not done, and only the shard (or the refusing thread) is here.
             None => unsafe { (&mut (*self.collected.get()))[number] = Some(result) },
             Some(queue) => {
                 // SAFETY: `progress` belongs to this side.
@@ -265,7 +269,7 @@ impl Batch {
         queue.push(result)
     }
 
-    /// Moves waiting results on; true when none is left.
+    /// Moves waiting results into the stream's queue; returns true when none is left.
     #[inline]
     pub(crate) fn drain_waiting(&self) -> bool {
         let Some(queue) = &self.queue else { return true };
@@ -285,7 +289,7 @@ impl Batch {
         true
     }
 
-    /// The numbers and bounds of the ranges of a request.
+    /// Returns the numbers of the ranges of a request.
     #[inline]
     pub(crate) fn members(&self, piece: u32) -> &[u32] {
         match piece & SINGLE {
@@ -311,7 +315,7 @@ impl Batch {
         }
     }
 
-    /// A stream's consumer takes results while others are still under way.
+    /// Wakes the consumer of a stream, which takes results while others are still in flight.
     #[inline]
     pub(crate) fn wake_consumer(&self) {
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {

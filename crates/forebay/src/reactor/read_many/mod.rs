@@ -12,7 +12,7 @@ pub(crate) use batch::Batch;
 pub(crate) use plan::{Limits, Plan};
 pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_blocked};
 
-/// The error of a range that cannot be read at all.
+/// Returns the error of one range, with its file and bounds.
 fn range_error(batch: &Batch, error: Error, range: &Range<u64>) -> Error {
     batch.file().describe(error).with_range(range.start, range.end.saturating_sub(range.start))
 }

@@ -1,12 +1,12 @@
-//! Which requests a batch of ranges becomes: decided on the caller's thread, so that sorting a million ranges delays
-//! nobody else.
+//! Planning of the requests for a batch of ranges. It runs on the caller's thread, so that sorting a million
+//! ranges delays no other task.
 
 use std::ops::Range;
 
 use crate::base::error::Error;
 use crate::reactor::ranges::Widened;
 
-/// How far merging may go; see [`ReadMany`](super::ReadMany).
+/// Limits of merging; see [`ReadMany`](super::ReadMany).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) gap_bytes_max: u64,
@@ -20,25 +20,25 @@ impl Default for Limits {
     }
 }
 
-/// One request: a place in the file, and the ranges whose bytes lie in it.
+/// One request: a section of the file, and the ranges whose bytes lie in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) len: u32,
-    /// Its ranges are `order[first..first + count]`.
+    /// The piece's ranges are `order[first..first + count]`.
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
 
-/// The requests of a batch in order of place.
+/// The requests of a batch in order of offset.
 pub(crate) struct Plan {
     pub(crate) ranges: Vec<Range<u64>>,
-    /// Numbers of the ranges that are read, by place.
+    /// Numbers of the ranges that are read, in order of offset.
     pub(crate) order: Vec<u32>,
     pub(crate) pieces: Vec<Piece>,
     /// Ranges that need no read: empty ones.
     pub(crate) empty: Vec<u32>,
-    /// Ranges that cannot be read, and why.
+    /// Ranges that cannot be read, with the reasons.
     pub(crate) faulty: Vec<(u32, Error)>,
     pub(crate) grain: u32,
 }
@@ -53,7 +53,7 @@ impl Plan {
             ranges,
             grain,
         };
-        // Piece numbers share a word with a mark, so that many ranges are the most that one batch may have.
+        // Piece numbers share a word with a mark bit, which bounds the number of ranges in one batch.
         let most = (u32::MAX >> 1) as usize;
         for (number, range) in plan.ranges.iter().enumerate().take(most) {
             match Widened::of(range, grain) {
@@ -101,7 +101,8 @@ impl Open {
         Open { start, end: range.end, waste: 0, first, count: 1 }
     }
 
-    /// Adds a range that starts at or behind every range so far, if the limits allow.
+    /// Adds a range that starts at or behind the start of every range so far. Returns false if the limits do
+    /// not allow it.
     fn takes(&mut self, range: &Range<u64>, limits: &Limits, grain: u32) -> bool {
         let inside = range.end <= self.end;
         // Bytes of the same device block are read anyway, whatever the limits.
@@ -118,7 +119,8 @@ impl Open {
         inside || fits
     }
 
-    /// `None` never happens: a piece is as long as its longest range, or within the limits.
+    /// Returns the finished request. `None` never happens: a piece is as long as its longest range, or within
+    /// the limits.
     fn close(self, grain: u32) -> Option<Piece> {
         let widened = Widened::of(&(self.start..self.end), grain).ok()?;
         Some(Piece { offset: widened.offset, len: widened.len, first: self.first, count: self.count })

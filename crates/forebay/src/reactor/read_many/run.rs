@@ -1,4 +1,4 @@
-//! A shard's batches: begun, carried on while there is room, and brought to their end.
+//! The batches of a shard: their begin, their progress while there is room, and their end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub(crate) struct Batches {
     blocked: Vec<u32>,
 }
 
-/// Takes a batch on; on its shard.
+/// Adds a batch to its shard's list and begins it; called on that shard.
 pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     let place = shard.batches.with(|batches| match batches.free.pop() {
         Some(place) => {
@@ -51,16 +51,16 @@ pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     go_on(shard, &batch);
 }
 
-/// Looks after a batch that left word: its consumer made room, or is gone.
+/// Continues a batch that sent a notification: its consumer made room, or is gone.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
-    // SAFETY: on the batch's shard; `begun` tells whether its message has come yet.
+    // SAFETY: on the batch's shard; `begun` is set once the batch's message has arrived.
     let begun = unsafe { (*batch.progress.get()).begun };
     if begun && !batch.done.load(Ordering::Relaxed) {
         go_on(shard, batch);
     }
 }
 
-/// Tries the batches again that found the op table full.
+/// Retries the batches that found the op table full.
 #[inline]
 pub(crate) fn retry_blocked(shard: &Shard) {
     if shard.batches.with(|batches| batches.blocked.is_empty()) {
@@ -73,7 +73,7 @@ pub(crate) fn retry_blocked(shard: &Shard) {
     }
 }
 
-/// One request of a batch is over.
+/// Handles the completion of one request of a batch.
 pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutcome) {
     let Some(batch) = shard.batches.with(|batches| batches.list.get(place as usize).cloned().flatten())
     else {
@@ -116,7 +116,8 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let OpBuffer::Buffer(buffer) = outcome.buffer else { return };
     // SAFETY: the device filled that many bytes from the buffer's start.
     let whole = unsafe { buffer.into_block(0, bytes as usize) };
-    // Copies take a smallest buffer each: many tiny ones would take more memory than the one they are to free.
+    // Each copy takes a buffer of the smallest size: many tiny ones would take more memory than the one they
+    // are to free.
     let copies_pay = members.len() > 1 && members.len() * BUFFER_BYTES_MIN <= whole.pinned_bytes() / 4;
     let mut whole = Some(whole);
     for (at, &number) in members.iter().enumerate() {
@@ -127,7 +128,8 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
             let error = Error::new(ErrorKind::UnexpectedEof { got }, "read_many");
             Err(range_error(batch, error, range))
         } else {
-            // The last range takes the whole over, so that a request with one range counts no references.
+            // The last range takes over the whole, so that a request with one range needs no reference
+            // counting.
             let part = match at + 1 == members.len() {
                 true => whole.take(),
                 false => whole.clone(),
@@ -140,8 +142,8 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     }
 }
 
-/// A small slice of a large merged request would pin all of it for as long as the program keeps the slice; below a
-/// sixteenth it is copied.
+/// Copies a slice smaller than a sixteenth of its merged request, which it would otherwise pin for as long as
+/// the program keeps the slice.
 fn compact(part: Block) -> Block {
     match part.pinned_bytes() / 16 > part.len() {
         true => part.detach(),
@@ -149,12 +151,12 @@ fn compact(part: Block) -> Block {
     }
 }
 
-/// Delivers, begins further requests while there is room, and ends the batch when nothing is left.
+/// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     let cancelled = batch.cancelled.load(Ordering::Acquire);
     let mut delivered;
     loop {
-        // Each time: a request that cannot even begin puts its results where the others wait.
+        // In each iteration: a request that cannot even begin puts its results behind the waiting ones.
         delivered = cancelled || batch.drain_waiting();
         let (piece, retry) = {
             // SAFETY: on the batch's shard; the reference ends with this block.
@@ -200,7 +202,7 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// Puts one request into a slot; false when the op table is full.
+/// Puts one request into a slot; returns false if the op table is full.
 fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     let Some(place) = batch.place_of(piece) else { return true };
     let file = match shard.enter_file(&batch.file) {
@@ -247,7 +249,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     }
 }
 
-/// At a shard's end: every batch that is not over is refused.
+/// Refuses every batch that has not ended; at a shard's end.
 pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
     let batches = shard.batches.with(|batches| {
         batches.blocked.clear();

@@ -1,4 +1,4 @@
-//! What all shards of an engine share of one physical device.
+//! The state of one physical device that all shards of an engine share.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -10,25 +10,27 @@ use crate::base::class::{CLASSES_MAX, Spec, TENANTS_MAX};
 use crate::device::calibration::Calibration;
 use crate::io::op::OpKind;
 
-/// Virtual times: of each class, and of each tenant.
+/// The number of virtual times: one per class and one per tenant.
 pub(super) const TAGS: usize = CLASSES_MAX + TENANTS_MAX;
-/// Shares of one cost into virtual time: cost * 2^10 / shares. A u64 lasts for 18 PB with one share.
+/// Fraction bits of virtual time: a cost advances it by cost * 2^10 / shares. A u64 lasts for 18 PB with one
+/// share.
 pub(super) const TAG_SHIFT: u32 = 10;
-/// Large requests that a quiet device may have in flight, in cost.
+/// The cost of large requests that a quiet device may have in flight.
 const QUIET_COST_MAX: u64 = 8 << 20;
-/// A window of measuring lasts at least this long, and so many pieces.
+/// A measuring window lasts at least this long, and at least `WINDOW_PIECES` pieces.
 const WINDOW_NS: u64 = 1_000_000;
 const WINDOW_PIECES: u64 = 64;
-/// What a cap may have saved up: how late a shard may look.
+/// The credit that a cap may accumulate, as time. It covers how late a shard may check.
 const CAP_BURST_NS: u64 = 2_000_000;
 
-/// That a shard uses the device: its own cache line, which others read only while they find the device contended.
+/// One shard's use of the device. It has its own cache line, which other shards read only while they find the
+/// device contended.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Beat {
     /// Counts the shard's turns with operations for the device.
     pub(super) turns: AtomicU64,
-    /// Bit per class that the shard has used lately.
+    /// One bit per class that the shard has used lately.
     pub(super) classes: AtomicU32,
 }
 
@@ -36,41 +38,42 @@ pub(super) struct Beat {
 #[derive(Debug)]
 pub(crate) struct DeviceScheduler {
     pub(crate) name: String,
-    /// It began with a calibration.
+    /// Whether a calibration supplied the first budget and write cost.
     pub(crate) calibrated: bool,
-    /// Bit per class that some shard has used; whoever finds a stale bit clears it. Read once a turn.
+    /// One bit per class that some shard has used. The shard that finds a stale bit clears it. Read once per
+    /// turn.
     pub(super) classes: AtomicU32,
     pub(super) beats: Box<[Beat]>,
-    /// Bit per shard that waits for room or for its turn.
+    /// One bit per shard that waits for room or for its turn.
     pub(super) waiting: AtomicU64,
-    /// Cost that shards hold leases of.
+    /// The cost that shards have leased.
     leased: AtomicU64,
     budget: AtomicU64,
-    /// What a write costs beside a read, in sixty-fourths.
+    /// The cost of a write relative to a read, in sixty-fourths.
     write_ratio: AtomicU32,
     pub(super) tags: [AtomicU64; TAGS],
-    /// Virtual time of the device, and within each tenant.
+    /// Virtual time of the device, followed by the virtual time within each tenant.
     pub(super) now: [AtomicU64; 1 + TENANTS_MAX],
-    /// Shards with waiting operations of a class.
+    /// Per class, the number of shards with waiting operations.
     pub(super) backlog: [AtomicU32; CLASSES_MAX],
-    /// When each cap of a class is used up to, in nanoseconds of the engine's clock.
+    /// For each cap of a class, the time up to which it is used up, in nanoseconds of the engine's clock.
     caps: [[AtomicU64; 4]; CLASSES_MAX],
     window: WindowCounts,
     found: Mutex<Found>,
 }
 
-/// What is found out of the device while classes compete for it.
+/// The device's properties that are measured while classes compete for it.
 #[derive(Debug)]
 struct Found {
     knee: Knee,
     write_cost: WriteCost,
 }
 
-/// What completed, in cost.
+/// The completed operations, as cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) cost: u64,
-    /// Writes, and syncs, of it.
+    /// The parts of `cost` that are writes and syncs.
     writes: u64,
     syncs: u64,
 }
@@ -133,12 +136,12 @@ impl DeviceScheduler {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// What a write costs beside a read of the same size.
+    /// Returns the cost of a write relative to a read of the same size.
     pub(crate) fn write_cost(&self) -> f64 {
         f64::from(self.write_ratio.load(Ordering::Relaxed)) / f64::from(EVEN)
     }
 
-    /// What an operation of that kind takes of its class's share, which is `cost` for a read.
+    /// Returns the amount that an operation of this kind takes from its class's share: `cost` for a read.
     #[inline]
     pub(super) fn weigh(&self, kind: OpKind, cost: u64) -> u64 {
         match kind {
@@ -147,14 +150,15 @@ impl DeviceScheduler {
         }
     }
 
-    /// Room for `cost` more in flight, if there is; on a contended device within the budget.
+    /// Leases room for `cost` more in flight and returns whether there was room. On a contended device the
+    /// budget is the limit.
     pub(super) fn lease(&self, cost: u64, contended: bool) -> bool {
         let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
         let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);
         self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Takes a lease that there may be no room for.
+    /// Takes a lease even if there is no room for it.
     pub(super) fn lease_anyway(&self, cost: u64) {
         self.leased.fetch_add(cost, Ordering::Relaxed);
     }
@@ -163,12 +167,12 @@ impl DeviceScheduler {
         self.leased.fetch_sub(cost, Ordering::Relaxed);
     }
 
-    /// Is more leased than there is now?
+    /// Returns whether the leases exceed the current budget.
     pub(super) fn is_overdrawn(&self) -> bool {
         self.leased.load(Ordering::Relaxed) > self.budget()
     }
 
-    /// When a capped class may go on: 0 for now. Takes nothing.
+    /// Returns the time at which a capped class may go on, 0 for now. Charges nothing.
     pub(super) fn cap_opens_ns(&self, class: usize, spec: &Spec, is_write: bool, now_ns: u64) -> u64 {
         let dims = if is_write { [1, 3] } else { [0, 2] };
         let open = |dim: usize| match spec.caps[dim] {
@@ -179,8 +183,8 @@ impl DeviceScheduler {
         if opens_ns <= now_ns { 0 } else { opens_ns }
     }
 
-    /// Counts an operation against its class's caps: each is a bucket that is used up to a time (virtual scheduling, ITU
-    /// I.371), and an operation goes when that time has come.
+    /// Charges an operation to its class's caps. Each cap is a bucket that is used up to a certain time
+    /// (virtual scheduling, ITU I.371); an operation may go once that time has come.
     pub(super) fn charge_caps(&self, class: usize, spec: &Spec, is_write: bool, bytes: u32, now_ns: u64) {
         let amounts = match is_write {
             true => [(1, u64::from(bytes)), (3, 1)],
@@ -209,24 +213,25 @@ impl DeviceScheduler {
         self.window.late.store(true, Ordering::Relaxed);
     }
 
-    /// The time that the device took for a timed operation of a class with a goal.
+    /// Counts a timed operation of a class with a latency goal as met or missed; `ns` is the time that the
+    /// device took.
     pub(super) fn note_time(&self, ns: u64, goal_ns: u64) {
         let counter = if ns <= goal_ns { &self.window.met } else { &self.window.missed };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A device that was quiet has no window: the next one begins now.
+    /// Begins a window now. A quiet device has none, so the next one starts here.
     pub(super) fn begin_window(&self, now_ns: u64) {
         self.window.began_ns.store(now_ns, Ordering::Relaxed);
         for counter in [&self.window.cost, &self.window.writes, &self.window.syncs] {
             counter.store(0, Ordering::Relaxed);
         }
         self.window.limited.store(false, Ordering::Relaxed);
-        // What was in flight before says nothing.
+        // Operations already in flight would distort the first window, so it is marked late.
         self.window.late.store(true, Ordering::Relaxed);
     }
 
-    /// Adds what was completed; whoever finds the window over draws the conclusions.
+    /// Adds completed operations. The shard that finds the window finished evaluates it.
     pub(super) fn completed(&self, done: Done, now_ns: u64) {
         let Done { cost, writes, syncs } = done;
         for (counter, more) in [(&self.window.writes, writes), (&self.window.syncs, syncs)] {
@@ -239,14 +244,15 @@ impl DeviceScheduler {
         if ns < WINDOW_NS || total < WINDOW_PIECES * PIECE_COST {
             return;
         }
-        // Whoever else is at it does it.
+        // Another shard that holds the lock evaluates the window.
         let Ok(mut found) = self.found.try_lock() else { return };
         let writes = self.window.writes.swap(0, Ordering::Relaxed);
         let others = self.window.syncs.swap(0, Ordering::Relaxed);
         let all = self.window.cost.swap(0, Ordering::Relaxed);
         let mix = Mix { reads: all.saturating_sub(writes + others), writes, others, ns };
         let window = Window {
-            // By the time that it took, so that what a device can do does not change with what is asked of it.
+            // Counted by the device time taken, so that the device's capability does not change with the mix
+            // of requests.
             cost: weight(mix, found.write_cost.ratio),
             ns,
             limited: self.window.limited.swap(false, Ordering::Relaxed),
@@ -267,7 +273,7 @@ impl DeviceScheduler {
     }
 }
 
-/// What a window's operations cost together, with the ratio.
+/// Returns the combined cost of a window's operations, with writes weighted by `ratio`.
 fn weight(mix: Mix, ratio: u32) -> u64 {
     mix.reads + mix.others + mix.writes * u64::from(ratio) / u64::from(EVEN)
 }

@@ -1,28 +1,32 @@
-//! How much a device needs in flight: the least that keeps its throughput, found while classes compete for it.
+//! The amount that a device needs in flight: the smallest amount that keeps its throughput. It is measured
+//! while classes compete for the device.
 //!
-//! One window after the other is measured: cost completed in a time. At first the budget doubles as long as that brings a
-//! tenth more; then now and then a window with less shows whether less is enough, and rarely one with more whether more
-//! has become worth it. A window counts only when operations waited for the budget (else the program asked for no more)
-//! and when the device always had something: a shard that comes late finds everything done and the device idle, which
-//! says nothing of the device.
+//! Windows are measured one after the other: the cost completed per time. At first the budget doubles as long
+//! as that brings a tenth more. Later an occasional window with a smaller budget shows whether less is
+//! enough. Rarely, one with a larger budget shows whether more has become worthwhile. A window counts only
+//! when operations waited for the budget; otherwise the program requested no more. The device must also have
+//! had work all the time: a shard that comes late finds everything done and the device idle, which gives no
+//! information about the device.
 
 use super::cost::PIECE_COST;
 
-/// The most that a budget may be.
+/// The upper limit of a budget.
 pub(super) const BUDGET_MAX: u64 = 64 << 20;
-/// Pieces in flight that a budget has room for at least: one that moves and one behind it.
+/// The least number of pieces in flight that a budget has room for: one that moves and one behind it.
 const PIECES_MIN: u64 = 2;
-/// Windows between two tries with less; doubles, up to the second number, while less is not enough.
+/// Windows between two tries with a smaller budget. The number doubles, up to the second value, while less is
+/// not enough.
 const DOWN_EVERY: (u32, u32) = (16, 256);
-/// Windows between two tries with more: they cost others time, and each is less than 0.2 % of it.
+/// Windows between two tries with a larger budget. A try costs other operations time; each is less than 0.2 %
+/// of the time.
 const UP_EVERY: u32 = 512;
-/// So many windows in which the shard was late, one after the other, double the budget: what is in flight must last until
-/// the shard looks again.
+/// The number of consecutive late windows that double the budget: the operations in flight must last until
+/// the shard checks again.
 const LATE_MAX: u32 = 4;
-/// No further than this.
+/// The limit up to which late windows double the budget.
 const LATE_BUDGET_MAX: u64 = 4 << 20;
 
-/// What one window saw.
+/// The figures of one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     pub(super) cost: u64,
@@ -31,27 +35,27 @@ pub(super) struct Window {
     pub(super) limited: bool,
     /// The device was found idle although operations waited.
     pub(super) late: bool,
-    /// Timed operations of classes with a latency goal: within it, and beyond.
+    /// Timed operations of classes with a latency goal: `met` within the goal, `missed` beyond it.
     pub(super) met: u32,
     pub(super) missed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Doubling; the rate before.
+    /// The budget doubles; holds the rate before.
     Growing(u64),
     Steady,
-    /// One window with less, or with more; what it was before.
+    /// One window with a smaller budget, or with a larger one; holds the budget before.
     Less(u64),
     More(u64),
 }
 
-/// A device's budget and how it is found.
+/// A device's budget and the state of its search.
 #[derive(Debug)]
 pub(super) struct Knee {
     pub(super) budget: u64,
     phase: Phase,
-    /// Cost a millisecond in windows that counted, smoothed.
+    /// Cost per millisecond in the windows that counted, smoothed.
     rate: u64,
     until_less: u32,
     less_every: u32,
@@ -72,12 +76,12 @@ impl Knee {
         }
     }
 
-    /// Begins where a calibration found the knee; what is so now is found from there.
+    /// Starts at the knee that a calibration found; the current knee is searched from there.
     pub(super) fn at(budget: u64) -> Knee {
         Knee { budget: budget.clamp(LEAST, BUDGET_MAX), phase: Phase::Steady, ..Knee::new() }
     }
 
-    /// What costs were `before` is `after` now: the rate is counted so, too.
+    /// Rescales the rate when a cost of `before` now counts as `after`.
     pub(super) fn reweigh(&mut self, before: u64, after: u64) {
         if before != after {
             let rate = u128::from(self.rate) * u128::from(after) / u128::from(before.max(1));
@@ -89,12 +93,12 @@ impl Knee {
         self.budget = budget.clamp(LEAST, BUDGET_MAX);
     }
 
-    /// Takes a window's figures; the budget for the next one is in `budget`. True when the device had what it needs all
-    /// the time, so that the window tells what it can do.
+    /// Evaluates a window's figures and sets `budget` for the next one. Returns true when the device had
+    /// enough work all the time, so that the window shows its capability.
     pub(super) fn end_window(&mut self, window: &Window) -> bool {
         let rate = window.cost.saturating_mul(1_000_000) / window.ns.max(1);
         if window.missed > window.met / 8 {
-            // Late for somebody who said so: less, whatever it costs.
+            // Too many operations missed their class's latency goal: reduce the budget, whatever that costs.
             self.phase = Phase::Steady;
             self.set(self.budget - self.budget / 4);
             return false;
@@ -163,14 +167,15 @@ impl Knee {
     }
 }
 
-/// What a budget is at least.
+/// The lower limit of a budget.
 const LEAST: u64 = PIECES_MIN * PIECE_COST;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A device that moves `rate` a millisecond once `needs` is in flight, and less in proportion below it.
+    /// Simulates a device that moves `rate` per millisecond once `needs` is in flight, and proportionally
+    /// less below that.
     fn device(rate: u64, needs: u64, knee: &mut Knee, windows: usize) {
         for _ in 0..windows {
             let cost = rate * knee.budget.min(needs) / needs;
@@ -202,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_slow_shard_is_not_a_slow_disk() {
-        // What a late shard sees: everything done at once, and half of the rate.
+        // The view of a late shard: everything done at once, and half of the rate.
         let mut knee = Knee::new();
         device(1 << 20, 1 << 20, &mut knee, 300);
         let before = knee.budget;

@@ -1,4 +1,5 @@
-//! One shard's side of a device: who waits on this shard, what is in flight from it, and what it holds a lease of.
+//! One shard's side of a device: the operations that wait on this shard, those in flight from it, and its
+//! lease.
 
 mod charge;
 mod look;
@@ -15,10 +16,10 @@ use crate::base::class::{CLASSES_MAX, NO_TENANT, Specs};
 use crate::io::op::OpKind;
 use crate::reactor::shard::optable::{OpTable, Slot};
 
-/// A class is in use until it has asked for nothing for so long.
+/// A class counts as in use until it has made no request for this long.
 pub(super) const ACTIVE_NS: u64 = 100_000_000;
 
-/// What a decision needs to know of the shard.
+/// The shard's state that a decision depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'s> {
     /// The shard's number.
@@ -27,7 +28,7 @@ pub(super) struct Around<'s> {
     pub(super) specs: &'s Specs,
 }
 
-/// What is asked of the device.
+/// The properties of a request that the scheduler decides by.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) class: usize,
@@ -46,7 +47,7 @@ impl Asked {
     }
 }
 
-/// What a class did on a device, from one shard; in cost.
+/// One class's use of a device from one shard, as cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) queued: u64,
@@ -60,9 +61,9 @@ struct Flow {
     queue: Queue,
     used_ns: u64,
     in_flight: u32,
-    /// Counted in the device's backlog.
+    /// Whether the class is counted in the device's backlog.
     backlogged: bool,
-    /// Since when it waits with nothing in flight.
+    /// The time since which it waits with nothing in flight.
     starved_since_ns: Option<u64>,
     counts: Counts,
 }
@@ -70,20 +71,20 @@ struct Flow {
 pub(super) struct Lane {
     pub(super) shared: Arc<DeviceScheduler>,
     flows: [Flow; CLASSES_MAX],
-    /// Bit per class with waiting operations.
+    /// One bit per class with waiting operations.
     pub(super) waiting: u32,
-    /// Bit per class that this shard has used lately.
+    /// One bit per class that this shard has used lately.
     pub(super) active: u32,
     pub(super) contended: bool,
     lease: u64,
     used: u64,
     looked_ns: u64,
-    /// Other shards' turns as last seen, and when they changed.
+    /// Other shards' turn counts as last seen, and the times at which they changed.
     seen: Box<[(u64, u64)]>,
-    /// Since when others are let catch up, and how far those had come.
+    /// The time since which this shard lets others catch up, and how far those had come.
     held: Option<(u64, u64)>,
     completed: Done,
-    /// Operations that completed since the last look.
+    /// Operations completed since the last check.
     reaped: u32,
 }
 
@@ -95,7 +96,8 @@ fn bits(mask: u32) -> impl Iterator<Item = usize> {
     (0..CLASSES_MAX).filter(move |class| mask & bit(*class) != 0)
 }
 
-/// Where a class's part of the device is kept: its own virtual time or its tenant's, and the shares that count there.
+/// Returns the index of the virtual time that counts for a class, its own or its tenant's, and the shares
+/// that count there.
 fn top(class: usize, specs: &Specs) -> (usize, u64) {
     match specs.classes[class].tenant {
         NO_TENANT => (class, u64::from(specs.classes[class].shares.max(1))),
@@ -142,12 +144,12 @@ impl Lane {
         self.waiting != 0
     }
 
-    /// Is there nobody to keep apart?
+    /// Returns whether no classes compete and nothing waits.
     pub(super) fn is_calm(&self) -> bool {
         !self.contended && self.waiting == 0
     }
 
-    /// May an operation that just came go to the device now?
+    /// Decides whether an operation that just came may go to the device now.
     pub(super) fn admit(&mut self, asked: Asked, around: Around<'_>) -> Admission {
         let class = asked.class;
         self.note_use(class, around);
@@ -173,7 +175,7 @@ impl Lane {
         cost(asked.bytes.min(piece))
     }
 
-    /// Is there room for `cost` in the lease, or can the lease be made larger?
+    /// Returns whether the lease has room for `cost`, extending the lease if possible.
     fn has_room(&mut self, cost: u64) -> bool {
         let needs = self.used + cost;
         if needs <= self.lease {
@@ -183,11 +185,12 @@ impl Lane {
             self.lease = needs;
             return true;
         }
-        // Each shard may always have one, whatever others hold.
+        // Each shard may always have one operation, whatever others hold.
         self.used == 0
     }
 
-    /// Has the class had less than its share, and nothing in flight? Then it need not wait for room.
+    /// Returns whether the class has had less than its share and has nothing in flight. It then need not wait
+    /// for room.
     fn is_owed(&self, class: usize, specs: &Specs) -> bool {
         let spec = &specs.classes[class];
         let tag = |place: usize| self.shared.tags[place].load(Ordering::Relaxed);
@@ -198,7 +201,8 @@ impl Lane {
             && (spec.tenant == NO_TENANT || tag(class) <= now(1 + usize::from(spec.tenant)))
     }
 
-    /// A class that asked for nothing does not catch up on it.
+    /// Brings an idle class's virtual time up to now: a class does not catch up on a share that it did not
+    /// request.
     fn catch_up(&self, class: usize, specs: &Specs) {
         let now = self.shared.now[0].load(Ordering::Relaxed);
         self.shared.tags[top(class, specs).0].fetch_max(now, Ordering::Relaxed);
@@ -207,7 +211,7 @@ impl Lane {
         }
     }
 
-    /// Puts an operation into its class's queue; one that has begun goes first.
+    /// Puts an operation into its class's queue. One that has already begun goes to the front.
     pub(super) fn enqueue(&mut self, table: &mut OpTable, index: u32, now_ns: u64) {
         let slot = table.slot(index);
         let (class, begun) = (slot.class.index(), slot.done > 0 || slot.retries > 0);
@@ -236,12 +240,12 @@ impl Lane {
         }
     }
 
-    /// How many bytes of a request may go as one piece.
+    /// Returns the number of bytes of a request that may go as one piece.
     pub(super) fn piece_bytes(&self, grain: u32) -> u32 {
         if self.contended { PIECE_BYTES.max(grain) } else { u32::MAX }
     }
 
-    /// Before a turn's operations: what came back since the last one is told.
+    /// Runs before a turn's operations: reports the operations completed since the last turn.
     pub(super) fn begin_turn(&mut self, now_ns: u64) {
         if self.contended && self.completed.cost > 0 {
             if self.reaped > 1 && self.used == 0 && self.waiting != 0 {
@@ -255,7 +259,8 @@ impl Lane {
         }
     }
 
-    /// After them: what this shard cannot use is the others'. Answers the shards to wake.
+    /// Runs after a turn's operations: releases the unused part of the lease to the other shards. Returns the
+    /// shards to wake, one bit each.
     pub(super) fn end_turn(&mut self, me: usize) -> u64 {
         let others = self.shared.waiting.load(Ordering::Relaxed) & !(1 << me);
         if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
@@ -275,7 +280,7 @@ impl Lane {
         }
     }
 
-    /// For a shard that ends: nothing waits any more, and what it held is the others'.
+    /// Retires the lane of a shard that ends: nothing waits any more, and its lease goes back to the others.
     pub(super) fn retire(&mut self, me: usize) {
         for class in 0..CLASSES_MAX {
             self.set_backlogged(class, false);
@@ -286,7 +291,7 @@ impl Lane {
         self.give_back_surplus();
     }
 
-    /// What each class did here that was counted.
+    /// Returns the counters of each class on this lane.
     pub(super) fn counts(&self) -> impl Iterator<Item = (usize, Counts)> + '_ {
         self.flows.iter().map(|flow| flow.counts).enumerate()
     }

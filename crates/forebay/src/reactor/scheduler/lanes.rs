@@ -1,4 +1,4 @@
-//! A shard's lanes: one for each physical device that it works with.
+//! A shard's lanes: one for each physical device that the shard uses.
 
 use std::sync::atomic::Ordering;
 
@@ -9,40 +9,41 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::optable::{OpTable, Slot};
 
-/// What becomes of an operation that wants to go to its device.
+/// The decision on an operation that is to go to its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It goes, and nothing is counted.
+    /// It goes and is not counted.
     Pass,
-    /// It goes, and is counted when it went.
+    /// It goes, and is counted once it has gone.
     Count,
     /// It waits in its class's queue.
     Wait,
 }
 
-/// No device and class is the quiet one.
+/// Value of `quiet` while no device and class is the quiet one.
 const NONE: u32 = u32::MAX;
 const NO_LANE: u16 = u16::MAX;
-/// Nothing to look at later.
+/// Value of `look_at_ns` while there is no later time to check at.
 const NEVER: u64 = u64::MAX;
 
-/// All lanes of a shard, and the one device and class, if there is one, whose small operations pass without a look.
+/// All lanes of a shard. Small operations of the one quiet device and class, if there is one, pass without a
+/// check.
 pub(crate) struct Lanes {
     quiet: u32,
     quiet_lane: usize,
     version: u32,
-    /// By the device's number; several numbers may be one physical device.
+    /// Index of the lane by the device's number. Several numbers may be one physical device.
     places: Vec<u16>,
     list: Vec<Lane>,
     specs: Specs,
-    /// Operations in all queues.
+    /// The number of operations in all queues.
     waiting: u32,
     look_at_ns: u64,
-    /// At the shard's end nothing waits any more.
+    /// Set at the shard's end: nothing waits from then on.
     open: bool,
 }
 
-/// The shard that asks.
+/// The calling shard's context.
 #[derive(Clone, Copy)]
 pub(crate) struct Here<'s> {
     pub(crate) engine: &'s EngineShared,
@@ -76,19 +77,19 @@ impl Lanes {
         }
     }
 
-    /// Operations that wait for their turn.
+    /// Returns the number of operations that wait for their turn.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// When an operation that waits may go although nothing completes until then.
+    /// Returns the time at which a waiting operation may go even if nothing completes until then.
     #[inline]
     pub(crate) fn look_at_ns(&self) -> Option<u64> {
         (self.waiting > 0 && self.look_at_ns != NEVER).then_some(self.look_at_ns)
     }
 
-    /// Before a turn's operations: is what was quiet still so?
+    /// Runs before a turn's operations: checks whether the quiet class is still the only one.
     #[inline]
     pub(crate) fn begin_turn(&mut self, here: Here<'_>) {
         if self.list.is_empty() {
@@ -97,7 +98,7 @@ impl Lanes {
         if self.quiet != NONE {
             let lane = &self.list[self.quiet_lane];
             let beat = lane.beat(here.me);
-            // Only this shard writes it: no need for an atomic addition.
+            // Only this shard writes it, so no atomic addition is needed.
             beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             if lane.shared.classes.load(Ordering::Relaxed) == lane.active
                 && self.version == here.engine.classes.version()
@@ -119,7 +120,7 @@ impl Lanes {
         self.look_at_ns = NEVER;
     }
 
-    /// The quiet class was in use until now, though nobody wrote the time down.
+    /// Ends the quiet state. Its class was in use until now, although its last use was not recorded.
     fn end_quiet(&mut self, me: usize, now_ns: u64) {
         if self.quiet != NONE {
             let class = (self.quiet & 0xff) as usize % crate::base::class::CLASSES_MAX;
@@ -136,7 +137,7 @@ impl Lanes {
         }
     }
 
-    /// May this operation go to its device? Costs a comparison where the device is quiet.
+    /// Decides whether an operation may go to its device. Costs one comparison where the device is quiet.
     #[inline]
     pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: Here<'_>) -> Admission {
         if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
@@ -166,7 +167,7 @@ impl Lanes {
         admission
     }
 
-    /// Where the lane of a device is; the first use of a device makes it.
+    /// Returns the index of a device's lane. The first use of a device creates the lane.
     fn lane_of(&mut self, device: u16, engine: &EngineShared, now_ns: u64) -> usize {
         if let Some(&place) = self.places.get(usize::from(device))
             && place != NO_LANE
@@ -193,7 +194,7 @@ impl Lanes {
             .map(|&place| usize::from(place))
     }
 
-    /// Lets an operation wait that was not admitted.
+    /// Queues an operation that was not admitted.
     #[cold]
     pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: Here<'_>) {
         let Some(place) = self.place(device) else { return };
@@ -202,7 +203,7 @@ impl Lanes {
         self.quiet = NONE;
     }
 
-    /// The operation that goes next of those that wait, if one may go now.
+    /// Returns the waiting operation that goes next, if one may go now.
     #[cold]
     pub(crate) fn pick(&mut self, table: &mut OpTable, here: Here<'_>) -> Option<u32> {
         let around = Around { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
@@ -216,13 +217,13 @@ impl Lanes {
         Some(index)
     }
 
-    /// The longest piece that may go to a device as one request.
+    /// Returns the longest piece that may go to a device as one request.
     #[inline]
     pub(crate) fn piece_bytes(&self, device: u16, grain: u32) -> u32 {
         self.place(device).map_or(u32::MAX, |place| self.list[place].piece_bytes(grain))
     }
 
-    /// Counts an operation of `bytes` that went to the device; answers what its slot keeps.
+    /// Counts an operation of `bytes` that went to the device. Returns the charge that its slot stores.
     #[cold]
     pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: Here<'_>) -> u32 {
         let Some(place) = self.place(device) else { return 0 };
@@ -230,7 +231,7 @@ impl Lanes {
         self.list[place].charge(Asked { bytes, ..Asked::of(slot) }, around)
     }
 
-    /// Counts an operation that was charged and came back.
+    /// Counts the completion of an operation that was charged.
     #[cold]
     pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: Here<'_>) {
         let cost = std::mem::take(&mut slot.charge);
@@ -243,7 +244,8 @@ impl Lanes {
         }
     }
 
-    /// After a turn's operations: gives others what this shard does not use, and answers whom to wake, a bit a shard.
+    /// Runs after a turn's operations: releases the leases that this shard does not use. Returns the shards
+    /// to wake, one bit each.
     #[inline]
     pub(crate) fn end_turn(&mut self, here: Here<'_>) -> u64 {
         if self.quiet != NONE {
@@ -253,20 +255,20 @@ impl Lanes {
         busy.fold(0, |wake, lane| wake | lane.end_turn(here.me))
     }
 
-    /// From now on everything goes at once: the shard is ending.
+    /// Lets every operation go at once from now on, because the shard is ending.
     pub(crate) fn open(&mut self) {
         self.open = true;
         self.quiet = NONE;
     }
 
-    /// Forgets what waits, after each operation was ended another way, and gives all leases back.
+    /// Forgets the waiting operations, after each was ended another way, and releases all leases.
     pub(crate) fn retire(&mut self, me: usize) {
         self.waiting = 0;
         self.quiet = NONE;
         self.list.iter_mut().for_each(|lane| lane.retire(me));
     }
 
-    /// What was counted, by the device's name and the class.
+    /// Returns the counters by the device's name and the class.
     pub(crate) fn counts(&self) -> Vec<(String, usize, Counts)> {
         let of_lane = |lane: &Lane| {
             let name = lane.shared.name.clone();

@@ -1,8 +1,9 @@
-//! Operations that wait, linked through their slots of the op table: no memory of their own, and so no limit of their own.
+//! Queues of waiting operations, linked through their slots of the op table. They need no memory of their own
+//! and so have no limit of their own.
 
 use crate::reactor::shard::optable::{NIL, OpTable};
 
-/// A list of slots.
+/// A linked list of slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue {
     head: u32,

@@ -1,35 +1,37 @@
-//! What a write costs of a device's time, beside a read of the same size: found while classes compete for it.
+//! The device time of a write relative to a read of the same size, measured while classes compete for the
+//! device.
 //!
-//! The time that a device takes for one or the other is seen in windows in which it did nothing else, and did all it
-//! could. Such a window says the same whatever ratio is in force, so what is found does not depend on what was made of it
-//! before, and cannot swing. A window of both tells of the kind that was never seen alone, once the other one was. The
-//! ratio in force goes there in small steps, never past it, and stays where it is while it is nearly right.
+//! The device's time for each kind is measured in windows in which it did only that kind and worked at its
+//! limit. The result of such a window does not depend on the ratio in force. The estimate therefore does not
+//! depend on its own earlier effects and cannot oscillate. A mixed window gives the time of a kind that was
+//! never seen alone, once the other kind was. The ratio in force moves towards the estimate in small steps,
+//! never past it, and stays in place while it is nearly right.
 
 /// Ratios are counted in sixty-fourths; this one is 1.
 pub(super) const EVEN: u32 = 64;
-/// What is believed: a quarter of a read at least, 16 times one at most.
+/// The range of accepted ratios: a write costs at least a quarter of a read and at most 16 times one.
 const LEAST: u32 = EVEN / 4;
 const MOST: u32 = EVEN * 16;
-/// Windows of a kind before it is known.
+/// The number of windows of a kind after which its pace is known.
 const WINDOWS_MIN: u32 = 4;
 
-/// What a window saw complete, as costs without the ratio.
+/// The completed operations of a window, as costs without the ratio.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mix {
     pub(super) reads: u64,
     pub(super) writes: u64,
-    /// What is neither.
+    /// The cost of operations that are neither reads nor writes.
     pub(super) others: u64,
     pub(super) ns: u64,
 }
 
-/// How long the device takes for one kind.
+/// The device's time for one kind of operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
-    /// For a MiB of cost, smoothed.
+    /// Nanoseconds per MiB of cost, smoothed.
     ns: u64,
     windows: u32,
-    /// Seen with nothing beside it, which says more than any other window.
+    /// Measured with no other kind beside it, which is more reliable than any other window.
     alone: bool,
 }
 
@@ -43,7 +45,7 @@ impl Pace {
             *self = Pace { alone, ..Pace::default() };
         }
         self.ns = match self.is_known() {
-            // A window in which the machine stood still is one of many.
+            // The limits keep one window in which the machine stood still from dominating.
             true => self.ns - self.ns / 8 + ns.clamp(self.ns / 2, self.ns * 2) / 8,
             false if self.windows == 0 => ns,
             false => self.ns - self.ns / 2 + ns / 2,
@@ -52,10 +54,10 @@ impl Pace {
     }
 }
 
-/// The ratio and how it is found.
+/// The ratio in force and the state of its estimate.
 #[derive(Debug)]
 pub(super) struct WriteCost {
-    /// In force, in sixty-fourths.
+    /// The ratio in force, in sixty-fourths.
     pub(super) ratio: u32,
     reads: Pace,
     writes: Pace,
@@ -63,7 +65,7 @@ pub(super) struct WriteCost {
 }
 
 impl WriteCost {
-    /// Begins with what a calibration found, or with [`EVEN`].
+    /// Begins with the ratio that a calibration found, or with [`EVEN`].
     pub(super) fn new(ratio: u32) -> WriteCost {
         WriteCost {
             ratio: ratio.clamp(LEAST, MOST),
@@ -73,7 +75,7 @@ impl WriteCost {
         }
     }
 
-    /// Takes a window in which the device did what it could; the ratio for the next one is in `ratio`.
+    /// Evaluates a window in which the device worked at its limit, and sets `ratio` for the next one.
     pub(super) fn end_window(&mut self, mix: Mix) {
         let Mix { reads, writes, others, ns } = mix;
         let all = reads + writes;
@@ -104,7 +106,7 @@ impl WriteCost {
         let found = self.writes.ns.saturating_mul(u64::from(EVEN)) / self.reads.ns.max(1);
         let found = found.clamp(u64::from(LEAST), u64::from(MOST)) as u32;
         let off = found.abs_diff(self.ratio);
-        // It sets out when it is an eighth wrong, and then goes all the way.
+        // The ratio starts to move when it is off by an eighth, and then moves all the way.
         self.moving = off > if self.moving { self.ratio / 32 } else { self.ratio / 8 };
         if self.moving {
             let step = off.div_ceil(8);
@@ -113,7 +115,7 @@ impl WriteCost {
     }
 }
 
-/// What a window leaves for one kind after what is known of the other.
+/// Returns the time of a window that remains for one kind after the known pace of the other is subtracted.
 fn rest(ns: u64, known: Pace, cost: u64) -> Option<u64> {
     let taken_ns = (u128::from(known.ns) * u128::from(cost)) >> 20;
     ns.checked_sub(u64::try_from(taken_ns).ok()?).filter(|&rest_ns| rest_ns > 0)
@@ -123,7 +125,7 @@ fn rest(ns: u64, known: Pace, cost: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A window of a device that takes `read_ns` and `write_ns` for a MiB.
+    /// Returns a window of a device that takes `read_ns` and `write_ns` per MiB.
     fn window(read_ns: u64, write_ns: u64, reads: u64, writes: u64) -> Mix {
         Mix { reads, writes, others: 0, ns: (reads * read_ns + writes * write_ns) >> 20 }
     }
@@ -171,8 +173,9 @@ mod tests {
 
     #[test]
     fn it_goes_one_way_and_stays() {
-        // Windows whose times vary by a quarter, and a device whose writes get dearer the fewer they are: the mix follows
-        // the ratio, as shares of the device's time make it, and the ratio must not follow back and forth.
+        // The times of windows vary by a quarter, and the device's writes become more expensive the fewer
+        // they are. The mix follows the ratio, because shares are shares of the device's time; the ratio must
+        // not oscillate with it.
         let mut cost = WriteCost::new(EVEN);
         let mut noise = 1_u64;
         let (mut turns, mut last, mut rising) = (0, cost.ratio, true);

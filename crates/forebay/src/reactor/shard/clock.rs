@@ -1,20 +1,20 @@
-//! The counter that operations are stamped with.
+//! The counter used for time stamps of operations.
 //!
-//! An `Instant` costs about 48 ns on a virtual machine, half of what a whole operation may cost; the processor's
-//! time-stamp counter costs about 5. Reads of either go through this one place, and in a simulated world it is that
-//! world's time.
+//! Reading an `Instant` costs about 48 ns on a virtual machine, half of the allowance for a whole operation.
+//! Reading the processor's time-stamp counter costs about 5 ns. All readings of either go through this
+//! module; in a simulated world they return that world's time.
 
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// A point on the counter; only differences mean anything.
+/// A point on the counter; only differences are meaningful.
 pub(crate) type Ticks = u64;
 
-/// Where stamps come from and how long one tick is.
+/// The counter in use and the length of one tick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     counter: Counter,
-    /// Nanoseconds a tick, as a 32.32 fixed-point number.
+    /// Nanoseconds per tick, as a 32.32 fixed-point number.
     ns_per_tick: u64,
 }
 
@@ -23,19 +23,19 @@ enum Counter {
     #[cfg(target_arch = "x86_64")]
     TimeStamp,
     Monotonic,
-    /// The simulated world's on this thread, in nanoseconds.
+    /// The virtual time of the simulated world on this thread, in nanoseconds.
     #[cfg(feature = "sim")]
     Virtual,
 }
 
 impl Clock {
-    /// The process's clock; the first call measures the counter's rate for two milliseconds.
+    /// Returns the process's clock. The first call measures the counter's rate for two milliseconds.
     pub(crate) fn system() -> Clock {
         static CLOCK: OnceLock<Clock> = OnceLock::new();
         *CLOCK.get_or_init(Clock::calibrate)
     }
 
-    /// The time of the simulated world that runs on this thread.
+    /// Returns a clock that reads the time of the simulated world on this thread.
     #[cfg(feature = "sim")]
     pub(crate) const fn simulated() -> Clock {
         Clock { counter: Counter::Virtual, ns_per_tick: 1 << 32 }
@@ -53,25 +53,25 @@ impl Clock {
         }
     }
 
-    /// Does a reading cost a few nanoseconds only?
+    /// Returns whether a reading costs only a few nanoseconds.
     #[inline]
     pub(crate) fn is_cheap(&self) -> bool {
         self.counter != Counter::Monotonic
     }
 
-    /// Nanoseconds in a number of ticks; saturates at about 584 years.
+    /// Converts ticks to nanoseconds; saturates at about 584 years.
     #[inline]
     pub(crate) fn ns(&self, ticks: Ticks) -> u64 {
         ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
-    /// Ticks in a number of nanoseconds; saturates.
+    /// Converts nanoseconds to ticks; saturates.
     pub(crate) fn ticks(&self, ns: u64) -> Ticks {
         u64::try_from((u128::from(ns) << 32) / u128::from(self.ns_per_tick.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// Both clocks at one moment: of several tries the one with the least between the two counter readings, so that
-    /// being scheduled away in the middle does not falsify the rate.
+    /// Reads both clocks at one moment. Of several tries it returns the one with the smallest gap between the
+    /// two counter readings, so that being descheduled in the middle does not falsify the rate.
     #[cfg(target_arch = "x86_64")]
     fn reading(&self) -> (Instant, Ticks) {
         let tries = (0..16).map(|_| {
@@ -103,7 +103,8 @@ impl Clock {
     }
 }
 
-/// Intel SDM 18.17 and AMD APM: leaf 0x8000_0007, EDX bit 8 tells that the counter runs at one rate in all states.
+/// Returns whether the counter runs at one rate in all states: leaf 0x8000_0007, EDX bit 8 (Intel SDM 18.17
+/// and AMD APM).
 #[cfg(target_arch = "x86_64")]
 fn time_stamp_is_steady() -> bool {
     use std::arch::x86_64::__cpuid;

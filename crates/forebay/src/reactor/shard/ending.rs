@@ -1,4 +1,4 @@
-//! A shard's end: tasks are cancelled, operations drained or leaked, files let go of, and whoever waits is told.
+//! A shard's end: cancels tasks, drains or leaks operations, releases files and notifies all waiters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::{Continuation, SlotState};
 use crate::reactor::walk;
 
-/// How a shard ended.
+/// The result of a shard's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
-    /// Operations whose completion was not seen before the deadline; their memory and files are leaked.
+    /// Operations whose completion did not arrive before the deadline. Their memory and files are leaked.
     pub(crate) leaked: usize,
 }
 
 impl Shard {
-    /// Cancel all, drain with a deadline, leak what is left.
+    /// Cancels everything, drains with a deadline, and leaks the rest.
     pub(crate) fn end(&self) -> Ended {
         self.inbox.close(false);
         self.end_tasks(u32::MAX);
-        // Before the operations: or each request of a batch that ends now would begin the next one.
+        // Before the operations: otherwise each request of a batch that ends now would begin the next one.
         read_many::refuse_all(self, OpFailure::EngineClosed);
         walk::refuse_all(self, OpFailure::EngineClosed);
         self.fail_unsubmitted();
@@ -44,7 +44,7 @@ impl Shard {
             }
             self.take_word();
             self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left), in_flight });
-            // Short transfers and the syncs of durable writes go on to their end.
+            // Short transfers and the syncs of durable writes continue until they complete.
             self.submit_staged();
         }
         self.inbox.foreign.close(|node| self.heed(node));
@@ -57,8 +57,9 @@ impl Shard {
         Ended { leaked }
     }
 
-    /// The end after a panic that no task can answer for: whoever waits is told, nothing that the device may use is
-    /// freed, and each step runs whatever the ones before it did.
+    /// Ends the shard after a panic that cannot be attributed to a task. All waiters are notified, and no
+    /// memory is freed that the device may use. Each step runs regardless of the outcome of the steps before
+    /// it.
     pub(crate) fn end_lost(&self) {
         let steps: [&dyn Fn(); 7] = [
             &|| self.inbox.close(true),
@@ -80,7 +81,8 @@ impl Shard {
         }
     }
 
-    /// Lets go of all files, and tells those who wait for their close; one that the device may use stays open.
+    /// Releases all files and notifies the callers that wait for a close. A file that the device may still
+    /// use stays open.
     fn drain_files(&self, keep_all: bool) {
         let drained = self.files.with(|files| self.driver.with(|driver| files.drain(self.index(), driver)));
         for (core, in_use) in drained {
@@ -88,8 +90,8 @@ impl Shard {
         }
     }
 
-    /// Drops every task's future on this thread, where it was polled. `patience`: looks at an empty queue after which
-    /// it gives up on tasks that nobody brings.
+    /// Drops every task's future on this thread, where it was polled. `patience` is the number of checks of
+    /// an empty queue after which it gives up on tasks that no thread delivers.
     fn end_tasks(&self, mut patience: u32) {
         self.executor.close();
         loop {
@@ -112,7 +114,7 @@ impl Shard {
         }
     }
 
-    /// Operations that the device has not seen fail now; nothing of theirs is lost.
+    /// Fails the operations that the device has not seen yet; nothing that they own is lost.
     fn fail_unsubmitted(&self) {
         for key in self.ops.with(|ops| ops.table.live_keys()) {
             if self.ops.with(|ops| ops.table.slot(key.index).state) == SlotState::Staged {
@@ -138,7 +140,8 @@ impl Shard {
         }
     }
 
-    /// The device did not answer in time: its memory and files stay as they are for ever, and whoever waits is told.
+    /// Leaks the operations that the device did not complete in time: their memory and files stay as they are
+    /// for ever. All waiters are notified. Returns the number of leaked operations.
     pub(crate) fn leak_in_flight(&self, failure: OpFailure) -> usize {
         let keys = self.ops.with(|ops| ops.table.live_keys());
         let mut leaked = 0;
@@ -156,7 +159,7 @@ impl Shard {
             }
             match continuation {
                 Continuation::Remote(cell) => {
-                    // A waker that panics must not keep the others from their answers.
+                    // A waker that panics must not keep the other waiters from their results.
                     let _ = catch_unwind(AssertUnwindSafe(|| cell.finish(OpOutcome::failed(failure))));
                 }
                 Continuation::Wake(waker) => {

@@ -1,4 +1,4 @@
-//! The shard's turns: look for news, run tasks, submit, wait, take completions.
+//! The shard's turns: check for messages, run tasks, submit, wait, take completions.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -25,23 +25,23 @@ const PATIENCE: Duration = Duration::from_micros(50);
 const IN_FLIGHT_PER_WAIT: u32 = 4;
 const IN_FLIGHT_SEVERAL: u32 = 16;
 
-/// By default an idle shard looks for messages only where the device answers faster than this: on zram that doubles lone
-/// reads from Tokio, on a disk of 45 us it cost a fifth of them.
+/// By default an idle shard polls for messages only where the device completes faster than this. On zram
+/// polling doubles the rate of single reads from Tokio; on a disk of 45 us it cost a fifth of it.
 const FAST_DEVICE_NS: u64 = 20_000;
-/// After so many useless spins in a row the pause between tries grows no more: 128 waits.
+/// The number of consecutive useless spins after which the pause between tries no longer grows: 128 waits.
 const USELESS_SPINS_MAX: u16 = 7;
 
-/// Whether spinning before sleeping pays at the moment.
+/// Records whether spinning before sleeping currently pays.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Spin {
-    /// Waits that may not spin, after spinning was useless.
+    /// Number of waits that may not spin, after spinning was useless.
     pause: u16,
-    /// Useless spins in a row.
+    /// Consecutive useless spins.
     useless: u16,
 }
 
 impl Shard {
-    /// The thread's life until the engine closes.
+    /// Runs the shard's turns until the engine closes, then ends the shard.
     pub(crate) fn run(&self) -> Ended {
         while !self.inbox.is_ending() {
             let wait = self.work();
@@ -50,7 +50,7 @@ impl Shard {
         self.end()
     }
 
-    /// The first half of a turn: everything there is to do. Answers how long to wait for more.
+    /// Runs the first half of a turn: everything that is ready. Returns how long to wait for more.
     #[inline]
     pub(crate) fn work(&self) -> Wait {
         self.counters.turns.set(self.counters.turns.get() + 1);
@@ -65,7 +65,7 @@ impl Shard {
         self.choose_wait()
     }
 
-    /// The second half of a turn: waits in the driver and takes what came.
+    /// Runs the second half of a turn: waits in the driver and takes the completions.
     #[inline]
     pub(crate) fn rest(&self, wait: Wait) {
         self.take_completions(wait);
@@ -73,7 +73,8 @@ impl Shard {
         self.inbox.awake();
     }
 
-    /// What steps asked for goes to the device before tasks run; without any that are ready the next turn is soon enough.
+    /// Submits the requests of walks' steps before tasks run. If no task is ready, the next turn is soon
+    /// enough.
     #[inline]
     fn hurry_walks(&self) {
         for _ in 0..walk::HOPS_PER_TURN {
@@ -89,7 +90,7 @@ impl Shard {
         self.late_calls.look(&self.inbox);
         let mut taken = 0;
         while taken < MESSAGES_PER_TURN {
-            // A full op table leaves messages in the inbox, whose senders wait in turn.
+            // A full op table leaves messages in the inbox, and their senders wait in turn.
             if self.ops.with(|ops| ops.is_full()) {
                 break;
             }
@@ -112,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// Reads what destructors on other threads left.
+    /// Handles the notices that destructors on other threads left.
     pub(super) fn take_word(&self) {
         let capacity = self.ops.with(|ops| ops.table.capacity());
         self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));
@@ -124,7 +125,7 @@ impl Shard {
     }
 
     pub(super) fn heed(&self, node: NonNull<ForeignNode>) {
-        // SAFETY: nodes in the list are live, and this call owns what they begin.
+        // SAFETY: nodes in the list are live, and this call owns the object that each of them begins.
         match unsafe { node.as_ref() }.kind {
             NodeKind::Remote => {
                 // SAFETY: a node of this kind comes from `RemoteCell::queue` or `cancel`, and is taken once.
@@ -132,7 +133,7 @@ impl Shard {
                 match (cell.key(), cancelled) {
                     (Some(key), true) => self.drop_op(key),
                     (Some(key), false) => self.adopt(cell, key),
-                    // Its message has not come yet; it will find the mark.
+                    // Its message has not arrived yet; the shard will find the mark when it does.
                     (None, _) => {}
                 }
             }
@@ -140,8 +141,8 @@ impl Shard {
                 // SAFETY: a node of this kind is the first field of a `CloseNode` that was pushed once.
                 let core = unsafe { CloseNode::take(node) };
                 let file = core.table_index(self.index());
-                // Given up first: when the entry goes below, whoever waits for the close finds the descriptor closed.
-                // The entry, if there is one, keeps the file.
+                // Dropped first: when the entry is removed below, a caller that waits for the close finds the
+                // descriptor closed. The entry, if there is one, keeps the file.
                 drop(core);
                 if self.files.with(|files| files.close(file)) {
                     self.remove_file(file);
@@ -177,7 +178,7 @@ impl Shard {
         match self.stage(file, &mut request, || Continuation::Remote(kept)) {
             Some(key) => cell.set_key(key),
             None => {
-                // `take_messages` looked for room first, so this is for a table that filled up in between.
+                // `take_messages` checked for room first, so this handles a table that filled up in between.
                 self.leave_file(file);
                 let result = Err(OpFailure::Errno(libc::EAGAIN));
                 cell.finish(OpOutcome { result, buffer: request.buffer });
@@ -195,14 +196,14 @@ impl Shard {
         }
     }
 
-    /// Sleep, and for how long and how many completions? Never while there is anything to do.
+    /// Returns whether to sleep, for how long and for how many completions. Never sleeps while there is work.
     #[inline]
     fn choose_wait(&self) -> Wait {
         let has_arrivals = self.walks.with(|walks| walks.has_arrivals());
         if has_arrivals || !self.executor.is_idle() || !self.inbox.is_quiet() {
             return Wait::Poll;
         }
-        // Nothing would end a sleep when the device is done.
+        // With polling, nothing would end a sleep when the device completes.
         if self.driver.with(|driver| driver.is_polling()) {
             return Wait::Poll;
         }
@@ -223,10 +224,10 @@ impl Shard {
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
             Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
         });
-        // Waiting only for memory: a foreign return wakes us, but one that this thread's own tasks make does not,
-        // so look again soon.
+        // Only waiting for memory. A return on another thread wakes the shard, but one by this thread's own
+        // tasks does not, so it checks again soon.
         let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
-        // A capped class, or one that lets others catch up, goes on by itself.
+        // A capped class, or one that lets others catch up, proceeds without an event.
         let limit = look_at_ns.map_or(limit, |at_ns| {
             let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
             limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
@@ -235,12 +236,13 @@ impl Shard {
         Wait::For { completions, patience: (completions > 1).then_some(PATIENCE), limit, in_flight }
     }
 
-    /// Looks for completions and messages for a short while before sleeping; a wake-up costs more than that when
-    /// news is near. Stops trying for a while when it did not pay.
+    /// Polls for completions and messages for a short while before sleeping: a wake-up costs more than that
+    /// when an event is near. Returns whether one came. Pauses the attempts for a while when they did not
+    /// pay.
     #[inline]
     fn spin_until_news(&self, in_flight: u32) -> bool {
         let (limit, state) = match in_flight {
-            // Beside a device that is slower than a wake-up it would only take the processor from the program.
+            // With a device slower than a wake-up, spinning would only take the processor from the program.
             0 if self.engine.config.spin.is_none() && self.device_ns.get() > FAST_DEVICE_NS => return false,
             0 => (self.engine.spin_idle, &self.spin_idle),
             _ => (self.engine.spin_flying, &self.spin_flying),
@@ -254,10 +256,10 @@ impl Shard {
             state.set(spin);
             return false;
         }
-        // What was staged in this turn must be with the device while we look.
+        // Operations staged in this turn must be with the device while the shard spins.
         if in_flight > 0 {
             self.take_completions(Wait::Poll);
-            // A step may have asked for more, which goes out with the next turn.
+            // A step may have requested more, which is submitted with the next turn.
             if !self.executor.is_idle() || self.walks.with(|walks| walks.has_staged || walks.has_arrivals()) {
                 return true;
             }
@@ -294,7 +296,7 @@ impl Shard {
             self.tell_driver_failure(&error);
         }
         if !batch.is_empty() {
-            // Read once for all, and only if some operation's times are taken.
+            // Read once for all completions, and only if some operation is sampled.
             let mut now = None;
             for (key, result) in batch.drain(..) {
                 self.completed(key, result, &mut now);
@@ -303,11 +305,11 @@ impl Shard {
                 walk::run(self);
             }
         }
-        // Given back for its capacity, so that a turn allocates nothing.
+        // Returned for its capacity, so that a turn allocates nothing.
         self.completed.with(|kept| *kept = batch);
     }
 
-    /// Tells what the driver says of a failure, or else the failure itself.
+    /// Reports the driver's own account of a failure, or else the failure itself.
     #[cold]
     fn tell_driver_failure(&self, error: &std::io::Error) {
         if !self.tell_degradations() {
@@ -316,7 +318,7 @@ impl Shard {
         }
     }
 
-    /// Tells what the driver has to say, if anything.
+    /// Reports the driver's degradations. Returns whether there were any.
     #[cold]
     pub(super) fn tell_degradations(&self) -> bool {
         let told = self.driver.with(|driver| driver.degradations());
@@ -326,7 +328,8 @@ impl Shard {
         !told.is_empty()
     }
 
-    /// A request came back from the polled ring undone, and goes the ordinary way; so do the file's later ones.
+    /// Counts and reports a request that the polled ring returned undone. It and the file's later ones go the
+    /// ordinary way.
     #[cold]
     pub(super) fn tell_not_pollable(&self) {
         self.counters.polls_refused.set(self.counters.polls_refused.get() + 1);
@@ -339,7 +342,7 @@ impl Shard {
 
     /// Registers a sleeping task's waker; returns the number that renews or removes it.
     pub(crate) fn set_timer(&self, deadline: Ticks, id: Option<u64>, waker: &std::task::Waker) -> u64 {
-        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        // Cloning and dropping wakers may run the program's code, so nothing is borrowed meanwhile.
         let waker = waker.clone();
         let (id, old) = self.timers.with(|timers| timers.set(deadline, id, waker));
         drop(old);

@@ -1,4 +1,4 @@
-//! The shard's own executor: tasks that run next to the device, in run queues per class.
+//! The shard's own executor: tasks that run next to the device, in one run queue per class.
 
 mod guarded;
 mod queues;
@@ -24,11 +24,11 @@ use stalls::Stalls;
 
 pub(crate) use guarded::Abort;
 
-/// What the executor knows of a task.
+/// The executor's data on a task.
 #[derive(Debug)]
 pub(crate) struct TaskMeta {
     class: Class,
-    /// Place in the list of tasks.
+    /// Position in the list of tasks.
     index: u32,
 }
 
@@ -37,7 +37,7 @@ pub(crate) type Runnable = async_task::Runnable<TaskMeta>;
 
 /// Polls after which completions and the inbox get their turn.
 const POLLS_PER_TURN: u32 = 256;
-/// The clock is read once in so many polls.
+/// Polls per reading of the clock.
 const POLLS_PER_CLOCK: u32 = 16;
 /// Time after which completions and the inbox get their turn, and after which `yield_if_needed` yields.
 pub(crate) const SLICE_NS: u64 = 200_000;
@@ -45,19 +45,19 @@ pub(crate) const SLICE_NS: u64 = 200_000;
 /// The tasks of one shard.
 pub(crate) struct Executor {
     queues: LocalCell<Queues>,
-    /// Every task that is not over, so that closing can cancel it; the index is in the task's future.
+    /// Every task that has not ended, so that closing can cancel it. The task's future holds its index.
     tasks: LocalCell<Tasks>,
     slice: Ticks,
-    /// When the clock was first read in this turn: most turns are short and never read it.
+    /// The first reading of the clock in this turn. Most turns are short and never read it.
     slice_began: Cell<Option<Ticks>>,
-    /// The task that runs now.
+    /// The task that is running.
     current: Cell<u32>,
-    /// A poll that takes longer is noticed.
+    /// A poll that takes longer is recorded as a stall.
     stall: Ticks,
     stalls: LocalCell<Stalls>,
-    /// Told of every poll, for back-traces of long ones.
+    /// Notified of every poll, for back-traces of long ones.
     beat: Beat,
-    /// A task gave way: the turn's tasks have had their share.
+    /// Set when a task yields: the turn's tasks have had their share.
     yielded: Cell<bool>,
 }
 
@@ -65,16 +65,16 @@ const NO_TASK: u32 = u32::MAX;
 
 struct Tasks {
     slots: Vec<Option<Known>>,
-    /// The type of the future that each place had last.
+    /// The type name of the last future in each place.
     names: Vec<&'static str>,
     free: Vec<usize>,
     closed: bool,
 }
 
-/// A task that is not over.
+/// A task that has not ended.
 struct Known {
     task: async_task::Task<(), TaskMeta>,
-    /// What operations of the task are woken with: kept once here instead of counted for every operation.
+    /// The waker for the task's operations, kept once here instead of being reference-counted per operation.
     waker: Waker,
 }
 
@@ -103,7 +103,7 @@ impl Executor {
         self.queues.with(|queues| queues.is_empty())
     }
 
-    /// Tasks that are not over.
+    /// Returns the number of tasks that have not ended.
     pub(crate) fn task_count(&self) -> usize {
         self.tasks.with(|tasks| tasks.slots.len() - tasks.free.len())
     }
@@ -113,7 +113,8 @@ impl Executor {
         self.queues.with(|queues| queues.push(runnable));
     }
 
-    /// Starts a task; its result goes to `answer`. A closed executor drops both, which answers for itself.
+    /// Starts a task that sends its result to `answer`. A closed executor drops both, which completes the
+    /// result with an error.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         inbox: &Arc<Inbox>,
@@ -123,7 +124,7 @@ impl Executor {
         abort: Arc<Abort>,
     ) {
         let Some(index) = self.tasks.with(|tasks| tasks.reserve()) else {
-            // In this order, and with a panic caught, as for a task that had begun.
+            // In this order, and with a panic caught, as for a task that has begun.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
             return drop(answer);
         };
@@ -148,8 +149,9 @@ impl Executor {
     #[inline]
     pub(crate) fn run(&self, shard: &Shard) {
         self.slice_began.set(None);
-        // A panic of a task's code is caught in `Guarded`; what is left to unwind to here comes from a waker or a
-        // destructor of the program's and must not take the shard with it. The rest of the turn's tasks run next turn.
+        // A panic in a task's code is caught in `Guarded`. A panic that unwinds to here comes from a waker or
+        // a destructor of the program and must not take the shard with it. The rest of the turn's tasks run
+        // next turn.
         if catch_unwind(AssertUnwindSafe(|| self.run_ready(shard))).is_err() {
             self.beat.poll_ends();
         }
@@ -159,7 +161,7 @@ impl Executor {
 
     fn run_ready(&self, shard: &Shard) {
         let mut polls = 0;
-        // Where a reading costs as much as half an operation none is taken.
+        // No reading is taken where one costs as much as half an operation.
         let timed = shard.clock().is_cheap();
         let mut began = if timed { shard.clock().now() } else { 0 };
         self.beat.turn_begins();
@@ -177,7 +179,7 @@ impl Executor {
                 }
                 began = ended;
             } else if let Some((_, since)) = self.beat.sampled() {
-                // The watcher has timed it.
+                // The watcher has measured this poll.
                 self.note_stall(index, shard.clock().ns(shard.clock().now().wrapping_sub(since)));
             }
             polls += 1;
@@ -196,13 +198,13 @@ impl Executor {
         self.stalls.with(|stalls| stalls.note(name, ns, &self.beat));
     }
 
-    /// Tasks that held the shard for too long.
+    /// Returns the tasks that held the shard for too long.
     pub(crate) fn stalls(&self) -> Vec<Stall> {
         self.stalls.with(|stalls| stalls.list(&self.beat))
     }
 
-    /// The number of the task that runs now, if `waker` is the one it was given; then
-    /// [`wake_task`](Self::wake_task) does what the waker would.
+    /// Returns the number of the running task if `waker` is that task's own waker.
+    /// [`wake_task`](Self::wake_task) then has the same effect as the waker.
     #[inline]
     pub(crate) fn own_task(&self, waker: &Waker) -> Option<u32> {
         let index = self.current.get();
@@ -213,23 +215,24 @@ impl Executor {
         own.then_some(index)
     }
 
-    /// Wakes a task by its number; one that is over, or another in its place, takes it as a wake without news.
+    /// Wakes a task by its number. A task that has ended ignores it; another task in its place sees a
+    /// spurious wake-up.
     #[inline]
     pub(crate) fn wake_task(&self, index: u32) {
         self.tasks.with(|tasks| {
             if let Some(Some(known)) = tasks.slots.get(index as usize) {
-                // Only our own `schedule` runs, which does not come back to the list of tasks.
+                // This runs only our own `schedule`, which does not access the list of tasks.
                 known.waker.wake_by_ref();
             }
         });
     }
 
-    /// Ends this turn's tasks after the poll at hand, so that completions and the inbox go first.
+    /// Ends this turn's tasks after the current poll, so that completions and the inbox go first.
     pub(crate) fn give_way(&self) {
         self.yielded.set(true);
     }
 
-    /// Has this turn's share of time passed?
+    /// Returns whether this turn's time slice has passed.
     #[inline]
     pub(crate) fn slice_is_over(&self, shard: &Shard) -> bool {
         let now = shard.clock().now();
@@ -242,7 +245,8 @@ impl Executor {
         }
     }
 
-    /// Cancels every task, and refuses new ones; the caller then runs until [`task_count`](Self::task_count) is 0.
+    /// Cancels every task and rejects new ones. The caller then runs until [`task_count`](Self::task_count)
+    /// is 0.
     pub(crate) fn close(&self) {
         let tasks = self.tasks.with(|tasks| {
             tasks.closed = true;
@@ -277,7 +281,7 @@ impl Tasks {
     }
 }
 
-/// Where a woken task goes: on its own thread straight into a run queue, from elsewhere through the inbox.
+/// Schedules a woken task: directly into a run queue on its own thread, through the inbox from any other.
 #[inline]
 fn schedule(inbox: &Arc<Inbox>, runnable: Runnable) {
     let mut runnable = Some(runnable);

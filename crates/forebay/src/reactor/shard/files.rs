@@ -1,5 +1,5 @@
-//! The shard's own table of files: a slot in flight holds its file through an entry here, which only this thread
-//! counts, and not through a count that all shards share.
+//! The shard's own table of files. A slot in flight holds its file through an entry here. Only this thread
+//! counts the entry's uses, so no count is shared by all shards.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::io::mode::Mode;
 use crate::io::stats::{FileCounts, FileReport, Moved};
 use crate::reactor::open_file::FileCore;
 
-/// Files that this shard has worked with and that are still open.
+/// The files that this shard has used and that are still open.
 pub(crate) struct FileTable {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
@@ -19,22 +19,22 @@ struct Entry {
     core: Arc<FileCore>,
     fd: RawFd,
     fixed: bool,
-    /// Its way through the driver, and whether operations still take it.
+    /// The file's route through the driver, and whether operations still take it.
     route: u32,
     on_route: bool,
     rw_flags: i32,
-    /// Reads may find their bytes in the page cache.
+    /// Whether reads may find their bytes in the page cache.
     cached: bool,
-    /// Slots that name this entry.
+    /// The number of slots that name this entry.
     uses: u32,
-    /// The last handle is gone, or the file was closed: the entry goes with its last use.
+    /// Set when the last handle is gone or the file was closed: the entry is removed after its last use.
     closing: bool,
-    /// What was done with the file from this shard.
+    /// The operations on the file from this shard.
     counts: FileCounts,
 }
 
 impl Entry {
-    /// One use less; true when it must go now.
+    /// Removes one use. Returns true if the entry must be removed now.
     #[inline]
     fn leave(&mut self) -> bool {
         debug_assert!(self.uses > 0);
@@ -43,16 +43,16 @@ impl Entry {
     }
 }
 
-/// Why a file has no entry.
+/// The reason why a file has no entry.
 pub(crate) enum Refused {
     /// It was closed before.
     Closed,
-    /// It was closed while the entry was made. The entry was counted already, and whoever closed the file may wait for
-    /// it: the caller must say that it is gone, once nothing is borrowed.
+    /// It was closed while the entry was made. The entry was already counted, and the task that closed the
+    /// file may wait for it. The caller must report that the entry is gone, once nothing is borrowed.
     ClosedMeanwhile,
 }
 
-/// What a submission needs to know of a file.
+/// The properties of a file that a submission needs.
 #[derive(Clone, Copy)]
 pub(crate) struct FileTarget {
     pub(crate) fd: RawFd,
@@ -66,7 +66,7 @@ pub(crate) struct FileTarget {
 }
 
 impl FileTarget {
-    /// For operations without a file.
+    /// Returns the target for operations without a file.
     pub(crate) const fn none() -> FileTarget {
         FileTarget { fd: -1, fixed: false, route: 0, rw_flags: 0, read_grain: 1, is_cached: false, device: 0 }
     }
@@ -77,7 +77,8 @@ impl FileTable {
         FileTable { entries: Vec::new(), free: Vec::new() }
     }
 
-    /// Counts one more use of a file's entry, which is made on the file's first use here.
+    /// Adds a use of a file's entry and returns its index. The file's first use on this shard creates the
+    /// entry.
     #[inline]
     pub(crate) fn enter(
         &mut self,
@@ -107,7 +108,8 @@ impl FileTable {
             return Err(Refused::Closed);
         }
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
-        // In this order: whoever closes the file either sees the index and leaves word, or is seen here.
+        // In this order: a thread that closes the file either sees the index and leaves a notice, or its
+        // close is seen here.
         core.set_table_index(shard, index);
         if core.is_closed() {
             core.clear_table_index(shard);
@@ -151,14 +153,14 @@ impl FileTable {
         })
     }
 
-    /// Lets the file's further operations go the ordinary way; those that are under way go on where they are.
+    /// Sends the file's further operations the ordinary way. Those already in progress stay on their route.
     pub(crate) fn leave_route(&mut self, index: u32) {
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
             entry.on_route = false;
         }
     }
 
-    /// One use more of an entry that is in use.
+    /// Adds a use of an entry that is in use.
     #[inline]
     pub(crate) fn enter_again(&mut self, index: u32) {
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
@@ -171,13 +173,13 @@ impl FileTable {
         Some(self.entries.get(index as usize)?.as_ref()?.core.clone())
     }
 
-    /// One use less; true when the entry must go now.
+    /// Removes one use. Returns true if the entry must be removed now.
     #[inline]
     pub(crate) fn leave(&mut self, index: u32) -> bool {
         self.entry(index).is_some_and(Entry::leave)
     }
 
-    /// As [`leave`](Self::leave), after an operation that is over.
+    /// As [`leave`](Self::leave), after an operation that has ended.
     #[inline]
     pub(crate) fn leave_after(&mut self, index: u32, moved: Moved) -> bool {
         self.entry(index).is_some_and(|entry| {
@@ -191,7 +193,7 @@ impl FileTable {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// What was done with each file from here.
+    /// Returns the counters of each file's operations from this shard.
     pub(crate) fn report(&self) -> Vec<FileReport> {
         let report = |entry: &Entry| FileReport {
             key: Arc::as_ptr(&entry.core) as usize,
@@ -202,7 +204,7 @@ impl FileTable {
         self.entries.iter().flatten().map(report).collect()
     }
 
-    /// Marks a file's entry as closing; true when it must go now.
+    /// Marks a file's entry as closing. Returns true if it must be removed now.
     pub(crate) fn close(&mut self, index: u32) -> bool {
         match self.entries.get_mut(index as usize) {
             Some(Some(entry)) => {
@@ -213,7 +215,8 @@ impl FileTable {
         }
     }
 
-    /// Takes an unused entry out of this table and the driver's; the caller drops the file outside all borrows.
+    /// Removes an unused entry from this table and the driver's. The caller drops the returned file outside
+    /// all borrows.
     pub(crate) fn remove(&mut self, index: u32, shard: usize, driver: &mut Driver) -> Option<Arc<FileCore>> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         debug_assert_eq!(entry.uses, 0);
@@ -225,8 +228,9 @@ impl FileTable {
         Some(entry.core)
     }
 
-    /// Everything, for the shard's end: (file, still in use). The driver forgets what is not in use, because its own
-    /// table may outlive the shard: as long as anyone can wake it.
+    /// Removes all entries at the shard's end and returns each file and whether it is still in use. Files not
+    /// in use are also removed from the driver, whose own table may outlive the shard: it lives as long as
+    /// any thread can wake it.
     pub(crate) fn drain(&mut self, shard: usize, driver: &mut Driver) -> Vec<(Arc<FileCore>, bool)> {
         let mut drained = Vec::with_capacity(self.entries.len());
         for (index, entry) in self.entries.drain(..).enumerate() {

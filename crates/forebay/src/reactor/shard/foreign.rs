@@ -1,14 +1,16 @@
-//! What other threads leave for a shard without waiting, failing or allocating: an intrusive lock-free list.
+//! An intrusive lock-free list through which other threads notify a shard without waiting, failing or
+//! allocating.
 //!
-//! Destructors may neither wait nor fail, so what they tell a shard travels in a link that the thing itself carries.
-//! The list is therefore bounded by what exists and never full. Pushes go on top of a stack; the shard takes the
-//! whole stack at once, so no node is ever compared with one that was freed and reused in between (no ABA).
+//! Destructors may neither wait nor fail, so their notice to a shard travels in a link that is part of the
+//! object itself. The number of existing objects therefore bounds the list, and it is never full. Pushes go
+//! on top of a stack. The shard takes the whole stack at once, so no node is ever compared with one that was
+//! freed and reused in between (no ABA).
 
 use std::ptr::{self, NonNull};
 
 use crate::base::sync::atomic::{AtomicPtr, Ordering};
 
-/// The link; the first field of everything that can be left for a shard.
+/// The link; the first field of every object that can be left for a shard.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct ForeignNode {
@@ -16,14 +18,14 @@ pub(crate) struct ForeignNode {
     pub(crate) kind: NodeKind,
 }
 
-/// What the node is the beginning of.
+/// The type of the object that the node begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     /// A `RemoteCell`: adopt it, or cancel its operation.
     Remote,
     /// A `CloseNode`: the file's last handle is gone.
     File,
-    /// A `Batch`: go on, or stop.
+    /// A `Batch`: continue, or stop.
     Batch,
     /// A batch of walks: take one over, or stop.
     Walks,
@@ -41,7 +43,7 @@ pub(crate) struct ForeignList {
     head: AtomicPtr<ForeignNode>,
 }
 
-/// The head of a list that takes nothing any more; never dereferenced.
+/// The head of a list that accepts no more nodes; never dereferenced.
 const CLOSED: *mut ForeignNode = ptr::without_provenance_mut(1);
 
 impl ForeignList {
@@ -49,19 +51,20 @@ impl ForeignList {
         ForeignList { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Leaves a node, and with it the ownership of what it begins; false when the shard has ended, and then the
-    /// ownership stays with the caller.
+    /// Leaves a node and passes ownership of the object that it begins. Returns false if the shard has ended;
+    /// the ownership then stays with the caller.
     ///
     /// # Safety
-    /// `node` must point to a live node that is in no list, with permission to access what it begins, and it must
-    /// stay live until the shard has taken it.
+    /// `node` must point to a live node that is in no list, with permission to access the object that it
+    /// begins. It must stay live until the shard has taken it.
     pub(crate) unsafe fn push(&self, node: NonNull<ForeignNode>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == CLOSED {
                 return false;
             }
-            // SAFETY: the caller vouches that the node is live and in no list, so only we use its link.
+            // SAFETY: the caller guarantees that the node is live and in no list, so only this call uses its
+            // link.
             unsafe { node.as_ref() }.next.store(head, Ordering::Relaxed);
             // Release: the shard sees the node's contents and link when it takes the stack.
             match self.head.compare_exchange_weak(head, node.as_ptr(), Ordering::Release, Ordering::Relaxed) {
@@ -76,7 +79,7 @@ impl ForeignList {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes all nodes, oldest first, and gives each to `visit`, which owns it from then on.
+    /// Takes all nodes, oldest first, and passes each to `visit`, which then owns it.
     pub(crate) fn take_all(&self, visit: impl FnMut(NonNull<ForeignNode>)) {
         if !self.is_empty() {
             let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
@@ -84,7 +87,7 @@ impl ForeignList {
         }
     }
 
-    /// As [`take_all`](Self::take_all), and every later push is refused.
+    /// As [`take_all`](Self::take_all); every later push is rejected.
     pub(crate) fn close(&self, visit: impl FnMut(NonNull<ForeignNode>)) {
         let head = self.head.swap(CLOSED, Ordering::AcqRel);
         Self::visit_oldest_first(head, visit);
@@ -94,7 +97,8 @@ impl ForeignList {
         let mut oldest: *mut ForeignNode = ptr::null_mut();
         while head != CLOSED {
             let Some(node) = NonNull::new(head) else { break };
-            // SAFETY: nodes in the taken stack are live (the push's contract) and ours alone since the swap.
+            // SAFETY: nodes in the taken stack are live (the push's contract) and owned by this call alone
+            // since the swap.
             let link = &unsafe { node.as_ref() }.next;
             head = link.load(Ordering::Relaxed);
             link.store(oldest, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The door of a shard: what other threads may touch of it.
+//! A shard's inbox: the part of the shard that other threads may access.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,31 +22,31 @@ use crate::reactor::shard::optable::SLOTS_MAX;
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::walk::{self, WALKS_MAX};
 
-/// Messages a turn takes before tasks and completions have theirs, and late calls.
+/// The number of messages, and of late calls, that a turn takes before tasks and completions have their turn.
 pub(crate) const MESSAGES_PER_TURN: usize = 256;
 
-/// Something for the shard to begin.
+/// Work for the shard to begin.
 pub(crate) enum Message {
     Op(RemotePtr),
     Batch(Arc<Batch>),
     Walks(Arc<walk::Batch>),
-    /// Rare things: start a task, tell the statistics, begin to close.
+    /// Rare requests: start a task, report the statistics, begin to close.
     Call(Call),
 }
 
-/// What a shard is to do on its thread.
+/// A function that a shard runs on its thread.
 pub(crate) type Call = Box<dyn FnOnce(&Shard) + Send>;
 
-/// The calls that found an inbox full, as its shard takes them: behind all older messages of their senders, so that calls of
-/// one thread stay in order.
+/// The shard's view of the calls that found an inbox full. It takes them after all older messages of their
+/// senders, so that calls of one thread stay in order.
 #[derive(Default)]
 pub(crate) struct LateCalls {
-    /// So many calls are taken once so many messages were.
+    /// A pair `(calls, messages)`: this many calls are taken once this many messages have been taken.
     due: Cell<Option<(usize, usize)>>,
 }
 
 impl LateCalls {
-    /// Before messages are taken.
+    /// Checks for calls that found no room; runs before messages are taken.
     #[inline]
     pub(crate) fn look(&self, inbox: &Inbox) {
         if self.due.get().is_none() && inbox.has_calls() {
@@ -57,12 +57,13 @@ impl LateCalls {
     #[inline(never)]
     fn count(&self, inbox: &Inbox) {
         let _alone = inbox.gate.enter();
-        // In this order: what the sender of one of these calls had sent before it is among the messages by now, or was taken.
+        // Calls are counted first: any message that the sender of one of them sent before it is by now in the
+        // queue, or was taken.
         let calls = inbox.calls.len();
         self.due.set(Some((calls, inbox.messages.len())));
     }
 
-    /// Takes some, if all messages before them are `taken` now or were before.
+    /// Takes some calls if all messages before them have been taken, counting the `taken` ones of this turn.
     #[inline]
     pub(crate) fn take(&self, inbox: &Inbox, taken: usize, run: impl FnMut(Call)) {
         if let Some((calls, ahead)) = self.due.get() {
@@ -85,21 +86,22 @@ impl LateCalls {
     }
 }
 
-/// The part of a shard that is `Sync`: the inbox and the ways to leave word without waiting.
+/// The part of a shard that is `Sync`: the inbox and the ways to leave a notice without waiting.
 pub(crate) struct Inbox {
-    /// Unique in the process, so that a future can tell its own shard from any other.
+    /// Unique in the process, so that a future can distinguish its own shard from any other.
     pub(crate) uid: u32,
     /// Position among the engine's shards.
     pub(crate) index: usize,
-    /// Submissions: bounded; senders wait for room.
+    /// Submissions. Bounded; senders wait for room.
     messages: ArrayQueue<Message>,
-    /// Calls that found that queue full. No limit: what a call starts costs more memory than the call does.
+    /// Calls that found that queue full. Unbounded: the work that a call starts takes more memory than the
+    /// call itself.
     calls: SegQueue<Call>,
-    /// Cancels, adoptions, closes: never full.
+    /// Cancels, adoptions and closes. Never full.
     pub(crate) foreign: ForeignList,
-    /// Tasks woken by other threads; at most one entry a task.
+    /// Tasks woken by other threads; at most one entry per task.
     runnables: SegQueue<Runnable>,
-    /// Around both queues.
+    /// Guards both queues.
     gate: Gate,
     /// Slots, and walks, whose local future was dropped on another thread.
     pub(crate) dropped: Dropped,
@@ -108,7 +110,7 @@ pub(crate) struct Inbox {
     ending: AtomicBool,
     closed: AtomicBool,
     lost: AtomicBool,
-    /// Files that call this shard home; new files go where the fewest are.
+    /// The number of files whose home is this shard. New files go to the shard with the fewest.
     pub(crate) files: AtomicUsize,
     pub(crate) kicks: AtomicU64,
     room_waiters: AtomicUsize,
@@ -147,7 +149,7 @@ impl Inbox {
         }
     }
 
-    /// The same for a shard whose thread may be a real-time one.
+    /// Returns the inbox for a shard whose thread may be a real-time one.
     pub(crate) fn in_real_time(mut self, real_time: bool) -> Inbox {
         self.gate = Gate::new(real_time);
         self
@@ -158,20 +160,21 @@ impl Inbox {
         self.messages.push(message)
     }
 
-    /// Sends a message and wakes the shard if it sleeps. Full: the message comes back and `waker` is woken when
-    /// there is room. After the shard's end the message is answered here.
+    /// Sends a message and wakes the shard if it sleeps. If the inbox is full, returns the message, and
+    /// `waker` is woken when there is room. After the shard's end the message is completed here with a
+    /// failure.
     pub(crate) fn send(&self, message: Message, waker: Option<&Waker>) -> Result<(), Message> {
         let message = match self.push(message) {
             Ok(()) => return self.sent(),
             Err(message) => message,
         };
         if let Some(waker) = waker {
-            // Cloned before the lock is taken: it may run code of the program's.
+            // Cloned before the lock is taken: cloning may run the program's code.
             let waker = waker.clone();
             self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
             self.room_waiters.fetch_add(1, Ordering::SeqCst);
         }
-        // The shard may have made room before it could see that someone waits.
+        // The shard may have made room before it could see the waiter.
         match self.push(message) {
             Ok(()) => self.sent(),
             Err(message) => {
@@ -181,8 +184,9 @@ impl Inbox {
         }
     }
 
-    /// Sends a call, and never waits: one that waited for room would begin only if its sender were polled again. Calls of one
-    /// thread stay in order. After the shard's end it is dropped, and what it captured answers.
+    /// Sends a call and never waits: one that waited for room would begin only if its sender were polled
+    /// again. Calls of one thread stay in order. After the shard's end the call is dropped, and its captured
+    /// values report the failure.
     pub(crate) fn call(&self, call: Call) {
         {
             let _alone = self.gate.enter();
@@ -192,28 +196,30 @@ impl Inbox {
                 self.calls.push(call);
             }
         }
-        // It always is.
+        // The result is always `Ok`.
         let _ = self.sent();
     }
 
     fn sent(&self) -> Result<(), Message> {
-        // SeqCst on both sides: either the shard's last drain sees the message, or this sees that it is closed.
+        // SeqCst on both sides: either the shard's last drain sees the message, or this load sees that the
+        // inbox is closed.
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             self.refuse_all();
-            // Whoever found the inbox full of what was just refused waits for room that no shard tells of any more.
+            // A sender that found the inbox full of the messages just refused waits for room; no shard
+            // reports room any more.
             self.tell_room();
         } else {
-            // The fence above serves this too.
+            // The fence above also serves this.
             self.kick_fenced();
         }
         Ok(())
     }
 
-    /// Takes the next message; for the shard.
+    /// Takes the next message; called by the shard.
     #[inline]
     pub(crate) fn pop(&self) -> Option<Message> {
-        // The queue's own look at its emptiness costs a memory barrier, this one two loads.
+        // The queue's own check for emptiness costs a memory barrier; this one costs two loads.
         if self.messages.is_empty() {
             return None;
         }
@@ -237,7 +243,7 @@ impl Inbox {
         self.calls.pop()
     }
 
-    /// Wakes the senders that found the inbox full; for the shard, after it took messages.
+    /// Wakes the senders that found the inbox full; called by the shard after it took messages.
     #[inline]
     pub(crate) fn tell_room(&self) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
@@ -245,8 +251,8 @@ impl Inbox {
         }
     }
 
-    // Apart from the look, which each turn of a shard makes: with both in one function, saving registers for the part that
-    // runs seldom cost more than the look.
+    // Separate from the check that each turn of a shard makes. With both in one function, saving registers
+    // for the rarely executed part cost more than the check.
     #[inline(never)]
     fn wake_waiters(&self) {
         let waiting = {
@@ -262,12 +268,12 @@ impl Inbox {
             std::mem::take(&mut *room)
         };
         for waker in waiting {
-            // One that panics must not keep the others waiting.
+            // A waker that panics must not keep the others waiting.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 
-    /// Hands a task that another thread woke to its shard.
+    /// Passes a task that another thread woke to its shard.
     pub(crate) fn push_runnable(&self, runnable: Runnable) {
         {
             let _alone = self.gate.enter();
@@ -285,14 +291,14 @@ impl Inbox {
         self.pop_any_runnable()
     }
 
-    // Apart from the look, as `wake_waiters`.
+    // Separate from the check for the same reason as `wake_waiters`.
     #[inline(never)]
     fn pop_any_runnable(&self) -> Option<Runnable> {
         let _alone = self.gate.enter();
         self.runnables.pop()
     }
 
-    /// Is there anything a shard would do before it sleeps?
+    /// Returns whether there is no work that a shard would do before it sleeps.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.messages.is_empty()
@@ -302,11 +308,13 @@ impl Inbox {
             && !self.is_ending()
     }
 
-    /// For the shard, before it sleeps: from now on senders kick. It must look at everything once more after this.
+    /// Makes senders kick the shard from now on; called by the shard before it sleeps. It must check
+    /// everything once more after this.
     #[inline]
     pub(crate) fn about_to_sleep(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
-        // Paired with the fence in `kick`: a sender that does not see the flag has pushed before our look.
+        // Paired with the fence in `kick`: a sender that does not see the flag has pushed before the shard's
+        // next check.
         fence(Ordering::SeqCst);
     }
 
@@ -315,7 +323,7 @@ impl Inbox {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes the shard if it sleeps; once for all that is sent before it runs.
+    /// Wakes the shard if it sleeps, once for everything sent before it runs.
     #[inline]
     pub(crate) fn kick(&self) {
         fence(Ordering::SeqCst);
@@ -332,7 +340,7 @@ impl Inbox {
         }
     }
 
-    /// Tells the shard to come to its end.
+    /// Requests that the shard end.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::SeqCst);
         self.kick();
@@ -348,7 +356,7 @@ impl Inbox {
         debug_assert!(first.is_ok(), "a shard has one wake handle");
     }
 
-    /// Refuses every later message and answers those that wait; for the shard's end.
+    /// Rejects every later message and fails those that wait; called at the shard's end.
     pub(crate) fn close(&self, lost: bool) {
         self.lost.store(lost, Ordering::SeqCst);
         self.closed.store(true, Ordering::SeqCst);
@@ -357,7 +365,7 @@ impl Inbox {
         self.tell_room();
     }
 
-    /// Why messages are refused, once they are.
+    /// Returns the reason for which messages are rejected, once the inbox is closed.
     pub(crate) fn failure(&self) -> Option<OpFailure> {
         self.closed.load(Ordering::SeqCst).then(|| match self.lost.load(Ordering::SeqCst) {
             true => OpFailure::ShardLost,
@@ -377,17 +385,19 @@ impl Inbox {
                 }
                 Message::Batch(batch) => batch.refuse(failure),
                 Message::Walks(batch) => batch.refuse(failure),
-                // What it captured answers for itself when dropped.
+                // When dropped, its captured values report the failure.
                 Message::Call(call) => drop(call),
             };
-            // A waker or a destructor of the program's that panics must not keep the others from their answers.
+            // A panic in a waker or a destructor of the program must not keep the other senders from their
+            // results.
             let _ = catch_unwind(AssertUnwindSafe(refuse));
         }
     }
 }
 
-/// Places in a table whose local future was dropped on another thread: one bit a place, so no memory is needed to say it.
-/// 128 KiB a shard for operations: the price of a destructor that needs no memory.
+/// Places in a table whose local future was dropped on another thread: one bit per place, so that reporting a
+/// drop needs no memory. It takes 128 KiB per shard for operations, the price of a destructor that needs no
+/// memory.
 pub(crate) struct Dropped {
     words: Box<[AtomicU64]>,
     any: AtomicBool,
@@ -395,17 +405,18 @@ pub(crate) struct Dropped {
 
 impl Dropped {
     fn new(places: u32) -> Dropped {
-        // A model checker follows each word, so it gets two.
+        // A model checker follows each word, so it gets only two.
         let words = if cfg!(all(forebay_loom, test)) { 2 } else { places.div_ceil(64) };
         Dropped { words: (0..words).map(|_| AtomicU64::new(0)).collect(), any: AtomicBool::new(false) }
     }
 
-    /// Says that the future of a place was dropped on a foreign thread. The place stays as it is until the shard has read
-    /// this, so the bit can mean no other use of it.
+    /// Reports that the future of a place was dropped on another thread. The place stays as it is until the
+    /// shard has read this, so the bit cannot mean another use of it.
     pub(crate) fn mark(&self, index: u32) {
         if let Some(word) = self.words.get(index as usize / 64) {
             word.fetch_or(1 << (index % 64), Ordering::Release);
-            // A swap: the shard that finds the flag set is ordered after all who set it, not only after the last.
+            // A swap: the shard that finds the flag set is ordered after all threads that set it, not only
+            // after the last.
             self.any.swap(true, Ordering::Release);
         }
     }
@@ -415,7 +426,7 @@ impl Dropped {
         !self.any.load(Ordering::Relaxed)
     }
 
-    /// Places marked since the last call, among the first `capacity`.
+    /// Visits the places marked since the last call, among the first `capacity`.
     pub(crate) fn take(&self, capacity: u32, mut visit: impl FnMut(u32)) {
         if self.is_empty() || !self.any.swap(false, Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! Interior mutability for what only the shard's own thread touches.
+//! Interior mutability for values that only the shard's own thread touches.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -6,9 +6,9 @@ use std::cell::UnsafeCell;
 
 /// A value that one thread changes through a shared reference, in short closures that never nest.
 ///
-/// A `RefCell` without the counter: the flag exists in debug builds only. The rule that makes it sound is kept by
-/// every caller in this crate: a closure given to [`LocalCell::with`] calls nothing that could come back here, so
-/// no waker, no future and no destructor of the program's runs inside one.
+/// A `RefCell` without the counter: the flag exists in debug builds only. Every caller in this crate keeps
+/// the rule that makes it sound: a closure passed to [`LocalCell::with`] calls nothing that could re-enter
+/// the cell. No waker, no future and no destructor of the program runs inside one.
 pub(crate) struct LocalCell<T> {
     value: UnsafeCell<T>,
     #[cfg(debug_assertions)]
@@ -24,7 +24,7 @@ impl<T> LocalCell<T> {
         }
     }
 
-    /// Gives the value to `f`, which must not reach this cell again.
+    /// Passes the value to `f`, which must not access this cell again.
     #[inline(always)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         #[cfg(debug_assertions)]
@@ -37,7 +37,8 @@ impl<T> LocalCell<T> {
     }
 }
 
-/// Marks the cell as left, also when a panic leaves it: what salvages a dead shard must be able to enter again.
+/// Marks the cell as left, even when a panic leaves it: the code that salvages a dead shard must be able to
+/// enter again.
 #[cfg(debug_assertions)]
 struct Leave<'c>(&'c Cell<bool>);
 

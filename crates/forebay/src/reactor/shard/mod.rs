@@ -1,8 +1,8 @@
 //! A shard: one thread with one driver, one op table, one executor and one inbox.
 //!
 //! The functions here work inside tasks that run on a shard; see
-//! [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard). Channels and locks that only need wakers (async-channel,
-//! futures, `tokio::sync`) work there too.
+//! [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard). Channels and locks that only need wakers
+//! (async-channel, futures, `tokio::sync`) work there too.
 //!
 //! ```
 //! use forebay::{Class, Config, Engine, Open, shard};
@@ -63,12 +63,12 @@ pub use task::{
 };
 pub(crate) use task::{spawn_on, wait_for_a_turn};
 
-/// Everything that belongs to one shard's thread. Reached through `&Shard` only, since tasks call back into it.
+/// The state of one shard's thread. It is accessed through `&Shard` only, because tasks call back into it.
 pub(crate) struct Shard {
     inbox: Arc<Inbox>,
     engine: Arc<EngineShared>,
     clock: Clock,
-    /// Most operations in flight at once.
+    /// The most operations in flight at once.
     depth: u32,
     ops: LocalCell<Ops>,
     files: LocalCell<FileTable>,
@@ -78,17 +78,17 @@ pub(crate) struct Shard {
     flows: LocalCell<Flows>,
     pub(crate) batches: LocalCell<Batches>,
     pub(crate) walks: LocalCell<Walks>,
-    /// Local futures that found the op table full.
+    /// Local futures that found the op table full and wait for room.
     slot_waiters: LocalCell<Vec<Waker>>,
     counters: Counters,
     class: Cell<Class>,
     known_regions: Cell<usize>,
     late_calls: LateCalls,
-    /// How long the device took for the operation whose times were taken last.
+    /// The device time of the last sampled operation.
     device_ns: Cell<u64>,
     spin_idle: Cell<event_loop::Spin>,
     spin_flying: Cell<event_loop::Spin>,
-    /// Completions of one turn, kept for its capacity.
+    /// The buffer for completions of one turn, kept for its capacity.
     completed: LocalCell<Vec<(crate::io::op::OpKey, i32)>>,
 }
 
@@ -106,7 +106,7 @@ thread_local! {
     static CURRENT: Cell<*const Shard> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `f` with the shard whose thread this is, if it is one.
+/// Runs `f` with the shard that runs on this thread, if there is one.
 #[inline(always)]
 pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     let shard = CURRENT.with(Cell::get);
@@ -115,17 +115,17 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Shard) -> R) -> Option<R> {
     if shard.is_null() { None } else { Some(f(unsafe { &*shard })) }
 }
 
-/// Makes `shard` the one that this thread runs, or none, and returns the one before.
+/// Makes `shard` this thread's current shard, or none if null, and returns the previous one.
 fn make_current(shard: *const Shard) -> *const Shard {
     here::set_on_shard(!shard.is_null());
     CURRENT.with(|current| current.replace(shard))
 }
 
-/// Makes `shard` the one whose thread this is, or none; answers which it was. For the one thread of a simulated world,
-/// where which shard runs is a value.
+/// Makes `shard` this thread's current shard, or none if null, and returns the previous one. For the single
+/// thread of a simulated world, where the running shard is a value.
 ///
 /// # Safety
-/// The shard stays where it is until another is set, or none.
+/// The shard stays in place until another one, or none, is set.
 #[cfg(feature = "sim")]
 pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
     make_current(shard)
@@ -162,7 +162,7 @@ impl Shard {
         &self.clock
     }
 
-    /// The class of the task that runs now.
+    /// Returns the class of the running task.
     #[inline]
     pub(crate) fn class(&self) -> Class {
         self.class.get()
@@ -173,7 +173,7 @@ impl Shard {
         self.class.set(class);
     }
 
-    /// Is the op table full? Then `waker` is woken when it is not.
+    /// Returns whether the op table has room. If it does not, `waker` is woken once it does.
     #[inline]
     pub(crate) fn has_slot_room(&self, waker: &Waker) -> bool {
         if !self.ops.with(|ops| ops.is_full()) {
@@ -192,7 +192,7 @@ impl Shard {
         }
     }
 
-    /// Takes an unused, closing file out of the table.
+    /// Removes an unused, closing file from the table.
     fn remove_file(&self, file: u32) {
         let core =
             self.files.with(|files| self.driver.with(|driver| files.remove(file, self.index(), driver)));

@@ -1,4 +1,4 @@
-//! From request to completion: what a shard does with the slots of its op table.
+//! The life of an operation from request to completion, in the slots of a shard's op table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,39 +23,41 @@ use crate::reactor::walk;
 /// The op table and its queues.
 pub(crate) struct Ops {
     pub(crate) table: OpTable,
-    /// Ready to be submitted, in order of arrival.
+    /// Operations ready to be submitted, in order of arrival.
     staged: VecDeque<u32>,
     /// Reads that found no memory, in order of arrival.
     starved: VecDeque<u32>,
-    /// Those that wait for their device, by device and class.
+    /// Operations that wait for their device, by device and class.
     pub(crate) lanes: Lanes,
-    /// The arena was told that this shard waits for memory.
+    /// Whether the arena was notified that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
-    /// Operations in flight whose memory comes back without the program doing anything.
+    /// Operations in flight whose memory is returned without any action by the program.
     returning: u32,
     /// Counts operations, to sample one in 32.
     started: u32,
 }
 
-/// One operation in so many has its times taken.
+/// One operation in this many is timed.
 const SAMPLE_EVERY: u32 = 32;
-/// Times an operation is tried again after EAGAIN or EINTR before it fails.
+/// The number of retries after EAGAIN or EINTR before an operation fails.
 const RETRIES_MAX: u8 = 100;
-/// What a try counts for that the kernel had no worker thread for: it looked for one for 30 ms already.
+/// The number of retries that an attempt counts for if the kernel had no worker thread for it: the kernel
+/// already looked for one for 30 ms.
 const RETRY_WITHOUT_WORKER: u8 = 25;
 
-/// What a completion means.
+/// The interpretation of a completion.
 enum Verdict {
     Finished(OpResult),
     Again,
-    /// Again, the ordinary way.
+    /// Again, the ordinary way instead of polled.
     NotPollable,
 }
 
-/// Does the end of this operation give memory back, whoever waits for it? A write's does, and so does the sync that is a
-/// durable write's second half; what was read goes to the program, except to a walk, whose step is all that looks at it
-/// (should it keep the block, whoever waited for that looks again).
+/// Returns whether the end of this operation returns memory, regardless of its waiter. A write does, and so
+/// does the sync that is a durable write's second half. The bytes of a read go to the program, except for a
+/// walk, where only the walk's step inspects them. (If the step keeps the block, the waiter for that memory
+/// checks again.)
 #[inline]
 fn brings_memory(slot: &Slot) -> bool {
     match slot.kind {
@@ -92,8 +94,8 @@ impl Ops {
         self.lanes.retire(me);
     }
 
-    /// With nothing in flight that gives memory back, what will goes before reads that lack it: the sync of a durable
-    /// write, say.
+    /// Returns whether the next staged operation goes before reads that lack memory: it will return memory,
+    /// for example as the sync of a durable write, and nothing in flight will.
     fn memory_comes_first(&mut self) -> bool {
         let front = self.staged.front().copied().filter(|_| self.returning == 0);
         front.is_some_and(|index| {
@@ -102,7 +104,7 @@ impl Ops {
         })
     }
 
-    /// Operations that wait for the queue depth, for memory or for their device.
+    /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         (self.staged.len() + self.starved.len()) as u32 + self.lanes.waiting()
@@ -110,13 +112,13 @@ impl Ops {
 }
 
 impl Shard {
-    /// The file's entry on this shard, with one more use; [`stage`](Self::stage) takes the use over.
+    /// Returns the file's entry on this shard, with one more use. [`stage`](Self::stage) takes over the use.
     #[inline]
     pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
         let register = |index, fd, route: Route| {
             let known = self.driver.with(|driver| driver.register_file(index, fd, route));
             if known.is_news {
-                // Looked at before the next submission.
+                // Checked before the next submission.
                 self.known_regions.set(0);
             }
             known
@@ -136,13 +138,13 @@ impl Shard {
         self.files.with(|files| files.enter_again(file));
     }
 
-    /// What a submission to an entry's file needs to know.
+    /// Returns the properties of an entry's file that a submission needs.
     #[inline]
     pub(crate) fn file_target(&self, file: u32) -> Option<FileTarget> {
         self.files.with(|files| files.target(file))
     }
 
-    /// The file of an entry.
+    /// Returns the file of an entry.
     pub(crate) fn file_core(&self, file: u32) -> Option<Arc<FileCore>> {
         self.files.with(|files| files.core(file))
     }
@@ -154,8 +156,8 @@ impl Shard {
         }
     }
 
-    /// Puts an operation into a slot, from where this turn's end takes it to the device. `None`: the op table is
-    /// full, and everything stays with the caller.
+    /// Puts an operation into a slot; the end of this turn submits it to the device. Returns `None` if the op
+    /// table is full; everything then stays with the caller.
     #[inline]
     pub(crate) fn stage(
         &self,
@@ -196,12 +198,13 @@ impl Shard {
         })
     }
 
-    /// For a local future: the result once, with the memory moved into `buffer`, or a promise to wake `waker`.
+    /// Polls for a local future. Returns the result once, with the memory moved into `buffer`; otherwise
+    /// `waker` is woken later.
     #[inline]
     pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker, buffer: &mut OpBuffer) -> Poll<OpResult> {
         let polled = self.ops.with(|ops| {
             let Some(slot) = ops.table.find(key) else {
-                // Cannot happen while its future lives; answered without a panic.
+                // Cannot happen while its future lives; returns an error instead of a panic.
                 return Some(Err(OpFailure::Errno(libc::ECANCELED)));
             };
             if slot.state != SlotState::Done {
@@ -231,7 +234,7 @@ impl Shard {
         }
     }
 
-    /// A slot's future was polled again before the end, perhaps by another task.
+    /// Updates the waker of a slot whose future was polled again before the end, perhaps by another task.
     #[cold]
     fn renew_waker(&self, key: OpKey, waker: &Waker) {
         let task = self.executor.own_task(waker);
@@ -243,7 +246,7 @@ impl Shard {
         if known {
             return;
         }
-        // Cloning and dropping wakers may run code of the program's, so nothing is borrowed meanwhile.
+        // Cloning and dropping wakers may run the program's code, so nothing is borrowed meanwhile.
         let new = task.map_or_else(|| Continuation::Wake(waker.clone()), Continuation::Task);
         let old = self
             .ops
@@ -251,7 +254,8 @@ impl Shard {
         drop(old);
     }
 
-    /// The future of a slot is gone: nobody waits, and the slot keeps memory and file until the device is done.
+    /// Handles the drop of a slot's future: no task waits, and the slot keeps memory and file until the
+    /// device is done.
     pub(crate) fn drop_op(&self, key: OpKey) {
         let mut cancel = false;
         let dropped = self.ops.with(|ops| {
@@ -270,11 +274,13 @@ impl Shard {
                             && matches!(continuation, Continuation::Walk { .. }));
                     #[cfg(feature = "_breakage")]
                     if freed && matches!(slot.memory(), Some((_, Some(_)))) {
-                        // Memory of a region only: it stays mapped, so that the device's late bytes hit a neighbour.
+                        // Only memory of a region: it stays mapped, so that the device's late bytes hit a
+                        // neighbour.
                         buffer = slot.buffer.take();
                     }
                     cancel = !std::mem::replace(&mut slot.cancelling, true);
-                    // With the orphaning, not with the cancel: the shard's end cancels what futures still wait for.
+                    // Counted with the orphaning, not with the cancel: the shard's end cancels operations
+                    // that futures still wait for.
                     let counted = matches!(continuation, Continuation::Orphan | Continuation::Walk { .. });
                     if !brings_memory(slot) && !counted {
                         ops.returning += 1;
@@ -292,7 +298,7 @@ impl Shard {
         self.tell_slot_room();
     }
 
-    /// At a shard's end: nobody waits for this operation any more.
+    /// Orphans an operation at a shard's end: no task waits for it any more.
     pub(crate) fn orphan_op(&self, key: OpKey) {
         let old = self.ops.with(|ops| {
             ops.table.find(key).map(|slot| std::mem::replace(&mut slot.continuation, Continuation::Orphan))
@@ -300,13 +306,13 @@ impl Shard {
         drop(old);
     }
 
-    /// A slot whose local future was dropped on another thread.
+    /// Handles a slot whose local future was dropped on another thread.
     pub(crate) fn drop_op_at(&self, index: u32) {
         let key = self.ops.with(|ops| OpKey { index, generation: ops.table.slot(index).generation });
         self.drop_op(key);
     }
 
-    /// Lets a cell on another thread speak for a slot from now on.
+    /// Lets a cell on another thread stand for a slot from now on.
     pub(crate) fn adopt(&self, cell: RemotePtr, key: OpKey) {
         let (done, old) = self.ops.with(|ops| match ops.table.find(key) {
             Some(slot) if slot.state == SlotState::Done => {
@@ -326,7 +332,7 @@ impl Shard {
         }
     }
 
-    /// Takes staged operations to the driver while the device has room. True when any was taken.
+    /// Submits staged operations to the driver while the device has room.
     #[inline]
     pub(crate) fn submit_staged(&self) {
         if self.ops.with(|ops| ops.waiting() == 0) {
@@ -344,20 +350,20 @@ impl Shard {
         }
     }
 
-    /// What the lanes need to know of this shard.
+    /// Returns this shard's context for the lanes.
     #[inline]
     fn here(&self) -> Here<'_> {
         Here { engine: &self.engine, clock: &self.clock, me: self.index() }
     }
 
-    /// Others wait for what this shard has just given back.
+    /// Wakes the shards that wait for the room that this shard has just returned.
     #[cold]
     fn wake_shards(&self, mask: u64) {
         let woken = self.engine.inboxes.iter().filter(|inbox| mask & (1 << inbox.index) != 0);
         woken.for_each(|inbox| inbox.kick());
     }
 
-    /// Submits until nothing is left or the depth is reached; hands back a slot that cannot be submitted.
+    /// Submits until nothing is left or the depth is reached. Returns a slot that cannot be submitted.
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
             let (mut starved_again, mut picked_starving) = (false, false);
@@ -369,7 +375,8 @@ impl Shard {
                 };
                 let (index, picked) = match next {
                     Some(index) => (index, false),
-                    // Without memory one a turn: the queues empty themselves, and keep their order until then.
+                    // Without memory only one is picked per turn: the queues drain by themselves, and keep
+                    // their order until then.
                     None if ops.lanes.waiting() > 0 && !picked_starving => {
                         picked_starving = starved_again;
                         match ops.lanes.pick(&mut ops.table, self.here()) {
@@ -399,7 +406,8 @@ impl Shard {
                     };
                 if matches!(slot.buffer, OpBuffer::Late) {
                     if starved_again {
-                        // Who came later waits behind, or a large read would wait for ever beside small ones.
+                        // Later reads wait behind, otherwise a large read would wait for ever beside small
+                        // ones.
                         ops.starved.push_back(index);
                         continue;
                     }
@@ -431,7 +439,7 @@ impl Shard {
                 };
                 let rest = slot.len - slot.done;
                 let len = match counted {
-                    // One that the shard's thread makes itself is not made in pieces.
+                    // An operation that the shard's thread executes itself is not split into pieces.
                     true if slot.flush != Flush::Blocking => {
                         rest.min(ops.lanes.piece_bytes(target.device, target.read_grain))
                     }
@@ -451,7 +459,8 @@ impl Shard {
                     sync: slot.sync_to_take_along().filter(|_| len == rest),
                     flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
                 };
-                // Before the driver, which may make a durable write itself and take its time.
+                // Recorded before the driver runs, which may execute a durable write itself and take time for
+                // it.
                 let staged = slot.stamp;
                 let queued_ns = slot.sampled.then(|| self.pass(slot, now));
                 // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
@@ -486,7 +495,8 @@ impl Shard {
         })
     }
 
-    /// Memory for a read. `Err(None)`: wait, some comes back by itself.
+    /// Allocates memory for a read. Returns `Err(None)` if the read must wait: some memory will come back by
+    /// itself.
     fn take_memory(
         &self,
         len: usize,
@@ -499,7 +509,7 @@ impl Shard {
             Err(AllocError::TooLarge) => return Err(Some(AllocError::TooLarge.into())),
             Err(AllocError::NoMemory { .. }) => {}
         }
-        // A block returned between the first look and the flag is found by the second look.
+        // A block returned between the first attempt and the flag is found by the second attempt.
         arena.wait_for_memory(self.index(), true);
         *starving = true;
         match arena.alloc_local(len) {
@@ -509,14 +519,14 @@ impl Shard {
         }
     }
 
-    /// Nanoseconds since a sampled operation last moved on, which it does now. The clock is read once for all
-    /// operations of a turn's step.
+    /// Returns the nanoseconds since a sampled operation's last stage, and stamps the stage that begins now.
+    /// The clock is read once for all operations of a turn's step.
     fn pass(&self, slot: &mut Slot, now: &mut Option<Ticks>) -> u64 {
         let now = *now.get_or_insert_with(|| self.clock.now());
         self.clock.ns(now.saturating_sub(std::mem::replace(&mut slot.stamp, now)))
     }
 
-    /// Takes one completion.
+    /// Handles one completion.
     #[inline]
     pub(crate) fn completed(&self, key: OpKey, result: i32, now: &mut Option<Ticks>) {
         let verdict = self.ops.with(|ops| {
@@ -550,7 +560,8 @@ impl Shard {
         }
     }
 
-    /// Short is never success: the rest of a short transfer is asked for until the end of the file proves itself.
+    /// Interprets a completion's result. A short transfer is never a success: the rest is requested until the
+    /// end of the file is proven.
     #[inline]
     fn judge(&self, slot: &mut Slot, result: i32, orphan: bool) -> Verdict {
         if result < 0 {
@@ -561,7 +572,7 @@ impl Shard {
                     false => Verdict::NotPollable,
                 };
             }
-            // The kernel cancels what it has no worker thread for; nothing was done then.
+            // The kernel cancels an operation for which it has no worker thread; nothing was done then.
             let unasked = result == -libc::ECANCELED && !slot.cancelling;
             let again = unasked || matches!(-result, libc::EAGAIN | libc::EINTR);
             if again && !orphan && !slot.cancelling && slot.retries < RETRIES_MAX {
@@ -569,7 +580,7 @@ impl Shard {
                 return Verdict::Again;
             }
             let result = if unasked { -libc::EAGAIN } else { result };
-            // What the engine's end cancelled fails for that reason.
+            // An operation that the engine's end cancelled fails for that reason.
             let ended = result == -libc::ECANCELED && slot.cancelling && self.inbox.is_ending();
             let failure = if ended { OpFailure::EngineClosed } else { OpFailure::of_result(result) };
             return Verdict::Finished(Err(failure));
@@ -585,7 +596,7 @@ impl Shard {
                 if Breakage::ShortReadIsSuccess.is_on() {
                     return Verdict::Finished(Ok(slot.len));
                 }
-                // A direct read ends off the device's grain only where the file ends.
+                // A direct read ends off the device's grain only at the end of the file.
                 let grain =
                     self.files.with(|files| files.target(slot.file)).map_or(1, |target| target.read_grain);
                 match slot.done % grain.max(1) {
@@ -597,7 +608,7 @@ impl Shard {
                 let whole = slot.synced && result == 0;
                 slot.done = if whole { slot.len } else { slot.done + result as u32 };
                 if slot.done < slot.len {
-                    // A write that makes no progress would be asked for for ever.
+                    // A write that makes no progress would be requested for ever.
                     return match result {
                         0 => Verdict::Finished(Err(OpFailure::Errno(libc::EIO))),
                         _ => Verdict::Again,
@@ -623,7 +634,7 @@ impl Shard {
         self.finish(index, Err(failure));
     }
 
-    /// Ends an operation that is not in flight: counts it, releases the file, and does what its continuation says.
+    /// Ends an operation that is not in flight: counts it, releases the file, and runs its continuation.
     #[inline]
     fn finish(&self, index: u32, result: OpResult) {
         let (task, file, moved) = self.ops.with(|ops| {
@@ -652,7 +663,7 @@ impl Shard {
         }
     }
 
-    /// The rest of [`finish`](Self::finish) for operations that a task's own future does not wait for.
+    /// Does the rest of [`finish`](Self::finish) for operations that no task's own future waits for.
     fn finish_elsewhere(&self, index: u32, result: OpResult) {
         if let Some(waker) = self.ops.with(|ops| ops.table.slot(index).take_waker()) {
             return waker.wake();
@@ -705,7 +716,8 @@ impl Shard {
         });
     }
 
-    /// Registers arena regions that appeared since the last look; a refusal is told once and costs speed only.
+    /// Registers arena regions that appeared since the last check. A refusal is reported once and costs only
+    /// speed.
     #[inline]
     fn register_new_regions(&self) {
         let known = self.known_regions.get();

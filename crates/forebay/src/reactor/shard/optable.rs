@@ -1,8 +1,9 @@
-//! The op table: every I/O in flight has a slot here, and the slot owns the memory and the file it uses.
+//! The op table: every I/O in flight has a slot here, and the slot owns the memory and the file that it uses.
 //!
-//! What the kernel's per-CPU bio cache is to the block layer, this is to a shard: fixed-size slots, a free list
-//! whose last returned slot is taken first (it is still in the CPU's cache), no lock because one thread touches it,
-//! and fields set one by one instead of clearing the whole slot. It grows by chunks of 256 slots that never move.
+//! It serves a shard as the kernel's per-CPU bio cache serves the block layer. Slots have a fixed size. The
+//! free list returns the last freed slot first, because it is still in the CPU's cache. There is no lock,
+//! because one thread touches the table. Fields are set one by one instead of clearing the whole slot. The
+//! table grows by chunks of 256 slots that never move.
 
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -12,68 +13,69 @@ use crate::io::op::{Durability, Flush, OpBuffer, OpKey, OpKind, OpResult};
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::remote::RemotePtr;
 
-/// Where a slot's operation stands.
+/// The stage of a slot's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Free,
     /// Waits for its turn to be submitted, or for memory.
     Staged,
     InFlight,
-    /// Over; the future has not yet taken the outcome.
+    /// Ended; the future has not yet taken the outcome.
     Done,
 }
 
-/// What happens when the operation is over.
+/// The action when the operation ends.
 pub(crate) enum Continuation {
-    /// Nobody waits: free the slot (its future was dropped).
+    /// No task waits: free the slot (its future was dropped).
     Orphan,
-    /// A future of this task on this shard.
+    /// A future of this task on this shard waits.
     Task(u32),
-    /// A future on this shard that was polled last with this waker, which is not its task's own (a join, a select, an
-    /// executor within the task).
+    /// A future on this shard waits. It was last polled with this waker, which is not its task's own (a join,
+    /// a select, an executor within the task).
     Wake(Waker),
-    /// A future elsewhere: fill its cell.
+    /// A future elsewhere waits: fill its cell.
     Remote(RemotePtr),
     /// One piece of a batch.
     Batch { batch: u32, piece: u32 },
-    /// One of the reads that a walk's step asked for.
+    /// One of the reads that a walk's step requested.
     Walk { walk: u32, place: u32 },
 }
 
-/// One operation; see the module's text. All fields belong to the shard's thread. Two cache lines.
+/// One operation; see the module's documentation. All fields belong to the shard's thread. Occupies two cache
+/// lines.
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) generation: u32,
-    /// Next slot of the free list, or of the queue in which it waits.
+    /// Next slot of the free list, or of the queue in which this one waits.
     next: u32,
     pub(crate) state: SlotState,
     pub(crate) kind: OpKind,
     pub(crate) class: Class,
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
-    /// The driver took the write's sync along.
+    /// Whether the driver included the write's sync.
     pub(crate) synced: bool,
-    /// The kernel was asked to cancel it.
+    /// Whether the kernel was requested to cancel it.
     pub(crate) cancelling: bool,
-    /// Its times go into the histograms.
+    /// Whether its times go into the histograms.
     pub(crate) sampled: bool,
-    /// Times that the kernel said "try again".
+    /// The number of times that the kernel returned "try again".
     pub(crate) retries: u8,
     /// Index in the shard's file table; `NO_FILE` for operations without one.
     pub(crate) file: u32,
-    /// The file's device, for the statistics; known from submission on.
+    /// The file's device, for the statistics; set from submission on.
     pub(crate) device: u16,
     pub(crate) offset: u64,
     pub(crate) len: u32,
     pub(crate) asked: u32,
-    /// Bytes that are through already, when the kernel did less than asked.
+    /// Bytes already transferred, if the kernel transferred fewer than requested.
     pub(crate) done: u32,
     pub(crate) result: OpResult,
     pub(crate) buffer: OpBuffer,
     pub(crate) continuation: Continuation,
-    /// When a sampled operation last moved on: staged, submitted, completed.
+    /// The time of a sampled operation's last step: staged, submitted, completed.
     pub(crate) stamp: Ticks,
-    /// What the device's scheduler counts it for while it is in flight; 0 when it does not.
+    /// The cost that the device's scheduler counts for it while it is in flight; 0 if it is not counted.
     pub(crate) charge: u32,
 }
 
@@ -81,7 +83,7 @@ pub(crate) struct Slot {
 pub(crate) const NIL: u32 = u32::MAX;
 /// The file index of an operation that has none.
 pub(crate) const NO_FILE: u32 = u32::MAX;
-/// Slots a shard may have; an operation past it waits like one past the queue depth.
+/// The most slots a shard may have. An operation beyond that waits like one beyond the queue depth.
 pub(crate) const SLOTS_MAX: u32 = 1 << 20;
 const CHUNK_SLOTS: u32 = 256;
 const _: () = assert!(size_of::<Slot>() == 128, "a slot fills two cache lines");
@@ -100,17 +102,17 @@ impl OpTable {
         table
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub(crate) fn live(&self) -> u32 {
         self.live
     }
 
-    /// Slots that exist.
+    /// Returns the number of slots that exist.
     pub(crate) fn capacity(&self) -> u32 {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
 
-    /// Takes the slot that was given back last; `None` when `SLOTS_MAX` operations exist already.
+    /// Takes the slot that was freed last. Returns `None` if `SLOTS_MAX` operations already exist.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<OpKey> {
         if self.free == NIL {
@@ -128,7 +130,7 @@ impl OpTable {
         Some(OpKey { index, generation })
     }
 
-    /// Gives a slot back; its key never matches again. The caller has emptied buffer and continuation.
+    /// Frees a slot; its key never matches again. The caller has emptied buffer and continuation.
     #[inline]
     pub(crate) fn give_back(&mut self, index: u32) {
         let head = self.free;
@@ -142,13 +144,13 @@ impl OpTable {
         self.live -= 1;
     }
 
-    /// The slot at an index that this table handed out.
+    /// Returns the slot at an index that this table issued.
     #[inline]
     pub(crate) fn slot(&mut self, index: u32) -> &mut Slot {
         &mut self.chunks[(index / CHUNK_SLOTS) as usize][(index % CHUNK_SLOTS) as usize]
     }
 
-    /// The slot that `key` names, unless that use of it is over.
+    /// Returns the slot that `key` names, unless that use of the slot has ended.
     #[inline]
     pub(crate) fn find(&mut self, key: OpKey) -> Option<&mut Slot> {
         let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
@@ -159,7 +161,7 @@ impl OpTable {
         (same_use && slot.state != SlotState::Free).then_some(slot)
     }
 
-    /// Keys of all slots that are in use.
+    /// Returns the keys of all slots that are in use.
     pub(crate) fn live_keys(&self) -> Vec<OpKey> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
         slots
@@ -168,13 +170,13 @@ impl OpTable {
             .collect()
     }
 
-    /// Gives chunks back that hold no slot in use, the last ones first; keeps one. For a shard that is idle.
+    /// Frees all chunks but the first if no slot is in use. For a shard that is idle.
     pub(crate) fn shrink(&mut self) {
         if self.live != 0 || self.chunks.len() < 2 {
             return;
         }
-        // Generations must not start over for an index that exists again later, so the next chunk in this place
-        // begins where this one stopped.
+        // Generations must not start over for an index that exists again later, so the next chunk in this
+        // place begins where this one stopped.
         let generation = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|slot| slot.generation).max();
         self.chunks.truncate(1);
         self.free = NIL;
@@ -231,7 +233,7 @@ impl Slot {
         }
     }
 
-    /// The next one in the queue that a slot in use waits in.
+    /// Returns the next slot in the queue that a slot in use waits in.
     #[inline]
     pub(crate) fn link(&self) -> u32 {
         self.next
@@ -243,7 +245,8 @@ impl Slot {
         self.next = next;
     }
 
-    /// Sets the continuation of a slot that has none; so nothing is dropped here, and the compiler need not look.
+    /// Sets the continuation of a slot that has none. Nothing is dropped here, and the compiler need not
+    /// check.
     #[inline]
     pub(crate) fn continue_with(&mut self, continuation: Continuation) {
         debug_assert!(matches!(self.continuation, Continuation::Orphan));
@@ -257,7 +260,7 @@ impl Slot {
         std::mem::forget(std::mem::replace(&mut self.continuation, continuation));
     }
 
-    /// The waker of the future on this shard that waits, if it has one of its own.
+    /// Takes the waker of the future on this shard that waits, if it has one of its own.
     #[inline]
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
         match std::mem::replace(&mut self.continuation, Continuation::Orphan) {
@@ -269,8 +272,8 @@ impl Slot {
         }
     }
 
-    /// The sync that the driver may take along with a write. What did not go through at once goes step by step: the rest
-    /// first, then the sync.
+    /// Returns the sync that the driver may include with a write. A write that was not completed at once goes
+    /// step by step: the rest first, then the sync.
     #[inline]
     pub(crate) fn sync_to_take_along(&self) -> Option<OpKind> {
         match self.kind {
@@ -279,7 +282,7 @@ impl Slot {
         }
     }
 
-    /// Where the device reads from or writes to, past what is done already.
+    /// Returns the address that the device reads from or writes to, past the bytes already transferred.
     pub(crate) fn memory(&self) -> Option<(NonNull<u8>, Option<u16>)> {
         let (start, region) = match &self.buffer {
             OpBuffer::None | OpBuffer::Late => return None,
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn grows_by_chunks_and_gives_them_back_without_reviving_old_keys() {
-        // Fewer where an interpreter would take minutes.
+        // Fewer keys where an interpreter would take minutes.
         const KEYS: u32 = if cfg!(miri) { 300 } else { 1000 };
         let mut table = OpTable::new();
         let keys: Vec<OpKey> = (0..KEYS).map(|_| table.take().unwrap()).collect();

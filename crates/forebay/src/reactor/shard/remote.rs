@@ -1,4 +1,4 @@
-//! The cell through which a future on any thread and a shard agree about one operation.
+//! The cell through which a future on any thread and a shard share one operation.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use crate::io::op::{OpFailure, OpOutcome, OpRequest};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
-/// Shared by the future and the shard; see [`RemoteCell`].
+/// A cell shared by the future and the shard; see [`RemoteCell`].
 pub(crate) type RemotePtr = Arc<RemoteCell>;
 
-/// One operation between two threads.
+/// One operation shared between two threads.
 ///
-/// Life of a cell that carries a request: the future fills `request` and sends the cell through the inbox; the shard
-/// takes the request, runs it, fills `outcome`, sets `DONE` and wakes. A cell that adopts an operation (its future
-/// was first polled on the shard and then elsewhere) carries the slot's key instead and travels the foreign list.
+/// Life of a cell that carries a request: the future fills `request` and sends the cell through the inbox.
+/// The shard takes the request, runs it, fills `outcome`, sets `DONE` and wakes the future. A cell that
+/// adopts an operation (its future was first polled on the shard and then elsewhere) carries the slot's key
+/// instead and travels through the foreign list.
 #[repr(C)]
 pub(crate) struct RemoteCell {
     node: ForeignNode,
@@ -28,11 +29,12 @@ pub(crate) struct RemoteCell {
     waker: AtomicWaker,
     request: UnsafeCell<Option<Sent>>,
     outcome: UnsafeCell<Option<OpOutcome>>,
-    /// The slot: set at birth for an adopting cell, by the shard for a sent one (then read by the shard only).
+    /// The slot's key. Set at creation for an adopting cell; set by the shard for a sent one (then read by
+    /// the shard only).
     key: AtomicU64,
 }
 
-/// What a cell carries to the shard.
+/// The contents that a cell carries to the shard.
 pub(crate) struct Sent {
     pub(crate) file: Option<Arc<FileCore>>,
     pub(crate) request: OpRequest,
@@ -53,12 +55,12 @@ unsafe impl Send for RemoteCell {}
 unsafe impl Sync for RemoteCell {}
 
 impl RemoteCell {
-    /// A cell that asks for a new operation.
+    /// Returns a cell that requests a new operation.
     pub(crate) fn request(file: Option<Arc<FileCore>>, request: OpRequest) -> RemotePtr {
         RemoteCell::new(Some(Sent { file, request }), NO_KEY)
     }
 
-    /// A cell for an operation that runs already.
+    /// Returns a cell for an operation that is already running.
     pub(crate) fn adopt(key: OpKey) -> RemotePtr {
         RemoteCell::new(None, key.to_user_data())
     }
@@ -75,7 +77,7 @@ impl RemoteCell {
         })
     }
 
-    /// For the future: the outcome once, or a promise to wake `waker`.
+    /// Polls for the future. Returns the outcome once; otherwise `waker` is woken later.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<OpOutcome> {
         if self.state.load(Ordering::Acquire) != DONE {
             self.waker.register(waker);
@@ -84,39 +86,40 @@ impl RemoteCell {
                 return Poll::Pending;
             }
         }
-        // SAFETY: after DONE the shard touches the outcome no more, and only the one future that owns this side
-        // calls `poll`.
+        // SAFETY: after DONE the shard no longer touches the outcome, and only the one future that owns this
+        // side calls `poll`.
         match unsafe { (*self.outcome.get()).take() } {
             Some(outcome) => Poll::Ready(outcome),
-            // Polled again after it was ready: a contract error of the caller, answered without a panic.
+            // Polled again after it was ready: a contract error of the caller, which gets an error and not a
+            // panic.
             None => Poll::Ready(OpOutcome::failed(OpFailure::Errno(libc::ECANCELED))),
         }
     }
 
-    /// For the sender that found the inbox closed, and for the shard: takes the request, once.
+    /// Takes the request, once; called by the shard, and by a sender that found the inbox closed.
     ///
     /// # Safety
-    /// Only for whoever holds the cell as a message: popped from the inbox, or not yet sent.
+    /// The caller must hold the cell as a message: popped from the inbox, or not yet sent.
     pub(crate) unsafe fn take_request(&self) -> Option<Sent> {
-        // SAFETY: the caller is the only one who may look at the request now.
+        // SAFETY: the caller is the only one that may access the request now.
         unsafe { (*self.request.get()).take() }
     }
 
-    /// For the shard: the operation is over.
+    /// Completes the operation with its outcome and wakes the future; called by the shard.
     pub(crate) fn finish(&self, outcome: OpOutcome) {
-        // SAFETY: only the shard (or the sender, when no shard ever saw the cell) finishes, once; the future reads
-        // after DONE only.
+        // SAFETY: only the shard (or the sender, if no shard ever saw the cell) finishes, once; the future
+        // reads only after DONE.
         unsafe { *self.outcome.get() = Some(outcome) };
         self.state.store(DONE, Ordering::Release);
         self.waker.wake();
     }
 
-    /// For the shard: remembers the slot, so that a later cancel finds it.
+    /// Stores the slot's key, so that a later cancel finds the slot; called by the shard.
     pub(crate) fn set_key(&self, key: OpKey) {
         self.key.store(key.to_user_data(), Ordering::Relaxed);
     }
 
-    /// For the shard: the slot this cell speaks for.
+    /// Returns the key of the slot that this cell stands for; called by the shard.
     pub(crate) fn key(&self) -> Option<OpKey> {
         match self.key.load(Ordering::Relaxed) {
             NO_KEY => None,
@@ -128,19 +131,19 @@ impl RemoteCell {
         self.state.load(Ordering::Acquire) == DONE
     }
 
-    /// For the shard, when a request arrives: is its future gone already?
+    /// Returns whether the request's future is already gone; called by the shard when the request arrives.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
     }
 
-    /// For an adopting future: marks the node as queued and gives out the pointer to push.
+    /// Marks an adopting future's node as queued and returns the pointer to push.
     pub(crate) fn queue(self: &Arc<Self>) -> NonNull<ForeignNode> {
         self.flags.fetch_or(QUEUED, Ordering::Relaxed);
         into_node(self.clone())
     }
 
-    /// For the future's drop: says that nobody waits any more. Gives out a node to push unless one is under way,
-    /// in which case the shard will see the mark when it takes that one.
+    /// Marks that no task waits any more; called by the future's drop. Returns a node to push, unless one is
+    /// already on its way; the shard will then see the mark when it takes that one.
     pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<ForeignNode>> {
         if self.is_done() {
             return None;
@@ -149,7 +152,7 @@ impl RemoteCell {
         (before & QUEUED == 0).then(|| into_node(self))
     }
 
-    /// For the shard that took the node: the cell, and whether its future is gone.
+    /// Returns the cell of a node that the shard took, and whether its future is gone.
     ///
     /// # Safety
     /// `node` must come from [`queue`](Self::queue) or [`cancel`](Self::cancel), once.

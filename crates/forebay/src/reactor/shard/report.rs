@@ -1,4 +1,4 @@
-//! What a shard tells of itself.
+//! A shard's reports on itself.
 
 use crate::base::pending::Sender;
 use crate::io::stats::{FileReport, FlowStats, ShardStats, Stall, WalkStats};
@@ -15,12 +15,12 @@ pub(crate) struct ShardReport {
 }
 
 impl Shard {
-    /// What was done with each file from here; for a message.
+    /// Reports the operations on each file from this shard; called by a message.
     pub(crate) fn tell_files(&self, answer: Sender<Vec<FileReport>>) {
         answer.send(Ok(self.files.with(|files| files.report())));
     }
 
-    /// This shard's counters; for a message.
+    /// Reports this shard's counters; called by a message.
     pub(crate) fn tell_stats(&self, answer: Sender<ShardReport>) {
         let (in_flight, slots_used, slots) =
             self.ops.with(|ops| (ops.in_flight, ops.table.live(), ops.table.capacity()));

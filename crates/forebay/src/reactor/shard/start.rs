@@ -1,4 +1,4 @@
-//! Starting the shards' threads, each with the driver that works here.
+//! Starts the shards' threads, each with the driver that works on this system.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,13 +27,13 @@ use crate::reactor::shard::timers::Timers;
 use crate::reactor::shard::{Counters, Shard, make_current};
 use crate::reactor::walk::Walks;
 
-/// Starts every shard of `engine`, and returns the driver's name when all run: the same on every shard. `ends` get each
-/// shard's end. After an error nothing is left of the attempt.
+/// Starts every shard of `engine`. Returns the driver's name, which is the same on every shard, once all run.
+/// `ends` receive each shard's end. After an error nothing is left of the attempt.
 pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) -> Result<&'static str> {
     let (tell, told) = mpsc::channel();
     let started = start_with(engine, ends, tell, &told);
     if started.is_err() {
-        // Each thread lets go of its driver first: descriptors are back before the caller hears of the error.
+        // Each thread drops its driver first: descriptors are closed before the caller learns of the error.
         while told.recv().is_ok() {}
     }
     started
@@ -54,7 +54,7 @@ fn start_with(
         let (decide, decided) = mpsc::channel();
         let body = move || {
             crate::base::signals::shield_thread();
-            // Before the ring: the kernel's workers for it are what its owner is when they start.
+            // Before the ring: the kernel's workers for it inherit their owner's priority when they start.
             let granted =
                 priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {
                     engine.degrade_once(&what, &why, &remedy);
@@ -78,13 +78,14 @@ fn start_with(
     let next = || told.recv().unwrap_or_else(|_| Err(Error::new(crate::ErrorKind::ShardLost, "start")));
     let mut name = "uring";
     for _ in 0..verdicts.len() {
-        // Where one shard gets no ring, none keeps its own: files would be faster or slower by their shard's number.
+        // If one shard gets no ring, none keeps its own: otherwise a file's speed would depend on its shard's
+        // number.
         if next()? == "threads" {
             name = "threads";
         }
     }
     for verdict in verdicts {
-        // A thread that is gone is noticed below.
+        // A thread that has ended is noticed below.
         let _ = verdict.send(name);
     }
     for _ in 0..engine.inboxes.len() {
@@ -112,8 +113,8 @@ impl DriverMaker {
         }
     }
 
-    /// Makes a driver, tells its name, and makes another if that is what all shards shall have. `None`: the engine does
-    /// not start.
+    /// Makes a driver and reports its name. Replaces it if all shards are to have another one. Returns `None`
+    /// if the engine does not start.
     fn make_as_decided(
         self,
         engine: &EngineShared,
@@ -199,7 +200,7 @@ fn run_shard(
     shard_over(shard, run, end);
 }
 
-/// A shard of `engine` for the calling thread, which gets its cache of I/O memory.
+/// Makes a shard of `engine` for the calling thread, and gives that thread its cache of I/O memory.
 pub(crate) fn new_shard(
     index: usize,
     engine: &Arc<EngineShared>,
@@ -246,14 +247,16 @@ pub(crate) fn new_shard(
     })
 }
 
-/// What follows a shard's run, on its thread, which still counts as the shard.
+/// Cleans up after a shard's run, on its thread, which still counts as the shard.
 pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end: Sender<Ended>) {
     let engine = shard.engine.clone();
     match run {
         Ok(ended) => {
-            // Dropped while the thread still counts as the shard, so that what the destructors do stays local.
+            // Dropped while the thread still counts as the shard, so that the destructors' effects stay
+            // local.
             if ended.leaked > 0 {
-                // The ring goes, and with it its own hold on files and buffers; the memory was leaked slot by slot.
+                // The ring is dropped, and with it its own references to files and buffers; the memory was
+                // leaked slot by slot.
                 engine.degrade_once(
                     "shutdown",
                     &format!("{} operations did not end in time; their memory was leaked", ended.leaked),
@@ -266,7 +269,8 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
             end.send(Ok(ended));
         }
         Err(panic) => {
-            // Nothing is freed: the kernel may write to what slots own, and tasks may refer to each other.
+            // Nothing is freed: the kernel may still write to memory that slots own, and tasks may refer to
+            // each other.
             let shard: &Shard = Box::leak(shard);
             make_current(shard);
             let error = Error::panicked("shard", panic.as_ref());

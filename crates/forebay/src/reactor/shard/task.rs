@@ -1,4 +1,4 @@
-//! What code that runs on a shard may call: spawn, sleep, yield.
+//! Functions for code that runs on a shard: spawn, sleep, yield.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::reactor::shard::executor::Abort;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::with_current;
 
-/// The number of the shard whose thread this is; `None` elsewhere.
+/// Returns the number of the shard that runs on this thread; `None` on any other thread.
 ///
 /// ```
 /// assert_eq!(forebay::shard::current(), None);
@@ -25,18 +25,19 @@ pub fn current() -> Option<usize> {
     with_current(|shard| shard.index())
 }
 
-/// The class of the task that runs now; elsewhere that of the [`Class::scope`] that is polled, or the default class.
+/// Returns the class of the running task. Elsewhere, returns that of the [`Class::scope`] that is polled, or
+/// the default class.
 pub fn class() -> Class {
     with_current(|shard| shard.class()).or_else(crate::reactor::class_scope::scoped).unwrap_or_default()
 }
 
-/// Starts a task on the shard whose thread this is, in the class of the task that calls. It need not be `Send`.
+/// Starts a task on the calling thread's shard, in the class of the calling task. It need not be `Send`.
 ///
-/// Costs two allocations. Dropping the handle lets the task run on.
+/// Costs two allocations. Dropping the handle does not stop the task.
 ///
 /// # Errors
-/// [`ErrorKind::NotOnShard`] on any other thread; there, [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)
-/// is the way.
+/// Fails with [`ErrorKind::NotOnShard`] on any other thread; use
+/// [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard) there.
 pub fn spawn<F>(future: F) -> Result<JoinHandle<F::Output>>
 where
     F: Future + 'static,
@@ -51,17 +52,18 @@ where
     .ok_or_else(|| Error::new(ErrorKind::NotOnShard, "spawn"))
 }
 
-/// Blocks until each shard has heard what was left for it before, such as that a file has no handle any more: a turn
-/// takes notes before it runs tasks. A shard that is closing or gone is not waited for. Not on a shard's thread.
+/// Blocks until each shard has taken the notices left for it before, such as the drop of a file's last
+/// handle: a turn takes notices before it runs tasks. A shard that is closing or gone is not waited for. Must
+/// not be called on a shard's thread.
 pub(crate) fn wait_for_a_turn(inboxes: &[Arc<Inbox>]) {
     let tasks: Vec<_> = inboxes.iter().map(|inbox| spawn_on(inbox, Class::DEFAULT, || async {})).collect();
     for task in tasks {
-        // An error says that the shard is no more.
+        // An error means that the shard no longer exists.
         let _ = task.wait();
     }
 }
 
-/// Starts `make`'s future on the shard behind `inbox`.
+/// Starts the future that `make` returns on the shard behind `inbox`.
 pub(crate) fn spawn_on<F, Fut>(inbox: &Arc<Inbox>, class: Class, make: F) -> JoinHandle<Fut::Output>
 where
     F: FnOnce() -> Fut + Send + 'static,
@@ -76,7 +78,8 @@ where
     let heeded = abort.clone();
     inbox.call(Box::new(move |shard| {
         if heeded.is_asked() {
-            // What the task would have owned goes before its handle answers, as with a task that had begun.
+            // Values that the task would have owned are dropped before its handle completes, as with a task
+            // that has begun.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(make)));
             return answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));
         }
@@ -89,12 +92,12 @@ where
     JoinHandle { pending, abort }
 }
 
-/// A task on a shard: await it, or [`wait`](JoinHandle::wait) for it, to get what it returned.
+/// A handle to a task on a shard. Await it, or [`wait`](JoinHandle::wait) for it, to get the task's result.
 ///
-/// The error is [`ErrorKind::TaskPanicked`] when it panicked (the message is in the text),
-/// [`ErrorKind::TaskCancelled`] when it was aborted or its engine closed before it finished,
-/// [`ErrorKind::EngineClosed`] when the engine closed before it began, and [`ErrorKind::ShardLost`] when the shard's
-/// thread died. Dropping the handle, on any thread, lets the task run on.
+/// The error is [`ErrorKind::TaskPanicked`] if the task panicked (the message is in the text),
+/// [`ErrorKind::TaskCancelled`] if it was aborted or its engine closed before it finished,
+/// [`ErrorKind::EngineClosed`] if the engine closed before it began, and [`ErrorKind::ShardLost`] if the
+/// shard's thread died. Dropping the handle, on any thread, does not stop the task.
 #[must_use = "dropping the handle is fine, but its result tells whether the task panicked; use `let _ =` to say so"]
 pub struct JoinHandle<T> {
     pending: Pending<T>,
@@ -102,21 +105,21 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Of a task that could not begin.
+    /// Returns the handle of a task that could not begin.
     pub(crate) fn failed(error: Error) -> JoinHandle<T> {
         JoinHandle { pending: Pending::ready(Err(error)), abort: Arc::default() }
     }
 
-    /// Blocks the calling thread until the task is over.
+    /// Blocks the calling thread until the task has ended, and returns its result.
     ///
     /// # Errors
-    /// The task's end as above; [`ErrorKind::WaitOnShard`] on a shard's thread.
+    /// Returns the task's error as listed for the handle, or [`ErrorKind::WaitOnShard`] on a shard's thread.
     pub fn wait(self) -> Result<T> {
         self.pending.wait()
     }
 
-    /// Asks for the task's future to be dropped at its next chance; the handle then answers
-    /// [`ErrorKind::TaskCancelled`]. Does nothing to a task that is over.
+    /// Requests that the task's future be dropped at its next poll. The handle then completes with
+    /// [`ErrorKind::TaskCancelled`]. Has no effect on a task that has ended.
     pub fn abort(&self) {
         self.abort.ask();
     }
@@ -147,9 +150,11 @@ pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false, always: true }
 }
 
-/// As [`yield_now`], but only when the task's turn has lasted longer than 200 us; costs about 5 ns otherwise.
+/// As [`yield_now`], but only if the task's turn has lasted longer than 200 us; otherwise it costs about 5
+/// ns.
 ///
-/// Long computations on a shard should await this now and then, or they delay every operation of their shard.
+/// Long computations on a shard should await this regularly; otherwise they delay every operation of their
+/// shard.
 pub fn yield_if_needed() -> YieldNow {
     YieldNow { yielded: false, always: false }
 }
@@ -177,10 +182,10 @@ impl Future for YieldNow {
     }
 }
 
-/// Waits for a while in a task on a shard; no timer is armed, the shard's own wait ends in time.
+/// Waits for a duration in a task on a shard. No timer is armed; the shard's own wait ends in time.
 ///
-/// Resolution: the kernel's timers, about 50 us. Elsewhere than on a shard the future answers
-/// [`ErrorKind::NotOnShard`]: there, the program's own runtime has timers.
+/// The resolution is that of the kernel's timers, about 50 us. Outside a shard the future fails with
+/// [`ErrorKind::NotOnShard`]; use the timers of the program's own runtime there.
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { duration, timer: None, shard: 0, local: PhantomData }
 }
@@ -238,10 +243,11 @@ impl Drop for Sleep {
     }
 }
 
-/// Gives `future` that long, in a task on a shard; then it is dropped.
+/// Limits `future` to `duration`, in a task on a shard. When the time has passed, the future is dropped.
 ///
 /// # Errors
-/// [`ErrorKind::Elapsed`] when the time passed first; [`ErrorKind::NotOnShard`] elsewhere.
+/// Fails with [`ErrorKind::Elapsed`] if the time passed first, and with [`ErrorKind::NotOnShard`] outside a
+/// shard.
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     Timeout { sleep: sleep(duration), future: Some(Box::pin(future)) }
 }

@@ -1,11 +1,11 @@
-//! Timers of tasks on a shard: none is armed; the shard's wait ends at the next deadline.
+//! Timers of tasks on a shard. No kernel timer is armed; the shard's wait ends at the next deadline.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
 use crate::reactor::shard::clock::Ticks;
 
-/// Sleeping tasks by deadline; the number tells equal deadlines apart.
+/// Sleeping tasks by deadline; the number distinguishes equal deadlines.
 #[derive(Default)]
 pub(crate) struct Timers {
     sleeping: BTreeMap<(Ticks, u64), Waker>,
@@ -13,7 +13,8 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Adds a sleeper, or renews the waker of one; the one it had comes back, to be dropped where nothing is borrowed.
+    /// Adds a sleeper, or renews the waker of one. Returns the old waker, which the caller drops where
+    /// nothing is borrowed.
     pub(crate) fn set(&mut self, deadline: Ticks, id: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
         let id = id.unwrap_or_else(|| {
             self.next += 1;
@@ -36,7 +37,7 @@ impl Timers {
         self.sleeping.keys().next().map(|&(deadline, _)| deadline)
     }
 
-    /// The earliest sleeper whose time has come.
+    /// Removes the earliest sleeper whose time has come and returns its waker.
     pub(crate) fn pop_due(&mut self, now: Ticks) -> Option<Waker> {
         let first = self.sleeping.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

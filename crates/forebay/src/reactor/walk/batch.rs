@@ -1,5 +1,5 @@
-//! Walks between a future on any thread and the shard that runs them: one message and one wake-up, however
-//! many they are.
+//! Walks between a future on any thread and the shard that runs them: one message and one wake-up, regardless
+//! of the number of walks.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -17,7 +17,8 @@ use crate::io::op::OpFailure;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 
-/// A batch of walks; see the module's text. `places` and `progress` belong to the shard until `done`.
+/// A batch of walks; see the module's documentation. `places` and `progress` belong to the shard until
+/// `done`.
 #[repr(C)]
 pub(crate) struct Batch {
     node: ForeignNode,
@@ -40,14 +41,14 @@ pub(crate) struct Batch {
 pub(crate) struct Settings {
     pub(crate) class: Class,
     pub(crate) hops_max: u32,
-    /// Walks of a batch under way at once.
+    /// The most walks of a batch in progress at once.
     pub(crate) depth: u32,
 }
 
 /// One walk of a batch.
 pub(crate) enum Place {
     Waiting(Range<u64>, Job),
-    /// In this slot of the shard's walks.
+    /// Runs in this slot of the shard's walks.
     Running(u32),
     Over(Job),
     /// Its ending is lost, or was taken.

@@ -1,4 +1,4 @@
-//! Batches of walks on their shard: begun while there is room, taken over, given up, and refused at the
+//! Batches of walks on their shard: begun while there is room, taken over, cancelled, and failed at the
 //! shard's end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,8 @@ pub(crate) fn begin_batch(shard: &Shard, batch: &Arc<Batch>) {
     begin_more(shard, batch);
 }
 
-/// Handles the notification of a batch: its future came from another thread to take over, or is gone.
+/// Handles the notification of a batch: its future, now polled on another thread, takes the walk over, or is
+/// gone.
 pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     if batch.is_done() {
         return;
@@ -98,7 +99,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
         };
         batch.set_progress(|progress| progress.running += 1);
         let owner = Owner::Batch(batch.clone(), number);
-        // There was room, and nothing of the program's ran since.
+        // There was room, and none of the program's code has run since.
         if let Some(key) = begin_with(shard, file, batch.settings, &root, owner, job) {
             note_running(shard, batch, number, key);
         }
@@ -112,7 +113,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
-/// Notes a walk as running, unless it ended at once and has its place already.
+/// Records a walk as running, unless it ended at once and already has its place.
 fn note_running(shard: &Shard, batch: &Arc<Batch>, number: u32, key: WalkKey) {
     if shard.walks.with(|walks| walks.find(key).is_some()) {
         batch.replace(number, Place::Running(key.index));
@@ -138,7 +139,7 @@ pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
             shard.orphan_op(reads[staged.trailing_zeros() as usize].key);
             staged &= staged - 1;
         }
-        // The uses of a dead shard's files are not known any more, so the files stay open.
+        // The uses of a dead shard's files are no longer known, so the files stay open.
         if failure != OpFailure::ShardLost {
             shard.leave_file(held.file);
         }

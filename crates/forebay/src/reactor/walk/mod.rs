@@ -63,8 +63,8 @@ pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
 ///
 /// # Cost
 /// A walk on a shard allocates nothing if state and result take up to 128 bytes each and no more than 16
-/// bytes of alignment. Larger ones are boxed once, and counted. One wake-up, at the end. From elsewhere one
-/// message and one wake-up, for a batch too.
+/// bytes of alignment. Larger ones are boxed once, and counted. The program is woken once, at the end. A walk
+/// from elsewhere costs one message and one wake-up; so does a batch.
 ///
 /// ```
 /// use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The reads that a step requested, from their check to the block: noted in the walk's slot, staged, and
-//! given up.
+//! The reads that a step requested, from their check to the block: recorded in the walk's slot, staged, and
+//! cancelled.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::reactor::shard::optable::Continuation;
 /// The reason why a step's request is refused, and the range concerned.
 type Refusal = (Error, Option<Range<u64>>);
 
-/// Checks the ranges and notes them in the slot. Returns false when the walk has no waiter any more.
+/// Checks the ranges and records them in the slot. Returns false if the walk no longer has a waiter.
 pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
     let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -71,7 +71,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
     let cached = if target.is_cached { shard.file_core(file) } else { None };
     for place in (0..u16::BITS).filter(|place| unasked & (1 << place) != 0) {
         let range = shard.walks.with(|walks| walks.slot(index).reads[place as usize].range());
-        // Was checked by `place_reads`.
+        // Checked by `place_reads`.
         let Ok(wide) = Widened::of(&range, target.read_grain) else { continue };
         if let Some(core) = &cached
             && let Some(block) = from_page_cache(core, wide.offset, wide.len)
@@ -113,7 +113,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
     }
 }
 
-/// Cancels the reads that a walk has under way; their completions reach no step.
+/// Cancels the reads that a walk has in flight; their completions reach no step.
 pub(crate) fn drop_reads(shard: &Shard, index: u32) {
     let (mut staged, reads) = shard.walks.with(|walks| {
         let slot = walks.slot(index);

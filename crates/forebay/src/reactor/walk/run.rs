@@ -1,4 +1,4 @@
-//! A shard's walks at work: begun, stepped as blocks arrive, and brought to their end.
+//! The life of a shard's walks: begun, stepped as blocks arrive, and ended.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ pub(crate) fn begin(
     let file = shard.enter_file(core)?;
     let owner = match shard.executor().own_task(waker) {
         Some(task) => Owner::Task(task),
-        // Cloned with nothing borrowed: it may run code of the program's.
+        // Cloned with nothing borrowed: cloning may run the program's code.
         None => Owner::Wake(waker.clone()),
     };
-    // Only the clone of a strange waker can have taken the room.
+    // Only the clone of a foreign waker can have taken the room.
     begin_with(shard, file, settings, root, owner, job).ok_or(OpFailure::Errno(libc::EAGAIN))
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn drop_walk(shard: &Shard, key: WalkKey) {
     match state {
         None | Some(WalkState::Free) => {}
         Some(WalkState::Stepping) => {
-            // By its own step, which finds the mark when it has ended.
+            // Dropped by its own step: the step's end finds the mark.
             let owner =
                 shard.walks.with(|walks| std::mem::replace(&mut walks.slot(key.index).owner, Owner::Nobody));
             drop(owner);
@@ -224,8 +224,8 @@ fn step(shard: &Shard, arrival: Arrival) {
     }
 }
 
-/// Carries out the request of a step, or of the beginning. The slot is `Stepping`, and its job comes back
-/// here.
+/// Executes the request of a step, or of the walk's beginning. The slot is `Stepping`, and its job is
+/// returned to it here.
 fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     let asked: Ranges = match next {
         Next::Wait => {
@@ -264,7 +264,7 @@ fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
     }
 }
 
-/// Ends a walk with an error of the core's, to which it adds hop, range and path as far as they are known.
+/// Ends a walk with an error of the core, and adds hop, range and path as far as they are known.
 fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Range<u64>>) {
     let (file, hop) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
@@ -283,7 +283,7 @@ fn fail(shard: &Shard, index: u32, mut job: Job, error: Error, range: Option<&Ra
     over(shard, index, job);
 }
 
-/// Ends a walk and wakes its waiter. The slot is `Stepping`, and its job comes back here.
+/// Ends a walk and wakes its waiter. The slot is `Stepping`, and its job is returned to it here.
 fn over(shard: &Shard, index: u32, job: Job) {
     drop_reads(shard, index);
     let mut job = Some(job);

@@ -40,7 +40,7 @@ pub(crate) enum Next {
     Panicked(Error),
 }
 
-/// A walk under way, or its ending, of any type.
+/// A walk in progress, or its ending, of any type.
 pub(crate) struct Job(Place);
 
 enum Place {
@@ -115,8 +115,7 @@ impl Job {
         self.work().name()
     }
 
-    /// Returns the ending of a walk of this type. `None` when there is none (any more), or when it is of
-    /// another type.
+    /// Returns the ending of a walk of this type, or `None` if it has none (any more) or is of another type.
     pub(crate) fn into_ending<W: Walk>(mut self) -> Option<Ending<W>> {
         self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
     }

@@ -12,19 +12,19 @@ use crate::io::op::{OpKey, OpOutcome};
 use crate::io::stats::WalkStats;
 use crate::reactor::shard::optable::{NIL, NO_FILE};
 
-/// Walk types with slow steps that are counted without an allocation; one more costs one.
+/// Walk types with slow steps that are counted without an allocation; any further type costs one.
 const SLOW_TYPES: usize = 16;
 
-/// Names a slot and one particular use of it.
+/// Identifies a slot and one particular use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalkKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// The most walks under way on one shard; more wait for their turn.
+/// The most walks in progress on one shard; more wait for their turn.
 pub(crate) const WALKS_MAX: u32 = 1 << 16;
-/// Hops of one walk that may end in one turn, and steps of all walks, before tasks and other completions run.
+/// Hops of one walk, and steps of all walks, that may end in one turn before tasks and other completions run.
 pub(crate) const HOPS_PER_TURN: u32 = 8;
 const STEPS_PER_TURN: u32 = 256;
 const CHUNK_SLOTS: u32 = 32;
@@ -37,7 +37,7 @@ pub(crate) enum WalkState {
     Free,
     /// Waits for blocks.
     Reading,
-    /// Its job is with its step, and comes back.
+    /// Its step has the job, and returns it.
     Stepping,
     /// Its future has not yet taken the ending.
     Over,
@@ -62,7 +62,7 @@ pub(crate) struct Held {
     pub(crate) file: u32,
 }
 
-/// A walk under way.
+/// A walk in progress.
 pub(crate) struct WalkSlot {
     pub(crate) generation: u32,
     next: u32,
@@ -75,9 +75,9 @@ pub(crate) struct WalkSlot {
     /// Hops begun in the turn whose number is `turn`.
     pub(crate) turn_hops: u32,
     pub(crate) turn: u32,
-    /// Changes with each result of a step that drops reads under way; never starts over.
+    /// Changes with each result of a step that drops reads in flight; never starts over.
     pub(crate) epoch: u32,
-    /// Blocks still to come to a step, a bit for each of `reads`.
+    /// Blocks still to come to a step, one bit per element of `reads`.
     pub(crate) coming: u16,
     /// Those of them that have a slot of the op table, and (`unasked`) those that were not requested yet.
     pub(crate) staged: u16,
@@ -118,10 +118,10 @@ pub(crate) struct Walks {
     chunks: Vec<Box<[WalkSlot]>>,
     free: u32,
     live: u32,
-    /// For slots that do not exist yet, so that no key comes twice.
+    /// The generation of slots that do not exist yet, so that no key occurs twice.
     generation: u32,
     arrivals: VecDeque<Arrival>,
-    /// Arrivals of walks that had their hops in this turn.
+    /// Arrivals of walks that have used up their hops in this turn.
     later: VecDeque<Arrival>,
     pub(crate) turn: u32,
     steps_left: u32,
@@ -234,7 +234,7 @@ impl Walks {
         (slot.generation == key.generation && slot.state != WalkState::Free).then_some(slot)
     }
 
-    /// Returns the key of a slot that its future's drop on another thread named.
+    /// Returns the key of a slot whose future was dropped on another thread.
     pub(crate) fn key_at(&mut self, index: u32) -> WalkKey {
         WalkKey { index, generation: self.slot(index).generation }
     }
@@ -264,8 +264,8 @@ impl Walks {
         self.arrivals.push_back(Arrival { walk, epoch, place, outcome });
     }
 
-    /// Returns the next block that a step may have in this turn, with its slot. Blocks that no step wants any
-    /// more are dropped.
+    /// Returns the next arrival that a step may handle in this turn. Blocks that no step wants any more are
+    /// dropped.
     #[inline]
     pub(crate) fn next_arrival(&mut self) -> Option<Arrival> {
         while self.steps_left > 0 {
@@ -306,7 +306,7 @@ impl Walks {
 
     #[cold]
     fn grow(&mut self) {
-        // At once, so that no burst of a shard that is warm allocates.
+        // Reserved at once, so that no burst on a warm shard allocates.
         self.arrivals.reserve(256);
         self.later.reserve(256);
         let first = self.capacity();

@@ -48,7 +48,8 @@ fn results_are_taken_one_by_one_or_together_but_once() {
     });
 }
 
-/// As the inbox uses it: the news is there before the wake, and the waiter looks for news before each wait.
+/// Follows the inbox's protocol: the news is there before the wake, and the waiter checks for news before
+/// each wait.
 #[test]
 fn a_wake_ends_the_wait_that_there_is_or_the_next_one() {
     check(|| {
@@ -80,7 +81,7 @@ fn a_look_that_heeds_a_wake_sees_what_it_was_for() {
                 queue.wake();
             })
         };
-        // The shard looks without waiting, and only then goes to sleep if it has seen nothing.
+        // The shard first checks without waiting, and goes to sleep only if it has seen nothing.
         queue.take(Wait::Poll, &mut Vec::new());
         while news.load(Ordering::Relaxed) == 0 {
             queue.take(wait_for(1), &mut Vec::new());

@@ -1,4 +1,4 @@
-//! What goes to the device is counted, and what comes back is counted back.
+//! Charges operations that go to the device and credits them when they complete.
 
 use std::sync::atomic::Ordering;
 
@@ -9,14 +9,14 @@ use crate::reactor::scheduler::cost::cost;
 use crate::reactor::scheduler::device::TAG_SHIFT;
 
 impl Lane {
-    /// Counts an operation that went to the device; its cost goes into its slot.
+    /// Counts an operation that went to the device. Returns its cost, which its slot stores.
     pub(in crate::reactor::scheduler) fn charge(&mut self, asked: Asked, around: Around<'_>) -> u32 {
         let (class, specs) = (asked.class, around.specs);
         let spec = &specs.classes[class];
         if spec.is_capped() {
             self.shared.charge_caps(class, spec, asked.is_write(), asked.bytes, around.now_ns);
         }
-        // As the slot keeps it, so that what is given back is what was taken.
+        // Limited to the slot's u32, so that exactly the amount taken is returned later.
         let cost = cost(asked.bytes).min(u64::from(u32::MAX));
         self.used += cost;
         if self.used > self.lease {
@@ -25,7 +25,8 @@ impl Lane {
         }
         if self.contended {
             let (place, shares) = top(class, specs);
-            // Shares are of the device's time; what may be in flight is not, so that it does not depend on the ratio.
+            // Shares are shares of the device's time. The limit on operations in flight is not, so it does
+            // not depend on the ratio.
             let weight = self.shared.weigh(asked.kind, cost);
             let start = self.shared.tags[place].fetch_add((weight << TAG_SHIFT) / shares, Ordering::Relaxed);
             self.shared.now[0].fetch_max(start, Ordering::Relaxed);
@@ -43,7 +44,8 @@ impl Lane {
         cost as u32
     }
 
-    /// What the class had of what was due to it and to those that wait.
+    /// Counts the cost that the class received, and for it and each waiting class the part that was due to
+    /// it.
     fn count_shares(&mut self, class: usize, cost: u64, specs: &Specs) {
         self.flows[class].counts.received += cost;
         let present = self.waiting | bit(class);
@@ -53,7 +55,7 @@ impl Lane {
         }
     }
 
-    /// Counts an operation that came back.
+    /// Counts an operation that completed.
     pub(in crate::reactor::scheduler) fn complete(
         &mut self,
         class: usize,

@@ -1,14 +1,15 @@
-//! Who uses the device: one class, and it is quiet, or several, on whatever shards.
+//! Determines the users of a device. With one class it is quiet; with several, on whatever shards, it is
+//! contended.
 
 use std::sync::atomic::Ordering;
 
 use super::{ACTIVE_NS, Around, Lane, bit, bits};
 
-/// How often a shard looks who else uses a contended device.
+/// How often a shard checks for other users of a contended device.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
 impl Lane {
-    /// A class is in use now; perhaps that makes the device a contended one.
+    /// Notes that a class is in use now, which may make the device contended.
     pub(in crate::reactor::scheduler) fn note_use(&mut self, class: usize, around: Around<'_>) {
         self.flows[class].used_ns = around.now_ns;
         let new = self.active & bit(class) == 0;
@@ -18,7 +19,7 @@ impl Lane {
         }
     }
 
-    /// Who uses the device?
+    /// Collects the classes that use the device on all shards, and sets `contended` if there are several.
     #[cold]
     pub(in crate::reactor::scheduler) fn look_around(&mut self, around: Around<'_>) {
         let Around { me, now_ns, .. } = around;
@@ -44,7 +45,8 @@ impl Lane {
                 all |= beat.classes.load(Ordering::Relaxed);
             }
         }
-        // A bit that another shard sets meanwhile may be lost: that shard misses it at its next turn and sets it again.
+        // A bit that another shard sets meanwhile may be lost. That shard notices at its next turn and sets
+        // it again.
         if self.shared.classes.load(Ordering::Relaxed) != all {
             self.shared.classes.store(all, Ordering::Relaxed);
         }

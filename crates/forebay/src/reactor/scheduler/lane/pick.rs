@@ -1,4 +1,4 @@
-//! Which of the waiting operations goes next.
+//! Selects the waiting operation that goes next.
 
 use std::sync::atomic::Ordering;
 
@@ -8,15 +8,17 @@ use crate::reactor::scheduler::cost::PIECE_COST;
 use crate::reactor::scheduler::device::TAG_SHIFT;
 use crate::reactor::shard::optable::{Continuation, OpTable};
 
-/// A shard that is ahead lets others catch up for at most so long: a share that is not taken is given away.
+/// The longest time for which a shard that is ahead lets others catch up. A share that is not taken is given
+/// away.
 const HOLD_NS_MAX: u64 = 1_000_000;
-/// How far ahead, in pieces.
+/// How far ahead a shard may be before it waits, in pieces.
 const AHEAD_PIECES: u64 = 4;
-/// How far behind.
+/// How far behind a class may be, in pieces.
 const BEHIND_PIECES: u64 = 64;
 
 impl Lane {
-    /// The waiting operation that goes next, out of its queue, if one may go now; else when to look again.
+    /// Removes and returns the waiting operation that goes next, if one may go now. Otherwise sets the time
+    /// to check again.
     pub(in crate::reactor::scheduler) fn pick(
         &mut self,
         table: &mut OpTable,
@@ -24,14 +26,15 @@ impl Lane {
         look_at_ns: &mut u64,
     ) -> Option<u32> {
         let specs = around.specs;
-        // How far a class may be behind: what it missed on a shard that was held up it does not get at the others' cost.
+        // Limits how far a class may be behind: the share that it missed on a delayed shard is not made up at
+        // the others' cost.
         let now = self.shared.now[0].load(Ordering::Relaxed);
         let mut best: Option<(u64, u64, usize)> = None;
         for class in bits(self.waiting) {
             let Some(head) = self.flows[class].queue.head() else { continue };
             let slot = table.slot(head);
             if matches!(slot.continuation, Continuation::Orphan) {
-                // Nobody wants it any more, and its memory is wanted.
+                // No task wants it any more, and its memory is needed.
                 return self.pop(class, table);
             }
             let asked = Asked::of(slot);
@@ -75,7 +78,8 @@ impl Lane {
         Some(index)
     }
 
-    /// Is this shard's best ahead of what waits on others? Then those go first, for a while.
+    /// Returns whether this shard's best operation is ahead of those that wait on other shards. Those then go
+    /// first, for a while.
     fn is_held_back(&mut self, class: usize, around: Around<'_>, look_at_ns: &mut u64) -> bool {
         if self.shared.beats.len() == 1 || !self.contended {
             return false;
@@ -93,7 +97,7 @@ impl Lane {
             self.held = None;
             return false;
         };
-        // Those that do not get on meanwhile, on a shard that is held up say, are not waited for.
+        // Shards that make no progress meanwhile, because they are delayed for example, are not waited for.
         let since_ns = self.held.filter(|held| held.1 == behind).map_or(around.now_ns, |held| held.0);
         self.held = Some((since_ns, behind));
         let until_ns = since_ns + HOLD_NS_MAX;

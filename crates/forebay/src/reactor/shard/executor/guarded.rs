@@ -1,4 +1,4 @@
-//! What wraps a task's future: its panics, its abort and its answer.
+//! A wrapper around a task's future that handles its panics, its abort and its result.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use crate::base::pending::Sender;
 use crate::io::op::OpFailure;
 use crate::reactor::shard;
 
-/// A task's future with its panics caught, its answer sent, and its place in the executor's list given back.
+/// A task's future. Catches its panics, sends its result, and frees its place in the executor's list.
 pub(super) struct Guarded<F: Future> {
     future: Option<Pin<Box<F>>>,
     answer: Option<Sender<F::Output>>,
@@ -39,11 +39,11 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if !std::mem::replace(&mut this.begun, true) {
-            // A task's waker is the same for its whole life.
+            // A task's waker stays the same for its whole life.
             this.abort.waker.register(context.waker());
         }
         if this.abort.is_asked() {
-            // The future goes with this task's end, and its destructor answers.
+            // The future is dropped when this task ends, and the destructor sends the result.
             return Poll::Ready(());
         }
         let Some(future) = &mut this.future else { return Poll::Ready(()) };
@@ -77,7 +77,8 @@ impl<F: Future> Drop for Guarded<F> {
     }
 }
 
-/// How a handle on any thread ends its task: never by the task's place in a list, which belongs to another task soon.
+/// Lets a handle on any thread end its task. It does not use the task's place in the list, which another task
+/// may soon have.
 #[derive(Debug, Default)]
 pub(crate) struct Abort {
     asked: AtomicBool,
@@ -85,7 +86,7 @@ pub(crate) struct Abort {
 }
 
 impl Abort {
-    /// Asks the task to end at its next chance, which comes soon.
+    /// Requests that the task end at its next poll, which comes soon.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Release);
         self.waker.wake();

@@ -1,18 +1,18 @@
-//! Run queues: one for each class, served by the classes' shares.
+//! Run queues: one per class, served in proportion to the classes' shares.
 
 use std::collections::VecDeque;
 
 use super::Runnable;
 use crate::base::class::{CLASSES_MAX, Class, ClassTable};
 
-/// Ready tasks, a queue for each class.
+/// Ready tasks, with one queue per class.
 pub(super) struct Queues {
     ready: [VecDeque<Runnable>; CLASSES_MAX],
-    /// Virtual time of each class: the one that lags most goes next.
+    /// Virtual time of each class. The class that lags most goes next.
     pass: [u64; CLASSES_MAX],
     /// The largest virtual time at which a class was served.
     served: u64,
-    /// Bit per class with ready tasks.
+    /// One bit per class with ready tasks.
     nonempty: u16,
 }
 
@@ -35,14 +35,14 @@ impl Queues {
     pub(super) fn push(&mut self, runnable: Runnable) {
         let class = runnable.metadata().class.0 as usize % CLASSES_MAX;
         if self.nonempty & (1 << class) == 0 {
-            // A class that slept does not catch up on what it did not ask for.
+            // A class that was idle does not catch up on the share that it did not request.
             self.pass[class] = self.pass[class].max(self.served);
             self.nonempty |= 1 << class;
         }
         self.ready[class].push_back(runnable);
     }
 
-    /// Stride scheduling (Waldspurger 1995), with a poll as the unit.
+    /// Takes the next task by stride scheduling (Waldspurger 1995), with a poll as the unit.
     #[inline]
     pub(super) fn pop(&mut self, classes: &ClassTable) -> Option<Runnable> {
         let class = match self.nonempty {

@@ -1,12 +1,13 @@
-//! Tasks that hold their shard for too long: one reading of the counter a poll, and a name when it took long.
+//! Tasks that hold their shard for too long: one reading of the counter per poll, and the task's name if the
+//! poll took long.
 
 use crate::io::stats::Stall;
 use crate::reactor::watch::Beat;
 
-/// Names kept a shard; further ones count under the last.
+/// Names kept per shard. Further ones count under the last.
 const NAMES_MAX: usize = 64;
 
-/// What was noticed.
+/// The stalls recorded so far, by task.
 #[derive(Default)]
 pub(super) struct Stalls {
     list: Vec<Known>,
@@ -14,14 +15,14 @@ pub(super) struct Stalls {
 
 struct Known {
     stall: Stall,
-    /// The longest poll that a sample was taken of, whose back-trace is not there yet.
+    /// The longest sampled poll whose back-trace has not arrived yet.
     awaited: Option<u64>,
-    /// How long the poll of the back-trace took, or of the one awaited.
+    /// The duration of the poll that the back-trace shows, or of the awaited one.
     traced_ns: u64,
 }
 
 impl Stalls {
-    /// After the poll.
+    /// Records a long poll; called after the poll.
     #[cold]
     pub(super) fn note(&mut self, task: &'static str, ns: u64, beat: &Beat) {
         let known = self.list.iter().position(|known| known.stall.task == task);
@@ -45,13 +46,14 @@ impl Stalls {
         self.take(beat);
     }
 
-    /// Not within a poll.
+    /// Returns the stalls. Must not be called within a poll.
     pub(super) fn list(&mut self, beat: &Beat) -> Vec<Stall> {
         self.take(beat);
         self.list.iter().map(|known| known.stall.clone()).collect()
     }
 
-    /// Takes what was found out about polls that are over; of those that were not the longest nothing is kept.
+    /// Takes the back-traces of polls that have ended. Those of polls that were not the longest are
+    /// discarded.
     fn take(&mut self, beat: &Beat) {
         beat.findings(|poll, back_trace| {
             if let Some(known) = self.list.iter_mut().find(|known| known.awaited == Some(poll)) {

@@ -8,7 +8,7 @@ use super::*;
 use crate::base::sync::UnsafeCell;
 use crate::base::sync::model::{Broken, breaking, check};
 
-/// Something that is left for a shard, with contents that only its owner of the moment may touch.
+/// An object that is left for a shard. Only its current owner may touch its contents.
 #[repr(C)]
 struct Word {
     node: ForeignNode,
@@ -22,19 +22,19 @@ impl Word {
     }
 
     /// # Safety
-    /// `node` is of [`Word::boxed`] and was taken once.
+    /// `node` was created by [`Word::boxed`] and was taken once.
     unsafe fn take(node: NonNull<ForeignNode>) -> u32 {
         // SAFETY: the caller owns the word, whose first field the node is.
         let word = unsafe { Box::from_raw(node.cast::<Word>().as_ptr()) };
-        // SAFETY: as above; loom sees whether the writer is ordered before.
+        // SAFETY: as above; loom checks that the write is ordered before this read.
         unsafe { *word.said.get() }
     }
 }
 
-/// Leaves a word; true when the list took it.
+/// Leaves a word. Returns true if the list took it.
 fn leave(list: &ForeignList, said: u32) -> bool {
     let node = Word::boxed(said);
-    // SAFETY: a fresh word, whole; refused, it is still ours.
+    // SAFETY: a fresh, complete word; if the list rejects it, this function still owns it.
     unsafe {
         let pushed = list.push(node);
         if !pushed {
@@ -45,7 +45,7 @@ fn leave(list: &ForeignList, said: u32) -> bool {
 }
 
 fn take(list: &ForeignList, heard: &mut Vec<u32>) {
-    // SAFETY: the list holds words only, and gives each out once.
+    // SAFETY: the list holds only words, and returns each one once.
     list.take_all(|node| heard.push(unsafe { Word::take(node) }));
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 
-/// Something that is left for a shard.
+/// An object that is left for a shard.
 #[repr(C)]
 struct Word {
     node: ForeignNode,
@@ -12,7 +12,7 @@ struct Word {
 fn leave(list: &ForeignList, said: &str) -> bool {
     let word = Box::new(Word { node: ForeignNode::new(NodeKind::File), said: said.to_owned() });
     let node = NonNull::from(Box::leak(word)).cast();
-    // SAFETY: a fresh word, whole; refused, it is still ours.
+    // SAFETY: a fresh, complete word; if the list rejects it, this function still owns it.
     unsafe {
         let pushed = list.push(node);
         if !pushed {
@@ -23,7 +23,7 @@ fn leave(list: &ForeignList, said: &str) -> bool {
 }
 
 /// # Safety
-/// `node` is of a word that the list gave out or refused.
+/// `node` belongs to a word that the list returned or rejected.
 unsafe fn take(node: NonNull<ForeignNode>) -> String {
     // SAFETY: the caller owns the word, whose first field the node is.
     unsafe { Box::from_raw(node.cast::<Word>().as_ptr()) }.said
@@ -31,7 +31,7 @@ unsafe fn take(node: NonNull<ForeignNode>) -> String {
 
 fn heard(list: &ForeignList) -> Vec<String> {
     let mut heard = Vec::new();
-    // SAFETY: the list holds words only, and gives each out once.
+    // SAFETY: the list holds only words, and returns each one once.
     list.take_all(|node| heard.push(unsafe { take(node) }));
     heard
 }

@@ -1,5 +1,5 @@
-//! The inbox in every interleaving: a shard that sleeps misses nothing, and nobody waits for room or for an answer for
-//! ever. The shard sleeps in the driver of threads, so its bell is checked along with the flag.
+//! The inbox in every interleaving: a shard that sleeps misses nothing, and no thread waits for room or for a
+//! result for ever. The shard sleeps in the driver of threads, so its bell is checked along with the flag.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -15,7 +15,7 @@ use crate::io::op::{Durability, Flush, OpKind, OpRequest};
 use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 use crate::reactor::shard::remote::RemoteCell;
 
-/// What `Shard::turn` does with an inbox, in the same order.
+/// A model of `Shard::turn`'s use of an inbox, in the same order.
 struct ModelShard {
     inbox: Arc<Inbox>,
     driver: ThreadsDriver,
@@ -29,7 +29,7 @@ impl ModelShard {
         ModelShard { inbox, driver }
     }
 
-    /// Turns until so many messages and nodes were taken, or the shard is told to end.
+    /// Runs turns until the given numbers of messages and nodes were taken, or the shard is to end.
     fn run_until(&mut self, messages: usize, nodes: usize) {
         let (mut messages_taken, mut nodes_taken) = (0, 0);
         while !self.inbox.is_ending() {
@@ -58,7 +58,7 @@ impl ModelShard {
         Wait::For { completions: 1, patience: None, limit: None, in_flight: 0 }
     }
 
-    /// A thread that does something to the inbox.
+    /// Starts a thread that runs `body` on the inbox.
     fn other(&self, body: impl FnOnce(&Inbox) + Send + 'static) -> JoinHandle<()> {
         let inbox = Arc::clone(&self.inbox);
         spawn(move || body(&inbox))
@@ -82,7 +82,7 @@ fn nop() -> OpRequest {
     }
 }
 
-/// As a future that is polled again whenever it is woken.
+/// Sends like a future that is polled again whenever it is woken.
 fn send_until_taken(inbox: &Inbox, mut message: Message) {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
@@ -169,7 +169,7 @@ fn nobody_waits_for_room_that_there_is() {
     check_large(senders_wait_for_room);
 }
 
-/// The end of the room's protocol alone: a full inbox, one sender, one look of the shard.
+/// The end of the room protocol alone: a full inbox, one sender, one check by the shard.
 fn the_last_look_tells_of_room() {
     let shard = ModelShard::new(1);
     assert!(shard.inbox.send(message(), None).is_ok());
@@ -214,7 +214,8 @@ fn without_its_fences_a_message_stays_in_a_closed_inbox() {
     breaking(&[Broken::Fences, Broken::SeqCst], a_send_races_with_the_close);
 }
 
-/// One sender waits for room in an inbox that is closed, another one's message is refused after the close.
+/// One sender waits for room in an inbox that is then closed; another one's message is rejected after the
+/// close.
 fn waiting_senders_see_the_close() {
     let shard = ModelShard::new(1);
     let cells = [(), ()].map(|()| RemoteCell::request(None, nop()));
@@ -230,7 +231,7 @@ fn nobody_waits_for_room_in_a_closed_inbox() {
     check_large(waiting_senders_see_the_close);
 }
 
-/// Says its number when its call is taken: the model has no shard to run one on.
+/// Records its number when its call is taken: the model has no shard to run the call on.
 struct Mark(u32, Arc<std::sync::Mutex<Vec<u32>>>);
 
 impl Drop for Mark {
@@ -280,8 +281,9 @@ fn slots_are_dropped_elsewhere() {
     assert_eq!(seen, [1, 64], "each slot is named once");
 }
 
-/// The flag was once a plain store. When two threads set it, the shard that took it was ordered after the second only:
-/// it could miss the first one's bit and had cleared the flag, so that slot stayed taken until some other was dropped.
+/// Regression: the flag was once a plain store. When two threads set it, the shard that took it was ordered
+/// after the second only. It could miss the first one's bit although it had cleared the flag, so that slot
+/// stayed taken until another one was dropped.
 #[test]
 fn every_dropped_slot_is_named_once() {
     check(slots_are_dropped_elsewhere);

@@ -1,4 +1,4 @@
-//! What happens between two senders and a close, step by step.
+//! Interleavings of two senders and a close, step by step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ fn message() -> Message {
     Message::Call(Box::new(|_| ()))
 }
 
-/// The story: a sender put its message into an inbox that was just closed, and took it out again to refuse it. Another
-/// sender, which had found the inbox full of that message, waited for room; but no shard told of room any more, and it
-/// waited for ever.
+/// Regression: a sender put its message into an inbox that was just closed, and took it out again to reject
+/// it. Another sender had found the inbox full of that message and waited for room. No shard reported room
+/// any more, so it waited for ever.
 #[test]
 fn who_waits_for_room_in_a_closed_inbox_is_told() {
     let inbox = Inbox::new(0, 1);
     inbox.close(false);
-    // The first sender has not looked yet whether the inbox is closed.
+    // The first sender has not yet checked whether the inbox is closed.
     assert!(inbox.messages.push(message()).is_ok());
     let count = Arc::new(Count::default());
     assert!(inbox.send(message(), Some(&Waker::from(count.clone()))).is_err());
@@ -34,7 +34,7 @@ fn who_waits_for_room_in_a_closed_inbox_is_told() {
     // Now it does.
     assert!(inbox.sent().is_ok());
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
-    // What the other sends then is refused as well, and nobody waits.
+    // A message that the other sends then is rejected as well, and no sender waits.
     assert!(inbox.send(message(), None).is_ok());
     assert!(inbox.pop().is_none());
 }

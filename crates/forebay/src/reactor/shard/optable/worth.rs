@@ -1,5 +1,5 @@
-//! What the op table is worth: a slot taken, filled field by field, completed and given back, against a boxed allocation
-//! for each operation and against clearing the whole slot first.
+//! Measures the benefit of the op table: a slot taken, filled field by field, completed and freed. The
+//! alternatives are a boxed allocation for each operation, and clearing the whole slot first.
 //!
 //! Time: `cargo test --release -p forebay --lib op_table_worth -- --ignored --nocapture`. Instructions: the same test
 //! program under `valgrind --tool=callgrind --dump-instr=no`, whose `callgrind_annotate --inclusive=yes` lists the three
@@ -15,7 +15,7 @@ const DEPTH: usize = 32;
 const ROUNDS_OF_A_RUN: u64 = 2_000;
 const RUNS: usize = 15;
 
-/// As `Shard::stage` does it.
+/// Fills a slot as `Shard::stage` does.
 #[inline(always)]
 fn fill(slot: &mut Slot, n: u64) {
     slot.state = SlotState::Staged;
@@ -34,7 +34,7 @@ fn fill(slot: &mut Slot, n: u64) {
     slot.continue_with(black_box(Continuation::Batch { batch: 0, piece: 1 }));
 }
 
-/// As a completion does it.
+/// Completes a slot as a completion does.
 #[inline(always)]
 fn complete(slot: &mut Slot) {
     slot.done = 4096;
@@ -69,13 +69,14 @@ fn slots_of_the_table(table: &mut OpTable, rounds: u64) {
     through_the_table(table, rounds, |_| {});
 }
 
-/// The same with the slot's bytes cleared before its fields are set.
+/// As `slots_of_the_table`, with the slot's bytes cleared before its fields are set.
 #[inline(never)]
 fn slots_cleared_whole(table: &mut OpTable, rounds: u64) {
     through_the_table(table, rounds, |slot| {
         let (generation, slot) = (slot.generation, std::ptr::from_mut(slot));
-        // SAFETY: a slot that was just taken holds nothing to drop. After the clearing the fields of which not all bytes
-        // may be zero are set, so it is a valid slot again; the compiler may not assume that the clearing is useless.
+        // SAFETY: a slot that was just taken holds nothing to drop. After the clearing, every field for which
+        // all-zero bytes may be invalid is set, so it is a valid slot again. The compiler may not assume that
+        // the clearing is useless.
         unsafe {
             slot.write_bytes(0, 1);
             let slot = black_box(slot);

@@ -1,5 +1,5 @@
-//! The remote cell in every interleaving: an outcome reaches whoever waits, a cancel reaches the shard, and the last of
-//! the two sides frees the cell.
+//! The remote cell in every interleaving: an outcome reaches the waiting task, a cancel reaches the shard,
+//! and the last of the two sides frees the cell.
 
 use std::sync::Weak;
 
@@ -32,7 +32,7 @@ fn outcome() -> OpOutcome {
     OpOutcome { result: Ok(7), buffer: OpBuffer::None }
 }
 
-/// As a future that is polled again whenever it is woken.
+/// Waits like a future that is polled again whenever it is woken.
 fn wait_for(cell: &RemoteCell) -> OpOutcome {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
@@ -45,14 +45,14 @@ fn wait_for(cell: &RemoteCell) -> OpOutcome {
 }
 
 fn push(list: &ForeignList, node: NonNull<ForeignNode>) {
-    // SAFETY: cells give their node out when it is in no list; the list owns one count of the cell.
+    // SAFETY: cells return their node only when it is in no list; the list owns one count of the cell.
     assert!(unsafe { list.push(node) });
 }
 
-/// Takes what is in the list; each as the key it speaks for and whether its future is gone.
+/// Takes the cells in the list and visits each with its key and whether its future is gone.
 fn heed(list: &ForeignList, mut visit: impl FnMut(Option<OpKey>, bool)) {
     list.take_all(|node| {
-        // SAFETY: the list holds cells only, and gives each node out once.
+        // SAFETY: the list holds only cells, and returns each node once.
         let (cell, cancelled) = unsafe { RemoteCell::from_node(node) };
         visit(cell.key(), cancelled);
     });
@@ -80,7 +80,7 @@ fn an_operation_travels_there_and_back() {
             cell.finish(outcome());
         })
     };
-    // As the future does it: whoever polls first has a waker in place before the shard sees the cell.
+    // As the future does it: the first poll sets a waker before the shard sees the cell.
     assert!(cell.poll(Waker::noop()).is_pending());
     assert!(messages.push(cell.clone()).is_ok());
     assert_eq!(wait_for(&cell).result, Ok(7));
@@ -171,7 +171,7 @@ fn a_cancel_is_heard_wherever_the_request_is() {
     check(a_request_is_cancelled_on_its_way);
 }
 
-/// The operation ends on the shard at the moment in which its future is dropped.
+/// The operation ends on the shard while its future is being dropped.
 fn an_outcome_meets_a_cancel() {
     let list = Arc::new(ForeignList::new());
     let cell = request();

@@ -27,9 +27,9 @@ fn poll(cell: &RemoteCell) -> Poll<Result<u32, OpFailure>> {
     cell.poll(Waker::noop()).map(|outcome| outcome.result)
 }
 
-/// The node's cell and whether its future is gone.
+/// Returns the node's cell and whether its future is gone.
 fn taken(node: NonNull<ForeignNode>) -> (RemotePtr, bool) {
-    // SAFETY: the tests pass each node that a cell gave out once.
+    // SAFETY: the tests pass each node that a cell returned once.
     unsafe { RemoteCell::from_node(node) }
 }
 
@@ -37,7 +37,7 @@ fn taken(node: NonNull<ForeignNode>) -> (RemotePtr, bool) {
 fn a_request_is_taken_once_and_its_outcome_is_given_once() {
     let cell = request();
     assert!(poll(&cell).is_pending());
-    // SAFETY: never sent, so this is who holds it.
+    // SAFETY: the cell was never sent, so the caller holds it.
     assert!(unsafe { cell.take_request() }.is_some());
     // SAFETY: as above.
     assert!(unsafe { cell.take_request() }.is_none());
@@ -91,7 +91,7 @@ fn outcomes_and_cancels_cross_threads() {
         let answered = poll(&cell);
         assert!(matches!(answered, Poll::Pending) || answered == Poll::Ready(Ok(round)));
         if let Some(node) = cell.cancel() {
-            // SAFETY: `cancel` gives out a node that is in no list, with one count of the cell.
+            // SAFETY: `cancel` returns a node that is in no list, with one count of the cell.
             assert!(unsafe { list.push(node) });
         }
         shard.join().unwrap();

@@ -48,7 +48,8 @@ impl Sample {
         self.begin = registers.sp as usize & !(WORD - 1);
         self.words.clear();
         if !self.stack.contains(&self.begin) {
-            // On a stack of its own, a coroutine's say: its place is known, but not its callers.
+            // The thread runs on another stack, for example a coroutine's: its place is known, but not its
+            // callers.
             return;
         }
         let words = self.stack.end.saturating_sub(self.begin) / WORD;
@@ -80,7 +81,7 @@ impl Sample {
     }
 }
 
-/// Returns the addresses of the calling thread's stack, or `None` where the C library does not know them.
+/// Returns the addresses of the calling thread's stack, or `None` if the C library cannot supply them.
 pub(super) fn own_stack() -> Option<Range<usize>> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut begin, mut bytes) = (std::ptr::null_mut(), 0);
