@@ -39,38 +39,38 @@ use pinned::Pinned;
 pub(crate) use walk::walk_all;
 pub(crate) use write::TableWriter;
 
-/// What a table holds for a key, to be written.
+/// An entry for a key, to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry<'a> {
     Value {
         bytes: &'a [u8],
-        /// From this second since 1970 on the value is as good as deleted.
+        /// The second since 1970 from which on the value counts as deleted.
         expires_s: Option<u64>,
     },
     Deleted,
 }
 
-/// How a table is written.
+/// Parameters for writing a table.
 #[derive(Clone, Debug)]
 pub(crate) struct TableSpec {
     pub(crate) id: u32,
     pub(crate) keyspace: u32,
     /// 4 to 32 KiB, a multiple of 4 KiB.
     pub(crate) leaf_bytes: u32,
-    /// Of the writes.
+    /// The I/O class of the writes.
     pub(crate) class: Class,
     /// The home shard of the file; any if `None`.
     pub(crate) shard: Option<usize>,
     /// Bytes of one write: 64 KiB or more, a power of two. `depth` + 1 such buffers are held.
     pub(crate) buffer_bytes: usize,
-    /// Writes in flight at most.
+    /// Maximum number of writes in flight.
     pub(crate) depth: usize,
-    /// What gives way when the engine has no memory left for a buffer.
+    /// The cache that is shrunk when the engine has no memory left for a buffer.
     pub(crate) cache: Option<Arc<Cache>>,
 }
 
 impl TableSpec {
-    /// A table that is written in the background, with some 1 MiB of buffers.
+    /// Returns parameters for writing a table in the background, with some 1 MiB of buffers.
     pub(crate) fn new(id: u32, keyspace: u32) -> TableSpec {
         TableSpec {
             id,
@@ -85,7 +85,7 @@ impl TableSpec {
     }
 }
 
-/// What the manifest knows of a table.
+/// The manifest's description of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableMeta {
     pub(crate) id: u32,
@@ -94,59 +94,59 @@ pub(crate) struct TableMeta {
     pub(crate) bytes: u64,
     /// All entries, tombstones included; at least 1.
     pub(crate) entries: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub(crate) deleted: u64,
-    /// Values that expire.
+    /// Number of values that expire.
     pub(crate) expiring: u64,
-    /// When the first and the last of them do, in seconds since 1970; 0 if there are none.
+    /// The times of the first and the last expiry, in seconds since 1970; 0 if no value expires.
     pub(crate) expires_s: (u64, u64),
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
 }
 
-/// What a table holds for a key. A value that has expired is as good as deleted.
+/// The entry found for a key. A value that has expired counts as deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Value(Value),
-    /// A value that has to be read, for which memory must be claimed first.
+    /// A value that must still be read; memory for it must be claimed first.
     Far(Far),
     Deleted,
 }
 
-/// What [`Table::get_cached`] could tell.
+/// The result of [`Table::get_cached`].
 #[derive(Debug)]
 pub(crate) enum Cached {
     Answer(Option<Found>),
-    /// Something must be read first, which this says and goes on from.
+    /// Something must be read first; the lookup has its range and continues from there.
     NeedsRead(Lookup),
 }
 
-/// How a key is looked up.
+/// Parameters of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GetHow {
-    /// The seconds since 1970, now: values that expire by then are as good as deleted.
+    /// The current time in seconds since 1970: values that expire by then count as deleted.
     pub(crate) now_s: u64,
     pub(crate) filter: FilterUse,
-    /// Whether the blocks that are read go into the cache.
+    /// Whether blocks that were read go into the cache.
     pub(crate) fill: bool,
 }
 
-/// Whether to ask a table's filter before its tree.
+/// When a lookup checks a table's filter before its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterUse {
-    /// Also if its partition must be read first: for tables that seldom have the key.
+    /// Even if its partition must be read first: for tables that seldom have the key.
     Read,
-    /// If its partition is in memory.
+    /// Only if its partition is in memory.
     InMemory,
 }
 
-/// A table that can be read. Its file stays as long as anybody holds it.
+/// A table that can be read. Its file stays as long as any reader holds it.
 pub(crate) struct Table {
     meta: TableMeta,
     file: File,
     footer: Footer,
     pinned: Pinned,
-    /// The memory of all that is known of it.
+    /// The pin for the memory of the table's metadata.
     _known: Pin,
     cache: Arc<Cache>,
     retired: AtomicBool,
@@ -165,29 +165,29 @@ impl Table {
         self.file.path()
     }
 
-    /// Bytes that a leaf of this table has.
+    /// Returns the length of a leaf of this table in bytes.
     pub(crate) fn leaf_bytes(&self) -> u32 {
         self.footer.leaf_bytes
     }
 
-    /// Bytes of it that are pinned, and of what is known of it.
+    /// Returns the bytes pinned for this table, its metadata included.
     #[cfg(test)]
     pub(crate) fn pinned_bytes(&self) -> u64 {
         self.pinned.bytes() + self._known.bytes()
     }
 
-    /// Can the key be in it, as far as its smallest and largest key tell?
+    /// Returns whether the key can be in the table, by its smallest and largest key.
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         *self.meta.smallest <= *key && key <= &*self.meta.largest
     }
 
-    /// The file is to be removed when the last holder drops the table: nothing names it any more. It goes
-    /// onto [`Cache::removals`] then.
+    /// Marks the file for removal: nothing names the table any more. When its last holder drops it, its path
+    /// goes onto [`Cache::removals`].
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// What stands at `child` must be this.
+    /// Returns the identity that the node at `child` must have.
     fn identity(&self, child: Child, level: u8) -> Identity {
         Identity { table: self.meta.id, position: child.position, level }
     }
@@ -196,7 +196,7 @@ impl Table {
         Error::corrupt(self.file.path(), offset, text)
     }
 
-    /// The read's error, or that the table is shorter than it was.
+    /// Converts an error of a read; reports a table that is shorter than it was.
     fn read_error(&self, error: forebay::Error, offset: u64) -> Error {
         match error.kind() {
             forebay::ErrorKind::UnexpectedEof { .. } => self.too_short(offset),
@@ -219,7 +219,7 @@ impl Table {
         }
     }
 
-    /// Where a level's nodes are, in units.
+    /// Returns the range of a level's nodes, in units.
     fn area(&self, level: u8) -> Option<std::ops::Range<u64>> {
         let footer = &self.footer;
         match level {
@@ -233,7 +233,7 @@ impl Table {
         }
     }
 
-    /// Can a node of this level stand there?
+    /// Checks whether a node of this level can be at this place.
     fn check_place(&self, child: Child, level: u8) -> Result<(), &'static str> {
         let fits = self
             .area(level)
@@ -259,7 +259,7 @@ impl fmt::Debug for Table {
     }
 }
 
-/// A key that cannot be a key.
+/// Returns an error for a key of a length that is not allowed.
 fn check_key(key: &[u8]) -> Result<()> {
     match key.len() {
         0 => Err(Error::new(ErrorKind::InvalidInput, "the empty key cannot be used")),

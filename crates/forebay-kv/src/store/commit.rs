@@ -252,7 +252,7 @@ impl<'a> Write<'a> {
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
-    /// in a simulated world, where `.await` is the way.
+    /// in a simulated world: use `.await` there.
     pub fn wait(self) -> Result<()> {
         block_on(&self.shared.engine, self)
     }

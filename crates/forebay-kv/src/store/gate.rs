@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Divisor of the memory that is free when a flush begins: writers may use this fraction of it at once.
+/// Divisor for the memory that is free when a flush begins: writers may use the quotient at once.
 const AT_ONCE: u64 = 4;
 /// Interval at which the next writer checks again while a table is made durable and opened: those steps
 /// report no progress.
@@ -155,7 +155,8 @@ impl Gate {
         flush.used.min(limit) + free / AT_ONCE + (paced as f64 * state.part(&flush, now_ns)) as u64
     }
 
-    /// Runs a flush, on a shard, and wakes the first in the line at intervals.
+    /// Runs a flush, on a shard, and returns its result. Meanwhile it wakes the first in the line at
+    /// intervals.
     pub(crate) async fn watch<T>(&self, flush: impl Future<Output = T>) -> T {
         let (mut flush, mut tick) = (pin!(flush), None);
         poll_fn(|context| {

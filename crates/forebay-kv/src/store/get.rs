@@ -302,8 +302,8 @@ impl<'a> Get<'a> {
     ///
     /// # Errors
     /// Those of the operation; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread
-    /// and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world, where `.await` is
-    /// the way.
+    /// and [`ErrorKind::WaitInWorld`](crate::ErrorKind::WaitInWorld) in a simulated world: use `.await`
+    /// there.
     pub fn wait(mut self) -> Result<Option<Value>> {
         self.may_block = true;
         block_on(&self.shared.engine, self)

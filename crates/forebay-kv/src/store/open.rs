@@ -57,7 +57,7 @@ impl Opening {
     ///
     /// # Errors
     /// Those of [`Store::open`]; [`ErrorKind::WaitOnShard`] on a shard's thread and
-    /// [`ErrorKind::WaitInWorld`] in a simulated world, where `.await` is the way.
+    /// [`ErrorKind::WaitInWorld`] in a simulated world: use `.await` there.
     pub fn wait(self) -> Result<Store> {
         match self.task {
             Ok(task) => task.wait()?,

@@ -1,5 +1,5 @@
-//! From what lies in a directory to a store: the log's records go back into memtables, and files that nobody
-//! names go away.
+//! Recovery of a store from its directory: replays the log's records into memtables, and removes files that
+//! the manifest does not name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use crate::names::table_name;
 use crate::record;
 use crate::table::{HeaderFound, read_header};
 
-/// What is added to the name of a table that nothing names and that must not go.
+/// The suffix added to the name of a table that nothing names and that must not be removed.
 const KEPT: &str = ".kept";
 
-/// How a store was found; see [`Store::recovery`](crate::Store::recovery).
+/// The state in which a store was found; see [`Store::recovery`](crate::Store::recovery).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// How the log of writes was found.
+    /// The state in which the log of writes was found.
     pub log: forebay_wal::Recovery,
-    /// How the log of the manifest was found, which names the tables.
+    /// The state in which the log of the manifest was found, which names the tables.
     pub manifest: forebay_wal::Recovery,
-    /// Records of the log that were read back into memory, because they are in no table.
+    /// Records of the log that were replayed into memory, because they are in no table.
     pub replayed: u64,
-    /// Files of tables that nothing names, which were removed: what a crash left of flushes and compactions.
+    /// Removed files of tables that nothing names: leftovers of flushes and compactions after a crash.
     pub removed: Vec<PathBuf>,
-    /// Files of tables that nothing names, which are kept under these names, because one may be the only copy of
-    /// something: the manifest is not proven to be complete.
+    /// Files of tables that nothing names and that were kept, by their new names. One may be the only copy of
+    /// some data: the manifest is not proven to be complete.
     pub kept: Vec<PathBuf>,
-    /// The error that [`Options::salvage`](crate::Options::salvage) overruled: what the log lacks that the manifest
-    /// knows of. What the logs themselves miss is in `lost` of either.
+    /// The error that [`Options::salvage`](crate::Options::salvage) overruled: records that the manifest
+    /// requires and the log lacks. Records missing within the logs themselves are in `lost` of either.
     pub refused: Option<Error>,
 }
 
-/// Replays the log and removes what a crash left.
+/// Replays the log and removes leftovers of a crash.
 pub(super) async fn recover(
     shared: &Arc<Shared>,
     mut recovery: Recovery,
@@ -49,12 +49,12 @@ pub(super) async fn recover(
 ) -> Result<Recovery> {
     let (first, last) = (shared.wal.first_lsn(), shared.wal.durable_lsn());
     let start = Lsn(shared.manifest.with(|state| state.log_start));
-    // A replay may have to flush, and no table that is written gets a name that is taken.
+    // A replay may have to flush; a new table must not get a name that is taken.
     entries.table_files.iter().for_each(|(id, _)| shared.reserve_table(*id));
     replay(shared, start.max(first), last).await?;
     shared.inserted.fetch_max(last.0, Ordering::AcqRel);
     if shared.options.salvage {
-        // What is missing is missed no more once nothing before it is in the log.
+        // Missing records no longer matter once the log holds none before them.
         flush::now(shared).await?;
         let next = last.next();
         let edit = Edit { log_start: Some(next.0), ..Edit::default() };
@@ -108,7 +108,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
                     break;
                 }
             }
-            // A smaller budget than the one that it was written with.
+            // The memory budget is smaller than the one that the log was written with.
             flush::oldest_now(shared).await?;
         }
         shared.counters.replayed.fetch_add(1, Ordering::Relaxed);
@@ -117,8 +117,8 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
     Ok(())
 }
 
-/// Removes tables that no manifest named: what a crash left of flushes and compactions. Other files stay, and so do
-/// these where the manifest may have lost an edit that named them.
+/// Removes tables that the manifest does not name: leftovers of flushes and compactions after a crash. Other
+/// files stay, and so do these where the manifest may have lost an edit that named them.
 async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries) -> Result<()> {
     let unnamed: Vec<_> = shared.manifest.with(|state| entries.unnamed(state).cloned().collect());
     let is_complete = entries.has_leftovers_only() && !shared.options.salvage;
@@ -139,7 +139,7 @@ async fn clear(shared: &Arc<Shared>, recovery: &mut Recovery, entries: &Entries)
     Ok(())
 }
 
-/// Whether a file begins as our tables do, or has nothing in it yet.
+/// Returns whether a file begins like a table of this crate, or is still empty.
 async fn is_ours(shared: &Arc<Shared>, id: u32) -> Result<bool> {
     let file =
         shared.tables.open(table_name(id), Open::read().buffered().shard(shared.options.shard)).await?;

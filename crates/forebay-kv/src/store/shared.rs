@@ -1,4 +1,4 @@
-//! What all handles of a store and its tasks share.
+//! The state that all handles of a store and its tasks share.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -30,13 +30,13 @@ use crate::view::View;
 
 mod life;
 
-/// The cache lends memory in such steps.
+/// The step in which the cache lends memory.
 const LOAN_BYTES: u64 = 1 << 20;
 
-/// The heart of an open store.
+/// The shared state of an open store.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
-    /// The path by which it was opened, for messages: the directory may have been moved since.
+    /// The path by which the store was opened, for messages: the directory may have been moved since.
     pub(crate) dir: PathBuf,
     /// The directory, wherever it is now.
     pub(super) home: Dir,
@@ -47,9 +47,9 @@ pub(crate) struct Shared {
     pub(crate) cache: Arc<Cache>,
     pub(crate) wal: Wal,
     pub(crate) manifest: Manifest,
-    /// The commit section. Held for the copy of a record at most, never across an await.
+    /// The lock of the commit section. Held at most for the copy of a record, never across an await.
     commit: Mutex<Commit>,
-    /// What reads look at; changed in the commit section only.
+    /// The view that reads use; changed in the commit section only.
     view: ArcSwap<View>,
     /// The newest record whose entries are in the active memtable.
     pub(super) inserted: AtomicU64,
@@ -60,34 +60,34 @@ pub(crate) struct Shared {
     ended: AtomicBool,
     /// Background tasks that have to end before the logs are closed.
     tasks: AtomicUsize,
-    /// What the cache lends to what the program holds.
+    /// Memory that the cache lends to the program.
     lent: Mutex<Vec<Pin>>,
     lent_bytes: AtomicU64,
     pub(super) keyspace_turn: Turn,
     pub(crate) throttle: Throttle,
-    /// Where writers wait for memory.
+    /// The line in which writers wait for memory.
     pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
-    /// Whether there is space on disk.
+    /// Whether there is space on disk, and the reserve.
     pub(crate) full: Space,
-    /// Memtables with newer records are not flushed for now.
+    /// Memtables with records newer than this are not flushed for now.
     pub(crate) flush_limit: AtomicU64,
     pub(crate) counters: Counters,
-    /// Descents inside the kernel.
+    /// State of the descents inside the kernel.
     pub(crate) kernel: KernelWalks,
-    /// There is something to flush, or the store closes.
+    /// Notified when there are memtables to flush, or the store closes.
     pub(crate) work: Signal,
-    /// A flush has ended, or the store failed.
+    /// Notified when a flush has ended, or the store failed.
     pub(crate) space: Signal,
-    /// The tables changed, or the store closes: compaction looks whether it has work.
+    /// Notified when the tables changed, or the store closes: compaction checks whether it has work.
     pub(crate) changed: Signal,
     pub(crate) end: Signal,
 }
 
-/// What only the commit section reads and writes.
+/// State that only the commit section reads and writes.
 pub(crate) struct Commit {
     pub(crate) active: Arc<Memtables>,
-    /// Oldest first; each holds what came before the next.
+    /// Oldest first; each holds the records before those of the next.
     pub(crate) sealed: VecDeque<Arc<Memtables>>,
     pub(crate) version: Arc<Version>,
     /// The newest record that is in tables.
@@ -114,7 +114,7 @@ impl Commit {
     }
 }
 
-/// What recovery made of a directory.
+/// The parts of a store that an open has gathered.
 pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) dir: PathBuf,
@@ -179,51 +179,51 @@ impl Shared {
         self.commit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows readers what the commit section has now; called inside of it.
+    /// Publishes the state of the commit section to readers; called inside the section.
     pub(super) fn show(&self, commit: &Commit) {
         self.view.store(commit.view());
     }
 
-    /// What a read looks at that is not tied to a moment.
+    /// Returns the current view, for reads that are not pinned to a moment.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
 
-    /// As [`view`](Self::view), without a count of references as long as it is not kept.
+    /// As [`view`](Self::view), without a reference count as long as the view is not kept.
     pub(super) fn loaded_view(&self) -> Guard<Arc<View>> {
         self.view.load()
     }
 
-    /// As [`view`](Self::view), without a count of references.
+    /// As [`view`](Self::view), without a reference count.
     pub(crate) fn with_view<T>(&self, look: impl FnOnce(&View) -> T) -> T {
         look(&self.view.load())
     }
 
-    /// The newest record that reads may see: durable, and its entries are all in memory.
+    /// Returns the newest record that reads may see: durable, with all its entries in memory.
     pub(crate) fn visible(&self) -> u64 {
         let inserted = self.inserted.load(Ordering::Acquire);
         if is_early() { inserted } else { inserted.min(self.wal.durable_lsn().0) }
     }
 
-    /// The newest record whose entries are in memory, durable or not.
+    /// Returns the newest record whose entries are in memory, durable or not.
     pub(crate) fn inserted(&self) -> u64 {
         self.inserted.load(Ordering::Acquire)
     }
 
-    /// A view and the moment that it is whole up to.
+    /// Returns a view and the newest visible record, up to which the view is complete.
     pub(crate) fn pin(&self) -> (Arc<View>, u64) {
-        // Nothing is sealed or replaced meanwhile, so the view has everything up to what is visible.
+        // Nothing is sealed or replaced meanwhile, so the view has every visible record.
         let _commit = self.lock();
         (self.view(), self.visible())
     }
 
-    /// What the program holds: values, and memtables that only snapshots need.
+    /// Returns the bytes that the program holds: values, and memtables that only snapshots need.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.cache.held().get() + self.budget.snapshots().load(Ordering::Relaxed)
     }
 
-    /// An error when the program holds all that it may. Beyond its share it may hold what the cache can
-    /// spare, which gets so much less.
+    /// Returns an error when the program holds all the memory that it may. Beyond its share it may borrow
+    /// memory that the cache can spare; the cache shrinks by as much.
     pub(crate) fn check_held(&self) -> Result<()> {
         let over = self.held_bytes().saturating_sub(self.budget.held);
         if over == 0 && self.lent_bytes.load(Ordering::Relaxed) == 0 {
@@ -242,57 +242,60 @@ impl Shared {
             return Ok(());
         }
         drop(lent);
-        // Long values whose futures have not come for them are read again when they do.
+        // Long values not yet taken by their futures are evicted; the futures read them again.
         match self.budget.long_under_way.evict() {
             true => self.check_held(),
             false => Err(self.budget.exhausted(self.held_bytes())),
         }
     }
 
-    /// The shard of flushes and compaction: another than the log's, if there is one, since what they do
-    /// between two waits would hold every group of the log up.
+    /// Returns the shard of flushes and compaction: another than the log's, if there is one. On the log's
+    /// shard, their work between two waits would delay every group of the log.
     pub(crate) fn background_shard(&self) -> usize {
         (self.options.shard + 1) % self.engine.shard_count().max(1)
     }
 
-    /// Where a table's file was when the store was opened, for messages and as its name among the removals.
+    /// Returns the path of a table's file when the store was opened, for messages and as its name among the
+    /// removals.
     pub(crate) fn table_path(&self, id: u32) -> PathBuf {
         self.tables.path().join(table_name(id))
     }
 
-    /// Removes a table's file, which nothing names. What cannot be removed now is when the store is opened.
+    /// Removes a table's file, which nothing names. A file that cannot be removed now is removed when the
+    /// store is opened.
     pub(crate) async fn remove_table(&self, id: u32) {
         let _ = self.tables.remove_file(table_name(id)).await;
     }
 
-    /// The number for a table that is about to be written; never given twice.
+    /// Returns the number for a table that is about to be written; never the same one twice.
     pub(crate) fn next_table(&self) -> u32 {
         self.next_table.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// No table gets this number or one below.
+    /// Reserves this number and all below: no table gets one of them.
     pub(super) fn reserve_table(&self, id: u32) {
         self.next_table.fetch_max(id.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970, from the store's clock.
     pub(crate) fn now_s(&self) -> u64 {
         (self.options.clock)()
     }
 
-    /// What picking a compaction depends on besides the tables.
+    /// Returns the inputs of picking a compaction other than the tables.
     pub(crate) fn pick_how(&self) -> pick::How<'_> {
         pick::How { budget: &self.budget, now_s: self.now_s(), is_full: self.full.is_full() }
     }
 
-    /// An error after which something may have changed on disk: the store is read-only, unless it was closed.
+    /// Handles an error after which something may have changed on disk: makes the store read-only, unless it
+    /// was closed.
     pub(crate) fn unless_closed(&self, error: Error) -> Error {
         if *error.kind() == ErrorKind::Closed { error } else { self.fail(&error) }
     }
 
-    /// Makes a change of the tables durable, shows it to readers, and gives up the tables that it removes:
-    /// their files go when the last reader has. `added` are the opened tables that the edit adds; `also` may
-    /// change the commit section in the same moment. After an error the store is read-only.
+    /// Makes a change of the tables durable, publishes it to readers, and retires the tables that it removes;
+    /// their files are removed when their last reader is gone. `added` are the opened tables that the edit
+    /// adds. `also` may change the commit section in the same step. After an error the store is read-only.
     pub(crate) async fn edit(
         &self,
         edit: &Edit,
@@ -305,7 +308,7 @@ impl Shared {
         let mut retired: Vec<Arc<Table>> = Vec::new();
         {
             let mut commit = self.lock();
-            // What only changes its level stays.
+            // A table that only changes its level stays.
             let is_moved = |id: u32| edit.added.iter().any(|(_, meta)| meta.id == id);
             let is_removed =
                 |table: &&Arc<Table>| edit.removed.contains(&table.id()) && !is_moved(table.id());
@@ -325,7 +328,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sets how much writers are slowed.
+    /// Updates how much writers are slowed.
     pub(super) fn pace(&self) {
         let look =
             |view: &View| (view.version.level0_max(), pick::pending_bytes(&view.version, &self.pick_how()));
@@ -335,7 +338,7 @@ impl Shared {
     }
 }
 
-/// Whether this store was broken on purpose and shows what is not durable yet.
+/// Returns whether this store was broken on purpose and shows records that are not durable yet.
 fn is_early() -> bool {
     #[cfg(feature = "_breakage")]
     return crate::breakage::Breakage::VisibleBeforeDurable.is_on();

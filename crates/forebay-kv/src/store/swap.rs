@@ -1,4 +1,4 @@
-//! Compare and set.
+//! Compare and set, repeated until no other write comes between the comparison and the commit.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::memtable;
 use crate::value::Value;
 use crate::view::View;
 
-/// What became of a [`compare_and_set`](crate::Keyspace::compare_and_set).
+/// The outcome of a [`compare_and_set`](crate::Keyspace::compare_and_set).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
-    /// The value was the expected one, and is the new one now.
+    /// The key had the expected value and has the new one now.
     Done,
-    /// The value was another one, which is durable, and nothing was changed.
+    /// The key had another value, which is durable, and nothing was changed.
     Not {
-        /// What it was; `None` if there was none.
+        /// The value found; `None` if there was none.
         current: Option<Value>,
     },
 }
 
-/// What the newest version was when it was looked at, durable or not.
+/// The newest version of a key when it was read, durable or not.
 struct Seen {
-    /// Its record; 0 if it is in a table or nowhere.
+    /// The version's record; 0 if the version is in a table or does not exist.
     lsn: u64,
-    /// Every record up to here was looked at.
+    /// The newest record that the search covered.
     upto: u64,
-    /// Bulk loads that were there then.
+    /// The number of bulk loads at that time.
     loads: u64,
     value: Option<Value>,
 }
@@ -46,7 +46,7 @@ pub(crate) async fn compare_and_set(
     loop {
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
-            // Nobody is told of what a crash could take back.
+            // No caller may learn of a value that a crash could still take back.
             if seen.lsn > shared.wal.durable_lsn().0 {
                 shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
             }
@@ -56,7 +56,7 @@ pub(crate) async fn compare_and_set(
             let found = newest(commit, keyspace, key);
             match found {
                 Some(found) => found.lsn == seen.lsn,
-                // It may have come and gone into a table, or been loaded into one.
+                // A version may have been written and flushed to a table since, or been loaded into one.
                 None => commit.flushed <= seen.upto && commit.loads == seen.loads,
             }
         };
@@ -67,7 +67,7 @@ pub(crate) async fn compare_and_set(
                 return Ok(Swapped::Done);
             }
             Tried::Refused => {
-                // Tables may have to be read again, which others need not wait for.
+                // Tables may have to be read again, and other writers need not wait for that.
                 place = None;
                 forebay::shard::yield_if_needed().await;
             }

@@ -1,5 +1,5 @@
-//! The store's tasks: flush, compaction and the removal of files, beside the log's shard if there is another;
-//! the slowing of writers; and the store's end.
+//! The store's tasks: flushes, compaction, the handling of a full disk and the removal of files, on another
+//! shard than the log's if there is one; the slowing of writers; and the store's end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     drop(forebay::shard::spawn(async move {
         task.0.throttle.run(|| task.0.is_closing()).await;
     })?);
-    // What retires last may be a snapshot that outlives the store's tasks, so the bell must not keep them.
+    // The last to retire a table may be a snapshot that outlives the store's tasks, so the callback must not
+    // keep the shared state alive.
     let rung = Arc::downgrade(shared);
     shared.cache.removals().on_push(move || {
         if let Some(shared) = rung.upgrade() {
@@ -51,7 +52,7 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// The store ends with its task, however that ends.
+/// Ends the store when its task ends, for any reason.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -87,14 +88,14 @@ async fn run(ending: Ending) {
         }
     }
     shared.tasks_end().await;
-    // What compaction gave up last.
+    // Remove the tables that compaction retired last.
     remove(shared, shared.cache.removals().take()).await;
     if let Err(error) = close_logs(shared).await {
         shared.fail(&error);
     }
 }
 
-/// Closes the log, takes note in the manifest of where it ends, and closes the manifest; both in any case.
+/// Closes the log, records its end in the manifest, and closes the manifest; closes both even after an error.
 async fn close_logs(shared: &Shared) -> Result<()> {
     let closed = shared.wal.close().await.map_err(Error::from);
     let noted = match &closed {
@@ -104,7 +105,7 @@ async fn close_logs(shared: &Shared) -> Result<()> {
     closed.and(noted).and(shared.manifest.close().await)
 }
 
-/// Removes the files of tables that nobody needs any more.
+/// Removes the files of retired tables, until the store closes.
 async fn removes(shared: &Arc<Shared>) {
     loop {
         let next = || {
@@ -120,20 +121,20 @@ async fn removes(shared: &Arc<Shared>) {
 }
 
 async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
-    // What stays is removed when the store is opened; nothing names it.
+    // A file that stays is removed when the store is opened; nothing names it.
     for name in files.iter().filter_map(|file| file.file_name()) {
         let _ = shared.tables.remove_file(name).await;
     }
     shared.gave_space_back();
 }
 
-/// Waits until the store has ended.
+/// Waits until the store has ended. Returns the failure that made it read-only, if there was one.
 pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
     shared.has_failed().map_or(Ok(()), Err)
 }
 
-/// The number of a keyspace, which is made if there is none.
+/// Returns the number of a keyspace; creates the keyspace if there is none.
 pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
     if let Some(id) = shared.with_view(|view| view.version.keyspace_named(name)) {
         shared.check_open()?;
@@ -142,7 +143,7 @@ pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> R
     if name.is_empty() || name.len() > 255 {
         return Err(Error::new(ErrorKind::InvalidInput, "a keyspace's name has 1 to 255 bytes"));
     }
-    // A task of its own: an edit that was begun is finished, whoever still waits for it.
+    // A task of its own: an edit that was begun completes even if the caller no longer waits for it.
     let (owned, name, task) = (shared.clone(), name.to_string(), shared.begin_task());
     let making =
         shared.engine.spawn_on_shard(shared.options.shard, shared.options.class, move || async move {

@@ -1,22 +1,22 @@
-//! Slows writers down while flushes or compaction are behind: a little for each, and never to a stop.
+//! Slows writers down while flushes or compaction are behind: each write a little, and never to a stop.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::signal::Signal;
 
-/// Tables of level 0 in a keyspace from which on writers are slowed.
+/// Number of level-0 tables in a keyspace from which on writers are slowed.
 const LEVEL0_SLOW: usize = 8;
-/// Tables of level 0 at which they are slowed the most.
+/// Number of level-0 tables at which writers are slowed the most.
 const LEVEL0_SLOWEST: usize = 32;
-/// Bytes that wait for compaction from which on writers are slowed.
+/// Pending compaction bytes from which on writers are slowed.
 const PENDING_SLOW: u64 = 256 << 20;
-/// Bytes that wait for compaction at which they are slowed the most.
+/// Pending compaction bytes at which writers are slowed the most.
 const PENDING_SLOWEST: u64 = 4 << 30;
 /// The longest delay of a put.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
-/// How much each put has to wait: grows with the square of how far behind compaction is.
+/// Returns the delay of each put, which grows with the square of how far behind compaction is.
 pub(crate) fn delay(level0: usize, pending_bytes: u64) -> Duration {
     let behind = |value: u64, slow: u64, slowest: u64| {
         let over = value.saturating_sub(slow).min(slowest - slow);
@@ -28,21 +28,22 @@ pub(crate) fn delay(level0: usize, pending_bytes: u64) -> Duration {
     DELAY_MAX.mul_f64(worst * worst)
 }
 
-/// How far behind compaction is, and who waits because of it.
+/// How far behind compaction is, and the writers that wait because of it.
 ///
-/// Executors differ in their clocks, so those who wait do not sleep: a task of the store does and wakes them.
+/// Executors differ in their clocks, so waiting writers do not sleep: a task of the store sleeps and wakes
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     level0: AtomicUsize,
     pending_bytes: AtomicU64,
-    /// Counts the ends of sleeps.
+    /// Counts the sleeps that have ended.
     ticks: AtomicU64,
-    /// The last of them that anybody waits for. Not a count of those who wait: one who is not polled any more would
-    /// have the task sleep for it for ever.
+    /// The last tick that a writer waits for. This is not a count of waiters: a waiter that is not polled any
+    /// more would keep the task sleeping for ever.
     wanted: AtomicU64,
-    /// Those who wait.
+    /// Wakes the waiting writers.
     ticked: Signal,
-    /// The task that sleeps for them.
+    /// Wakes the task that sleeps for them.
     asked: Signal,
 }
 
@@ -52,17 +53,17 @@ impl Throttle {
         self.tell();
     }
 
-    /// Bytes that compaction knows it has to rewrite.
+    /// Sets the bytes that compaction has to rewrite.
     pub(crate) fn set_pending_bytes(&self, bytes: u64) {
         self.pending_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What each put has to wait now.
+    /// Returns how long each put has to wait now.
     pub(crate) fn delay(&self) -> Duration {
         delay(self.level0.load(Ordering::Relaxed), self.pending_bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits as long as a put has to: until one whole sleep of the store's task has passed.
+    /// Waits for the delay of a put: until one whole sleep of the store's task has passed.
     pub(crate) async fn wait(&self, mut is_over: impl FnMut() -> bool) {
         let end = self.ticks.load(Ordering::Acquire) + 2;
         self.wanted.fetch_max(end, Ordering::AcqRel);
@@ -72,14 +73,15 @@ impl Throttle {
         self.ticked.until(|| has_ended().then_some(())).await;
     }
 
-    /// The task that sleeps, on the store's shard.
+    /// Runs the task that sleeps, on the store's shard.
     pub(crate) async fn run(&self, is_over: impl Fn() -> bool) {
         loop {
-            // Without a delay nobody waits, whatever was wanted.
+            // Without a delay no writer waits, whatever `wanted` is.
             let is_wanted = || self.ticks.load(Ordering::Acquire) < self.wanted.load(Ordering::Acquire);
             let waits = || is_over() || (!self.delay().is_zero() && is_wanted());
             self.asked.until(|| waits().then_some(())).await;
-            // A put that comes while it sleeps waits for the rest and the next one: half more on average.
+            // A put that arrives during a sleep waits for its rest and for the next one: half more on
+            // average.
             if is_over() || forebay::shard::sleep(self.delay().mul_f64(2.0 / 3.0)).await.is_err() {
                 return;
             }
@@ -88,7 +90,7 @@ impl Throttle {
         }
     }
 
-    /// Everybody looks again.
+    /// Wakes the task and all waiting writers, which check again.
     pub(crate) fn tell(&self) {
         self.asked.tell();
         self.ticked.tell();
@@ -99,8 +101,8 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    /// The story: a writer that was slowed down and not polled any more kept the task awake, which slept for nothing
-    /// at all once compaction had caught up, and took its shard's whole processor.
+    /// Regression: a writer that was slowed down and then not polled any more kept the task awake. Once
+    /// compaction had caught up the task slept for no time at all and took its shard's whole processor.
     #[test]
     fn a_writer_that_is_not_polled_any_more_keeps_nobody_awake() {
         use futures::FutureExt;

@@ -1,5 +1,5 @@
-//! Read-ahead for cursors: leaves that follow each other in the file come in one read, and several reads
-//! are in flight.
+//! Read-ahead for cursors: leaves that follow each other in the file are read together, and several reads are
+//! in flight.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::Table;
 use crate::error::{Error, Result};
 use crate::node::Child;
 
-/// Leaves that are read or being read, in the order in which a cursor wants them.
+/// Leaves that are read or being read, in the order of the cursor.
 pub(super) struct Ahead {
     table: Arc<Table>,
     class: Class,
@@ -27,19 +27,19 @@ struct Chunk {
     range: Range<u64>,
     leaves: VecDeque<Child>,
     state: State,
-    /// It comes from the cache.
+    /// Whether the leaf comes from the cache: it was checked before.
     checked: bool,
 }
 
 enum State {
-    /// To be begun when the next leaf is waited for.
+    /// The read starts when the next leaf is waited for.
     Planned,
     Reading(Pin<Box<dyn Future<Output = Result<Block>> + Send>>),
     Read(Block),
     Failed(Error),
 }
 
-/// A leaf that has arrived, and what was read with it.
+/// A leaf that was read, and the bytes read with it.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) child: Child,
@@ -49,7 +49,7 @@ pub(super) struct Arrived {
     pub(super) around: Around,
 }
 
-/// Part of the file.
+/// The bytes of one read, with their place in the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around {
     begin: u64,
@@ -57,7 +57,7 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// The bytes of a part, if they are here.
+    /// Returns the bytes of a range of the file, if the read covered it.
     pub(super) fn part(&self, range: Range<u64>) -> Option<Block> {
         let begin = usize::try_from(range.start.checked_sub(self.begin)?).ok()?;
         let end = usize::try_from(range.end.checked_sub(self.begin)?).ok()?;
@@ -74,19 +74,19 @@ impl Ahead {
         self.chunks.clear();
     }
 
-    /// Reads that are planned, in flight or not yet used up.
+    /// Returns the number of reads that are planned, in flight or not yet used up.
     pub(super) fn chunks(&self) -> usize {
         self.chunks.len()
     }
 
-    /// A leaf that is in memory already.
+    /// Adds a leaf that is in memory already.
     pub(super) fn push_read(&mut self, child: Child, leaf: Block) {
         let (range, leaves) = (child.range(), VecDeque::from([child]));
         self.chunks.push_back(Chunk { range, leaves, state: State::Read(leaf), checked: true });
     }
 
-    /// Reads a leaf with the read that was planned last, if they are neighbours and together have at most
-    /// `bytes_max` bytes. `range` is the leaf with what is read before it.
+    /// Adds a leaf to the read planned last, if the two are adjacent and have at most `bytes_max` bytes
+    /// together. `range` is the leaf with the bytes to read before it. Returns whether the leaf was added.
     pub(super) fn join(&mut self, range: &Range<u64>, child: Child, bytes_max: u64) -> bool {
         let Some(Chunk { range: planned, leaves, state: State::Planned, .. }) = self.chunks.back_mut() else {
             return false;
@@ -101,13 +101,13 @@ impl Ahead {
         true
     }
 
-    /// Plans a read of its own for a leaf.
+    /// Plans a separate read for a leaf.
     pub(super) fn push(&mut self, range: Range<u64>, child: Child) {
         let leaves = VecDeque::from([child]);
         self.chunks.push_back(Chunk { range, leaves, state: State::Planned, checked: false });
     }
 
-    /// Begins what is planned, and does not wait.
+    /// Starts all planned reads without waiting for them.
     pub(super) async fn begin(&mut self) {
         poll_fn(|context| {
             let _ = self.poll(context);
@@ -116,7 +116,7 @@ impl Ahead {
         .await;
     }
 
-    /// Begins what is planned, and waits for the next leaf; `None` if there is none to wait for.
+    /// Starts all planned reads and waits for the next leaf; `None` if there is none to wait for.
     pub(super) async fn next(&mut self) -> Option<Result<Arrived>> {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;
@@ -135,7 +135,7 @@ impl Ahead {
         answer
     }
 
-    /// Ready when the first read is over.
+    /// Starts planned reads and polls those in flight; ready when the first read has completed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
         for chunk in &mut self.chunks {
             if let State::Planned = chunk.state {

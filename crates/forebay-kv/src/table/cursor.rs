@@ -1,4 +1,4 @@
-//! Going through a table in the order of its keys, forward or backward.
+//! Cursors: going through a table in the order of its keys, forward or backward.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,24 +17,24 @@ mod path;
 
 use path::Path;
 
-/// Which way a cursor goes.
+/// The direction of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,
     Backward,
 }
 
-/// How a cursor reads.
+/// Parameters of a cursor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CursorHow {
     pub(crate) direction: Direction,
-    /// Of the reads.
+    /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// Whether blocks are looked for in the cache, and go into it if a read was for one leaf only.
+    /// Whether the cursor looks blocks up in the cache, and inserts a leaf that it read on its own.
     pub(crate) cache: bool,
-    /// The most bytes of one read; one leaf, if that is longer.
+    /// Maximum bytes of one read; a longer leaf is read whole.
     pub(crate) read_bytes_max: u32,
-    /// Reads that are in flight or not used up, at most: with the leaf that the cursor is at, it holds one
+    /// Maximum number of reads in flight or not used up. With that of its current leaf, the cursor holds one
     /// more.
     pub(crate) reads_max: u32,
     /// Whether the first reads are short and each is twice as long as the one before it: for ranges, which
@@ -43,37 +43,37 @@ pub(crate) struct CursorHow {
 }
 
 impl CursorHow {
-    /// For ranges.
+    /// Returns the parameters for ranges.
     pub(crate) fn range(direction: Direction) -> CursorHow {
         let (read_bytes_max, reads_max) = (64 << 10, 2);
         CursorHow { direction, class: Class::DEFAULT, cache: true, read_bytes_max, reads_max, ramp: true }
     }
 
-    /// For reading all of a table once, in the background.
+    /// Returns the parameters for reading all of a table once, in the background.
     pub(crate) fn merge() -> CursorHow {
         let (read_bytes_max, reads_max) = (128 << 10, 2);
         let (direction, class) = (Direction::Forward, Class::BACKGROUND);
         CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
     }
 
-    /// Bytes of blocks that such a cursor holds at most, long leaves and long values aside.
+    /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves and long values.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.read_bytes_max) * (u64::from(self.reads_max) + 1)
     }
 }
 
-/// A place in a table: before the first entry, at an entry, or behind the last.
+/// A position in a table: before the first entry, at an entry, or behind the last.
 pub(crate) struct Cursor {
     table: Arc<Table>,
     how: CursorHow,
-    /// `None` until something is asked for.
+    /// `None` until the first seek or move.
     path: Option<Path>,
-    /// The leaf to read next, which was taken from the path already, with what is read before it.
+    /// The leaf to read next, taken from the path already, with the range to read for it.
     upcoming: Option<(Child, Range<u64>)>,
     ahead: Ahead,
-    /// Bytes of the next read.
+    /// Maximum bytes of the next read.
     window: u64,
-    /// Where to begin in the first leaf.
+    /// The key to begin at in the first leaf.
     seek: Option<Vec<u8>>,
     leaf: Option<Leaf>,
     key: Vec<u8>,
@@ -86,14 +86,14 @@ struct Leaf {
     block: Block,
     around: Around,
     count: usize,
-    /// Entries that were passed, in the cursor's direction.
+    /// Number of entries passed, in the cursor's direction.
     passed: usize,
 }
 
 enum Current {
     None,
     Deleted,
-    /// Not read yet.
+    /// A value that was not read yet.
     Far(BlobAt, Option<u64>),
     Value {
         block: Block,
@@ -102,7 +102,7 @@ enum Current {
     },
 }
 
-/// What stands behind the key that a cursor is at. Whether it has expired is the caller's to judge.
+/// The entry at a cursor. The caller checks whether it has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryRef<'c> {
     Value { bytes: &'c [u8], expires_s: Option<u64> },
@@ -110,7 +110,7 @@ pub(crate) enum EntryRef<'c> {
 }
 
 impl Table {
-    /// A cursor before the first entry in its direction. Costs nothing until it is moved.
+    /// Returns a cursor before the first entry in its direction. Costs nothing until it is moved.
     pub(crate) fn cursor(self: &Arc<Self>, how: CursorHow) -> Cursor {
         Cursor {
             table: self.clone(),
@@ -129,8 +129,9 @@ impl Table {
 }
 
 impl Cursor {
-    /// Goes to where [`next`](Self::next) answers the first entry at or behind `key` in the cursor's
-    /// direction: at or above it forward, at or below it backward. May read inner nodes, no leaf.
+    /// Moves the cursor so that [`next`](Self::next) goes to the first entry at or behind `key` in the
+    /// cursor's direction: at or above it forward, at or below it backward. May read inner nodes, but no
+    /// leaf.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -141,20 +142,21 @@ impl Cursor {
         Ok(())
     }
 
-    /// Goes to the next entry, and reads its value if that is a blob; `false` behind the last. When this
-    /// future is dropped unfinished the cursor has not moved.
+    /// Moves to the next entry, and reads its value if that is a blob. Returns `false` behind the last entry.
+    /// If this future is dropped unfinished, the cursor has not moved.
     ///
     /// # Errors
-    /// `Corruption`, with file and offset; the system's. Every further call answers the same, until a seek.
+    /// `Corruption`, with file and offset; the system's. Every further call returns the same error, until a
+    /// seek.
     pub(crate) async fn next(&mut self) -> Result<bool> {
-        // A call before this one may have been dropped while it read the value.
+        // An earlier call may have been dropped while it read the value.
         let moved = matches!(self.current, Current::Far(..)) || self.next_key().await?;
         self.load().await?;
         Ok(moved)
     }
 
-    /// As [`next`](Self::next), but a value that is not beside its leaf is read by [`load`](Self::load) only:
-    /// many cursors that wait for their turn do not each hold a long one.
+    /// As [`next`](Self::next), but leaves a value that was not read with its leaf to [`load`](Self::load).
+    /// So many cursors that wait for their turn do not each hold a long value.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -166,12 +168,13 @@ impl Cursor {
         self.note(moved)
     }
 
-    /// The key that it is at; empty if it is at none.
+    /// Returns the key at the cursor; empty if it is at no entry.
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// What stands there; `None` before the first and behind the last entry.
+    /// Returns the entry at the cursor; `None` before the first and behind the last entry, and while the
+    /// value is not read.
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         match &self.current {
             Current::None | Current::Far(..) => None,
@@ -183,7 +186,8 @@ impl Cursor {
         }
     }
 
-    /// The value that it is at, to keep: copied only if it would keep four times its memory or more.
+    /// Returns the value at the cursor, to keep. It is copied only if it would otherwise keep four times its
+    /// memory or more.
     pub(crate) fn value(&self) -> Option<Value> {
         match &self.current {
             Current::Value { block, range, .. } => {
@@ -194,12 +198,12 @@ impl Cursor {
         }
     }
 
-    /// The leaf that it is at: its place and its bytes, which were checked.
+    /// Returns the leaf at the cursor: its place and its bytes, which were checked.
     pub(super) fn leaf(&self) -> Option<(Child, &Block)> {
         self.leaf.as_ref().map(|leaf| (leaf.child, &leaf.block))
     }
 
-    /// Is it at the first or the last entry of its leaf?
+    /// Returns whether the cursor is at the first or the last entry of its leaf.
     pub(super) fn is_at_edge(&self) -> bool {
         self.leaf.as_ref().is_some_and(|leaf| leaf.passed == 1 || leaf.passed == leaf.count)
     }
@@ -225,7 +229,7 @@ impl Cursor {
         }
     }
 
-    /// Takes the next entry of the leaf.
+    /// Moves to the next entry of the leaf; returns whether there is a leaf.
     fn take(&mut self) -> Result<bool> {
         let Some(leaf) = &mut self.leaf else { return Ok(false) };
         let (table, offset) = (&self.table, leaf.child.offset());
@@ -286,7 +290,7 @@ impl Cursor {
         Ok(true)
     }
 
-    /// Plans reads, as many as may be.
+    /// Plans as many reads as are allowed.
     async fn plan(&mut self) -> Result<()> {
         let first = self.window == 0;
         let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
@@ -318,7 +322,8 @@ impl Cursor {
         }
     }
 
-    /// The next leaf, with what is to be read before it: its blobs, unless they are too many.
+    /// Returns the next leaf with the range to read for it. The range includes the leaf's blobs, unless they
+    /// are too long.
     async fn next_child(&mut self) -> Result<Option<(Child, Range<u64>)>> {
         if self.path.is_none() {
             self.path = Some(Path::to(&self.table, &self.how, None).await?);

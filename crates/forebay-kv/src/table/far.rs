@@ -1,4 +1,4 @@
-//! Long values outside of their leaves: found by a walk, and read when there is memory for them.
+//! Long values outside of their leaves: a walk finds them, and they are read when there is memory for them.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::node::BlobAt;
 use crate::value::{Held, Value};
 
-/// Longer values do not go into the cache, and are not read by the walk that finds them, in bytes.
+/// Length in bytes above which a value does not go into the cache and is not read by the walk that finds it.
 pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
 
-/// The place of a value that is to be read.
+/// The place of a value that must still be read.
 #[derive(Clone)]
 pub(crate) struct Far {
     pub(super) table: Arc<Table>,
@@ -23,13 +23,14 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// Bytes of the I/O memory that it will be read into.
+    /// Returns the bytes of I/O memory that the read takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         memory_bytes(self.blob)
     }
 
-    /// Reads it, with a permit and its memory counted as held by the program, both of which go to the shard with the
-    /// read. `None` if the value was evicted before this was polled again; a second time, `is_again`, it is kept.
+    /// Reads the value. The permit and the value's memory, which counts as held by the program, go to the
+    /// shard with the read. Returns `None` if the value was evicted before this future was polled again. On a
+    /// second attempt (`is_again`) it is kept.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -50,8 +51,8 @@ impl Far {
     }
 }
 
-/// A value that is being read: a walk of one hop, because what it has goes where the read completes and not where
-/// its program is polled. The checksum of a value of many megabytes is not computed there.
+/// The read of a value: a walk of one hop, because its permit and memory go where the read completes and not
+/// where its program is polled. The checksum of a value of many megabytes is not computed there.
 struct Reading {
     permit: Option<Permit>,
     held: Option<Held>,
@@ -74,7 +75,7 @@ impl Admitted for Reading {
     }
 }
 
-/// Bytes of the I/O memory that a value is read into.
+/// Returns the bytes of I/O memory that a value is read into.
 pub(super) fn memory_bytes(blob: BlobAt) -> u64 {
     u64::from(blob.len).next_power_of_two().max(4096)
 }

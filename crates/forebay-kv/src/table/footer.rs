@@ -7,14 +7,14 @@ use crate::node::read::{u32_at, u64_at};
 use crate::node::{Child, FOOTER, HEADER, HEADER_BYTES, Identity, LEAF_BYTES, LEVELS_MAX, UNIT, check, seal};
 
 const MAGIC: [u8; 6] = *b"FBYKVT";
-/// The version that this crate writes, and the only one that it reads.
+/// The format version that this crate writes, and the only one that it reads.
 const VERSION: u16 = 1;
-/// Where what a header or footer says begins, and where the version stands.
+/// The offsets of the content of a header or footer, and of the version in it.
 const AT: usize = HEADER_BYTES;
 const VERSION_AT: usize = AT + MAGIC.len();
 const LEVELS_AT: usize = AT + 64;
 
-/// What the last unit of a table says.
+/// The footer: the content of a table's last unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) table: u32,
@@ -28,16 +28,16 @@ pub(crate) struct Footer {
     pub(crate) leaf_end: u32,
     pub(crate) filter_first: u32,
     pub(crate) filter_partitions: u32,
-    /// Inner levels.
+    /// Number of inner levels.
     pub(crate) levels: u32,
-    /// Where each inner level begins.
+    /// The first unit of each inner level.
     pub(crate) level_first: [u32; LEVELS_MAX as usize],
-    /// The footer's own place: the table's last unit.
+    /// The footer's own position: the table's last unit.
     pub(crate) position: u32,
 }
 
 impl Footer {
-    /// The units of an inner level, 1 for the lowest.
+    /// Returns the units of an inner level; the lowest is 1.
     pub(crate) fn level(&self, level: u8) -> Option<std::ops::Range<u64>> {
         let index = usize::from(level).checked_sub(1)?;
         if u32::from(level) > self.levels {
@@ -50,12 +50,12 @@ impl Footer {
         Some((*self.level_first.get(index)?).into()..end.into())
     }
 
-    /// The level of the root: 0 if it is a leaf.
+    /// Returns the level of the root: 0 if it is a leaf.
     pub(crate) fn root_level(&self) -> u8 {
         self.levels as u8
     }
 
-    /// Writes it into a unit of zeros.
+    /// Writes the footer into a unit of zeros.
     pub(crate) fn write(&self, unit: &mut [u8]) {
         if unit.len() < UNIT {
             return;
@@ -72,7 +72,8 @@ impl Footer {
         seal(unit, Identity { table: self.table, position: self.position, level: FOOTER });
     }
 
-    /// Reads the last unit of a table of `bytes` bytes, and believes it only if all of it fits together.
+    /// Reads the footer from the last unit of a table of `bytes` bytes, and accepts it only if all its fields
+    /// are consistent.
     ///
     /// # Errors
     /// `Corruption` and `Version`.
@@ -117,7 +118,8 @@ impl Footer {
             0 => 1..u64::from(self.leaf_end),
             _ => self.level(self.root_level()).unwrap_or(0..0),
         };
-        // One part after the other, none of them empty, without gaps; the root is all or the end of its part.
+        // The parts follow each other without gaps, and none is empty; the root is all of its part or the end
+        // of it.
         places.is_sorted()
             && self.leaf_end > 1
             && (levels == 0 || self.level_first[0] == self.leaf_end)
@@ -139,20 +141,20 @@ pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_byte
     }
 }
 
-/// What the first unit of a file says.
+/// The kind of file, by its first unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFound {
-    /// A table of ours, finished or not.
+    /// A table of this crate, finished or not.
     Ours { keyspace: u32, leaf_bytes: u32 },
-    /// A table of ours in another version.
+    /// A table of this crate in another version.
     Version(u16),
     /// Nothing was written yet: no bytes, or zeros.
     Empty,
-    /// Something else, or a damaged header.
+    /// Another kind of file, or a damaged header.
     Foreign,
 }
 
-/// Judges the first unit of a file, or what there is of it, that bears the name of `table`.
+/// Classifies a file by its first unit, or by the part of it that exists. The file bears the name of `table`.
 pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
     if unit.iter().all(|&byte| byte == 0) {
         return HeaderFound::Empty;
@@ -166,7 +168,7 @@ pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
     }
 }
 
-/// What header and footer begin with.
+/// Writes the fields that header and footer have in common.
 fn begin(unit: &mut [u8], keyspace: u32, leaf_bytes: u32) {
     unit[AT..VERSION_AT].copy_from_slice(&MAGIC);
     unit[VERSION_AT..VERSION_AT + 2].copy_from_slice(&VERSION.to_le_bytes());
@@ -174,7 +176,7 @@ fn begin(unit: &mut [u8], keyspace: u32, leaf_bytes: u32) {
     unit[AT + 12..AT + 16].copy_from_slice(&leaf_bytes.to_le_bytes());
 }
 
-/// Keyspace and leaf size of a footer whose checksum is right.
+/// Returns the keyspace and leaf size of a footer whose checksum is right.
 fn front(unit: &[u8], path: &Path) -> Result<(u32, u32)> {
     if !has_magic(unit) {
         return Err(Error::at(ErrorKind::Foreign, path, "this is not a table"));

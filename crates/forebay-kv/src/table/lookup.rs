@@ -1,4 +1,4 @@
-//! Finding a key: through what is in memory on the caller's thread, and from there read by read.
+//! Lookup of a key: on the caller's thread as far as memory goes, and from there read by read.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,8 +17,8 @@ use crate::value::Value;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(super) mod descent;
 
-/// A lookup that needs a read: what [`range`](Lookup::range) says is to be read and given to
-/// [`look_into`](Lookup::look_into), until that answers.
+/// A lookup that needs reads. The caller reads [`range`](Lookup::range) and passes the block to
+/// [`look_into`](Lookup::look_into), until that returns a result.
 pub(crate) struct Lookup {
     table: Arc<Table>,
     key: Key,
@@ -26,37 +26,37 @@ pub(crate) struct Lookup {
     now_s: u64,
     at: At,
     fill: bool,
-    /// Of the read that is under way.
+    /// The permit of the read in flight.
     pub(super) permit: Option<Permit>,
-    /// It was read before, and what was found was evicted.
+    /// Whether this is a repetition, because the value found before was evicted.
     pub(crate) is_again: bool,
 }
 
-/// What is to be looked at.
+/// The part of the table to inspect next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The filter's partition at this unit.
+    /// The partition of the filter at this unit.
     Filter(u32),
     Node(Child, u8),
     Blob(BlobAt),
 }
 
-/// Where a lookup got to without reading.
+/// How far a lookup got without reading.
 enum Progress {
     Done(Option<Found>),
-    /// A value that is to be read when there is memory for it.
+    /// A long value, to be read when there is memory for it.
     Far(BlobAt),
     Needs(At),
 }
 
-/// The key that is looked up; short ones without memory of their own.
+/// The key of a lookup; short keys need no allocation.
 enum Key {
     Short(u8, [u8; Key::SHORT]),
     Long(Box<[u8]>),
 }
 
 impl Table {
-    /// Looks a key up; reads what is not in memory, and claims none for a long value.
+    /// Looks a key up; reads blocks that are not in memory, and claims no memory for a long value.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -76,8 +76,8 @@ impl Table {
         }
     }
 
-    /// Looks a key up as far as memory goes. Allocates nothing for an answer, and nothing for a key of up
-    /// to 38 bytes otherwise.
+    /// Looks a key up as far as memory goes. Allocates nothing if that gives the result, and otherwise
+    /// nothing for a key of up to 38 bytes.
     ///
     /// # Errors
     /// `Corruption`, with file and offset.
@@ -116,7 +116,7 @@ impl Table {
         At::Node(self.footer.root, self.footer.root_level())
     }
 
-    /// What the filter knows of a key, if the partition at that unit is in memory.
+    /// Returns the filter's verdict on a key, if the partition at that unit is in memory.
     fn filter_says(&self, hash: Hash, partition: u32) -> Option<bool> {
         let partitions = self.footer.filter_partitions;
         if let Some(bytes) = self.pinned.partition(partition) {
@@ -126,7 +126,7 @@ impl Table {
         Some(filter::contains(&block, hash, partitions))
     }
 
-    /// Goes on as far as memory has what is needed.
+    /// Descends as long as the nodes are in memory.
     fn advance(&self, key: &[u8], now_s: u64, mut at: At) -> Result<Progress> {
         loop {
             at = match at {
@@ -158,7 +158,7 @@ impl Table {
         }
     }
 
-    /// What a node that was checked says of a key.
+    /// Searches a checked node for a key.
     fn visit(&self, block: &Block, child: Child, level: u8, key: &[u8], now_s: u64) -> Result<Progress> {
         let wrong = |wrong| self.corrupt(child.offset(), wrong);
         if !is(block, self.identity(child, level)) {
@@ -187,7 +187,7 @@ impl Table {
         })
     }
 
-    /// Where to go on from an inner node.
+    /// Returns the child of an inner node to descend to.
     fn child_of(&self, node: Result<Node<'_>, Wrong>, key: &[u8], level: u8) -> Result<At, Wrong> {
         let node = node?;
         let child = node.child(node.search_child(key)?)?;
@@ -205,7 +205,7 @@ impl Table {
         if fits { Ok(()) } else { Err("a value's place is outside of the table") }
     }
 
-    /// Is this the blob that stands there?
+    /// Checks the length and the checksum of a blob.
     pub(super) fn check_blob(&self, blob: BlobAt, bytes: &[u8]) -> Result<()> {
         match bytes.len() == blob.len as usize && checksum(bytes) == blob.crc {
             true => Ok(()),
@@ -215,7 +215,7 @@ impl Table {
 }
 
 impl Lookup {
-    /// What must be read next.
+    /// Returns the range of the file to read next.
     pub(crate) fn range(&self) -> Range<u64> {
         match self.at {
             At::Filter(position) => {
@@ -227,17 +227,18 @@ impl Lookup {
         }
     }
 
-    /// Gives it the permit that its reads need. `is_again`: it has read before, and what was found was evicted.
+    /// Sets the permit for the lookup's reads. `is_again`: it has read before, and the value found was
+    /// evicted.
     pub(crate) fn admit(&mut self, permit: Permit, is_again: bool) {
         (self.permit, self.is_again) = (Some(permit), is_again);
     }
 
-    /// The table that it reads.
+    /// Returns the table that is searched.
     pub(crate) fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Takes what was read at `at`, and goes on as far as memory goes; `None` if there is more to
+    /// Continues with the block read at `at`, as far as memory goes. Returns `None` if there is more to
     /// [read](Lookup::range). Costs a checksum over the block, and a search.
     pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Option<Option<Found>>> {
         let progress = match at == self.range() && block.len() as u64 == at.end - at.start {
@@ -325,5 +326,5 @@ impl Key {
     }
 }
 
-/// The state of a lookup lives in a slot of the core's without memory of its own.
+/// The state of a lookup must fit into a slot of the core, without an allocation.
 const _: () = assert!(size_of::<Lookup>() <= 128);

@@ -1,4 +1,4 @@
-//! Opening a table.
+//! Opening a table, and pinning the parts of it that the cache has room for.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
 use crate::node::UNIT;
 
-/// How a table is opened.
+/// Parameters for opening a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenHow {
-    /// Of the reads.
+    /// The I/O class of the reads.
     pub(crate) class: Class,
     /// The home shard of the file; any if `None`.
     pub(crate) shard: Option<usize>,
-    /// Whether the filter is pinned, if there is room: for tables that seldom have a key that is looked up.
+    /// Whether the filter is pinned, if there is room: for tables that seldom have a requested key.
     pub(crate) pin_filter: bool,
 }
 
@@ -41,8 +41,8 @@ impl OpenHow {
 }
 
 impl Table {
-    /// Opens the table at `path` that the manifest describes as `meta`, and pins what the cache has room
-    /// for: the upper levels from the root down, the filter, then the lowest inner level.
+    /// Opens the table at `path` that the manifest describes as `meta`. Pins the parts that the cache has
+    /// room for: the upper levels from the root down, the filter, then the lowest inner level.
     ///
     /// # Errors
     /// `MissingTable` if it is not there or has another length; `Corruption`, `Version` and `Foreign`; the
@@ -109,16 +109,16 @@ impl Table {
     }
 }
 
-/// Bytes of memory that an open table takes without its contents, in the manifest too: its keys in both, an
-/// open file, and what they are kept in.
+/// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
+/// included: its keys in both, an open file, and the structures that hold them.
 fn known_bytes(meta: &TableMeta) -> u64 {
     2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048
 }
 
-/// Of a table without a file.
+/// The error text for a table without a file.
 pub(crate) const TABLE_GONE: &str = "the manifest names this table; it is gone";
 
-/// What open(2) answers when there is no such file.
+/// The error code of open(2) for a file that does not exist.
 const ENOENT: i32 = 2;
 
 async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<Pinned> {

@@ -9,7 +9,7 @@ use crate::cache::Pin;
 use crate::error::{Error, Result};
 use crate::node::{Child, FILTER, Identity, Node, UNIT, check};
 
-/// What of a table is always in memory, checked when it was read.
+/// The parts of a table that are always in memory, checked when they were read.
 #[derive(Debug, Default)]
 pub(super) struct Pinned {
     /// The inner levels, the lowest first; `None` for one that is not pinned.
@@ -23,50 +23,50 @@ struct Part {
     _pin: Pin,
 }
 
-/// Whole nodes, in the I/O memory that they were read into: what is pinned takes its memory from where the
-/// blocks of the cache have theirs, so that one can grow where the other shrinks.
+/// Whole nodes, in the I/O memory that they were read into. Pinned parts take their memory from the same
+/// place as the blocks of the cache, so one can grow where the other shrinks.
 #[derive(Debug)]
 struct Chunk {
-    /// Its first unit.
+    /// The number of its first unit.
     first: u32,
     block: Block,
 }
 
 /// Units of a chunk, unless a single node has more. A power of two, as I/O memory comes in such sizes.
 const CHUNK_UNITS: u64 = 16;
-/// Bytes of one read, and how many are in flight, where all is read once.
+/// Bytes of one read, and the number of reads in flight, where a whole area is read once.
 const READ_BYTES: usize = 64 << 10;
 const READS: usize = 4;
-/// Where a node says how many units it has.
+/// The offset of a node's length in units.
 const UNITS_AT: usize = 13;
 
 impl Pinned {
-    /// A node of an inner level, if that is pinned.
+    /// Returns a node of an inner level, if that level is pinned.
     #[inline]
     pub(super) fn node(&self, child: Child, level: u8) -> Option<&[u8]> {
         let part = self.levels.get(usize::from(level).checked_sub(1)?)?.as_ref()?;
         part.node(child.position, child.len())
     }
 
-    /// Whether this inner level is pinned.
+    /// Returns whether this inner level is pinned.
     pub(super) fn has_level(&self, level: usize) -> bool {
         matches!(level.checked_sub(1).and_then(|index| self.levels.get(index)), Some(Some(_)))
     }
 
-    /// A partition of the filter, by the unit at which it stands, if the filter is pinned.
+    /// Returns the partition of the filter at a unit, if the filter is pinned.
     #[inline]
     pub(super) fn partition(&self, position: u32) -> Option<&[u8]> {
         self.filter.as_ref()?.node(position, UNIT)
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the pinned parts take.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.levels.iter().flatten().chain(&self.filter).map(Part::bytes).sum()
     }
 
-    /// Reads and pins an inner level, and checks its nodes. Nodes of many units may take more memory than
-    /// they are long: without leave for that the level is not pinned.
+    /// Reads, checks and pins an inner level. Nodes of many units may take more memory than their length: if
+    /// the cache does not grant it, the level is not pinned.
     pub(super) async fn add_level(&mut self, how: &Reading<'_>, level: u8, pin: Pin) -> Result<()> {
         let Some(area) = how.footer.level(level) else { return Ok(()) };
         let Some(part) = how.read(area, level, pin).await? else { return Ok(()) };
@@ -77,7 +77,7 @@ impl Pinned {
         Ok(())
     }
 
-    /// Reads and pins the filter, and checks its partitions.
+    /// Reads, checks and pins the filter.
     pub(super) async fn add_filter(&mut self, how: &Reading<'_>, pin: Pin) -> Result<()> {
         let first = u64::from(how.footer.filter_first);
         let area = first..first + u64::from(how.footer.filter_partitions);
@@ -101,7 +101,7 @@ impl Part {
     }
 }
 
-/// From where parts are read.
+/// The source of the parts to read.
 pub(super) struct Reading<'t> {
     pub(super) file: &'t File,
     pub(super) footer: &'t Footer,
@@ -109,19 +109,19 @@ pub(super) struct Reading<'t> {
 }
 
 impl Reading<'_> {
-    /// Reads and checks nodes that are to stay; `None` if there is no leave for the memory that they take.
+    /// Reads and checks nodes to pin; returns `None` if the cache does not grant the memory that they take.
     async fn read(&self, area: Range<u64>, level: u8, mut pin: Pin) -> Result<Option<Part>> {
         let mut chunks = Vec::new();
         let (mut at, mut least) = (area.start, 1);
         while at < area.end {
-            // The largest power of two that is left.
+            // The largest power of two that fits into the rest.
             let units = 1 << CHUNK_UNITS.min(area.end - at).ilog2();
             let units = least.max(units).min(area.end - at);
             let bytes = at * UNIT as u64..(at + units) * UNIT as u64;
             let block = self.file.read(bytes).class(self.class).await?;
             let whole = whole_units(&block);
             if whole == 0 && at + units < area.end {
-                // A single node that is longer.
+                // The node alone is longer than the read.
                 least = units_of(&block, 0);
                 continue;
             }
@@ -139,7 +139,7 @@ impl Reading<'_> {
         Ok(Some(Part { chunks, _pin: pin }))
     }
 
-    /// The bytes of some units.
+    /// Returns the bytes of a range of units.
     pub(super) async fn bytes(&self, area: Range<u64>) -> Result<Box<[u8]>> {
         let range = area.start * UNIT as u64..area.end * UNIT as u64;
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
@@ -156,7 +156,7 @@ impl Reading<'_> {
         Ok(bytes.into_boxed_slice())
     }
 
-    /// Checks nodes of one level that stand one behind the other.
+    /// Checks adjacent nodes of one level.
     pub(super) async fn check_nodes(
         &self,
         bytes: &[u8],
@@ -184,12 +184,12 @@ impl Reading<'_> {
     }
 }
 
-/// The units of the node that begins there, as it says itself.
+/// Returns the number of units of the node at `at`, from its own length field.
 fn units_of(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at + UNITS_AT).map_or(1, |units| u64::from(*units).max(1))
 }
 
-/// The units of the nodes that are there from their beginning to their end.
+/// Returns the units of the nodes that are complete in `bytes`.
 fn whole_units(bytes: &[u8]) -> u64 {
     let (mut whole, all) = (0, (bytes.len() / UNIT) as u64);
     while whole < all {
@@ -237,7 +237,7 @@ mod tests {
         engine.stats().wait().unwrap().flows.iter().map(|flow| flow.reads).sum()
     }
 
-    /// How many reads it takes to find that keys are not there.
+    /// Returns the number of reads that lookups of absent keys take.
     async fn misses(engine: &Engine, table: &Arc<Table>, filter: FilterUse, keys: u32) -> u64 {
         let before = reads(engine);
         for number in 0..keys {
@@ -261,7 +261,7 @@ mod tests {
             let wrong = misses(&engine, &table, FilterUse::Read, 400).await;
             assert!(wrong < 16, "{wrong} reads for 400 keys that are not there, with a filter in memory");
 
-            // Nothing is pinned: what is read of the filter are the parts that are asked.
+            // Nothing is pinned: of the filter only the parts for the requested keys are read.
             let table = open(&free).await;
             let parts = u64::from(table.footer.filter_partitions);
             assert!(parts >= 6, "{parts}");
@@ -270,11 +270,11 @@ mod tests {
             assert!((1..=3).contains(&(reads(&engine) - before)));
             let first = misses(&engine, &table, FilterUse::Read, 400).await;
             assert!((parts - 1..parts + 24).contains(&first), "{first} reads, of {parts} parts and 16 nodes");
-            // Now they are in memory, and good for who would not have read them.
+            // The parts are in memory now, and lookups that would not read them use them.
             let wrong = misses(&engine, &table, FilterUse::InMemory, 400).await;
             assert!(wrong < 16, "{wrong} reads with a filter in the cache");
 
-            // Who does not read the filter reads a leaf for each key, and no part of the filter.
+            // A lookup that does not read the filter reads a leaf for each key, and no part of the filter.
             let none = Cache::new(64 << 20, 0);
             let table = open(&none).await;
             let leaves = misses(&engine, &table, FilterUse::InMemory, 400).await;
@@ -292,7 +292,7 @@ mod tests {
             for (number, key_bytes) in [4, 3000, (16 << 10) - 4].into_iter().enumerate() {
                 let path = dir.path().join(format!("{number}.fkv"));
                 let key = |number: u32| {
-                    // They differ in the first bytes and in the last, so that separators are long.
+                    // The keys differ in the first bytes and in the last, so that separators are long.
                     let mut key = vec![(number / 2) as u8; key_bytes];
                     key[..4].copy_from_slice(&(number / 2).to_be_bytes());
                     key.extend((number % 2).to_be_bytes());

@@ -15,7 +15,7 @@ mod cursors;
 mod damage;
 mod writing;
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -41,15 +41,15 @@ impl Random {
     }
 }
 
-/// A value and when it expires; `None` is a tombstone.
+/// A value with its expiry, by key; `None` is a tombstone.
 type Model = BTreeMap<Vec<u8>, Option<(Vec<u8>, Option<u64>)>>;
 
-/// Everything that expires does so before this second, or long after it.
+/// All expiries are before this second, or long after it.
 const NOW_S: u64 = 1000;
 
 const HOW: GetHow = GetHow { now_s: NOW_S, filter: FilterUse::Read, fill: true };
 
-/// An engine, and a directory on a file system that has direct I/O.
+/// Starts an engine, and creates a directory on a file system that has direct I/O.
 fn scene() -> (Engine, tempfile::TempDir) {
     let exe = std::env::current_exe().unwrap();
     let dir = tempfile::tempdir_in(exe.parent().unwrap()).unwrap();
@@ -75,7 +75,7 @@ fn entry(value: &Option<(Vec<u8>, Option<u64>)>) -> Entry<'_> {
     }
 }
 
-/// A cache with room for everything, for half of it, or for nothing.
+/// Returns caches with room for everything, for half of it, and for nothing.
 fn caches() -> [Arc<Cache>; 3] {
     [Cache::new(64 << 20, 64 << 20), Cache::new(400 << 10, 20 << 10), Cache::new(0, 0)]
 }
@@ -84,11 +84,11 @@ async fn open(engine: &Engine, path: &Path, meta: &TableMeta, cache: &Arc<Cache>
     Table::open(engine, path, meta, cache, OpenHow::default()).await
 }
 
-/// Random keys and values of all kinds and of lengths up to these.
+/// Returns random keys, and values of all kinds, up to these lengths.
 fn model(random: &mut Random, entries: u64, key_max: u64, value_max: u64) -> Model {
     let mut model = Model::new();
     while (model.len() as u64) < entries {
-        // Keys have beginnings in common.
+        // Keys have prefixes in common.
         let group = vec![random.below(4) as u8; random.below(4) as usize];
         let len = random.below(key_max - 3) + 1;
         let key = [group, random.bytes(len)].concat();
@@ -121,7 +121,7 @@ fn found(found: Option<Found>) -> Option<Option<Vec<u8>>> {
     })
 }
 
-/// Every key, and others, are answered as the model says.
+/// Asserts that lookups of every key, and of absent ones, return the model's entries.
 async fn assert_gets(table: &Arc<Table>, model: &Model, random: &mut Random) {
     for key in model.keys() {
         let got = found(table.get(key, HOW).await.unwrap());
@@ -135,7 +135,7 @@ async fn assert_gets(table: &Arc<Table>, model: &Model, random: &mut Random) {
     }
 }
 
-/// A table of a few hundred entries, read in all ways.
+/// Writes a table of a few hundred entries and reads it in all ways.
 async fn all_of_it(engine: &Engine, dir: PathBuf, seed: u64, leaf_bytes: u32) -> Result<()> {
     let mut random = Random(seed);
     let model = model(&mut random, 400, 40, 20_000);
@@ -155,7 +155,7 @@ async fn all_of_it(engine: &Engine, dir: PathBuf, seed: u64, leaf_bytes: u32) ->
         cursors::assert_cursors(&table, &model, &mut random).await;
         let stats = cache.stats();
         assert_eq!(stats.pinned.sum(), table.pinned_bytes());
-        // What is known of a table counts even where there is room for nothing.
+        // The metadata of a table counts even where there is room for nothing.
         assert!(stats.pinned.sum() + stats.block_bytes <= stats.bytes_max.max(16 << 10), "{stats:?}");
         drop(table);
         assert_eq!((cache.stats().pinned.sum(), cache.held().get()), (0, 0));

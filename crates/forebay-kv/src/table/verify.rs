@@ -1,4 +1,4 @@
-//! Reading all of a table, and checking everything that can be checked.
+//! Verification of a table: reads all of it, and checks everything that can be checked.
 
 use std::sync::Arc;
 
@@ -12,33 +12,33 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::node::filter::{self, Hash};
 use crate::node::{Child, FILTER, Node, Payload, UNIT, check};
 
-/// What was found in a table that is as it should be.
+/// Totals of a table that was found intact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verified {
-    /// Bytes read: all of the file.
+    /// Bytes read: the whole file.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) deleted: u64,
     pub(crate) expiring: u64,
-    /// Values that do not lie in their leaf.
+    /// Values stored outside of their leaf.
     pub(crate) blobs: u64,
 }
 
-/// What must come next in the file.
+/// The expected position of the next part of the file.
 struct Place {
-    /// The byte behind the last blob or leaf.
+    /// The end of the last blob or leaf: the byte after it.
     end: u64,
     last: Vec<u8>,
 }
 
 impl Table {
-    /// Reads everything, past the cache: header, every leaf and every blob, every inner node, the filter.
-    /// Checks checksums and identities, the order of all keys, that each leaf is where the inner nodes say,
-    /// that nothing of the file is unaccounted for, that the filter knows every key, and the counts. Holds
-    /// the filter and one level of inner nodes in memory.
+    /// Reads the whole table, past the cache: header, every leaf and every blob, every inner node, the
+    /// filter. Checks checksums and identities, the order of all keys, that each leaf is where the inner
+    /// nodes point, that no byte of the file is unaccounted for, that the filter has every key, and the
+    /// counts. Holds the filter and one level of inner nodes in memory.
     ///
     /// # Errors
-    /// `Corruption` for the first thing that is wrong, with file and offset; the system's.
+    /// `Corruption` for the first fault, with file and offset; the system's.
     pub(crate) async fn verify(self: &Arc<Self>, class: Class) -> Result<Verified> {
         let header = self.read(0..UNIT as u64, class).await?;
         let footer = &self.footer;
@@ -66,7 +66,7 @@ impl Table {
         Ok(Verified { bytes: self.meta.bytes, ..verified })
     }
 
-    /// Every node of an inner level is whole, in order, and the nodes below stand one behind the other.
+    /// Checks that every node of an inner level is whole and in order, and that the nodes below are adjacent.
     async fn verify_level(&self, reading: &Reading<'_>, level: u8) -> Result<()> {
         let Some(area) = self.footer.level(level) else { return Ok(()) };
         let bytes = reading.bytes(area.clone()).await?;
@@ -152,7 +152,8 @@ impl Table {
         }
     }
 
-    /// A leaf's records are in place, and its blobs fill what lies before it. Answers the number of blobs.
+    /// Checks that a leaf's records are in place, and that its blobs fill the space before it. Returns the
+    /// number of blobs.
     fn verify_leaf(&self, child: Child, block: &[u8], place: &mut Place) -> Result<u64> {
         let wrong = |wrong| self.corrupt(child.offset(), wrong);
         let node = Node::of(block).map_err(wrong)?;
@@ -174,7 +175,7 @@ impl Table {
         Ok(blobs)
     }
 
-    /// The inner nodes lead from a key to its leaf.
+    /// Checks that the inner nodes lead from a key to its leaf.
     async fn verify_way(&self, key: &[u8], leaf: Child, class: Class) -> Result<()> {
         let (mut child, mut level) = (self.footer.root, self.footer.root_level());
         while level > 0 {

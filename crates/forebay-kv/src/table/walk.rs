@@ -1,5 +1,5 @@
-//! Lookups as walks: what a lookup reads is decided on the file's shard, where the read before completes, and
-//! its program is woken once.
+//! Lookups as walks: the next read of a lookup is chosen on the file's shard, where the read before
+//! completes, and the program is woken once.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::{Found, Lookup, Table};
 use crate::admission::{Admission, Admitted, Permit, Ticket};
 use crate::error::{Error, Result};
 
-/// What a walk came to. The answer lies in the walk until its program takes it, which may be never.
+/// The outcome of a walk. It stays in the walk until the program takes it, which may be never.
 #[derive(Debug)]
 pub(crate) enum Walked {
     Found(Option<Found>),
-    /// A value was found, and its block was left here for the program.
+    /// A value was found; the ticket has its block until the program takes it.
     Left(Ticket),
 }
 
@@ -24,7 +24,7 @@ impl Walk for Lookup {
     type Output = Walked;
     type Error = Error;
 
-    /// Costs a checksum over the block, and a search.
+    /// Continues the lookup with a block that was read. Costs a checksum over the block, and a search.
     fn step(&mut self, block: &Block, at: Range<u64>) -> Step<Walked, Error> {
         let value = match self.look_into(block, at) {
             Ok(Some(Some(Found::Value(value)))) => value,
@@ -47,8 +47,8 @@ impl Admitted for Lookup {
 }
 
 impl Walked {
-    /// What was found, with the value counted as held by the program from now on; `None` if its block was evicted
-    /// before the program came for it.
+    /// Returns the entry found; a value counts as held by the program from now on. `None` if the value's
+    /// block was evicted before the program took it.
     pub(crate) fn take(self, table: &Table) -> Option<Option<Found>> {
         match self {
             Walked::Found(found) => Some(found),
@@ -58,7 +58,7 @@ impl Walked {
 }
 
 impl Lookup {
-    /// Reads what it needs, to the end.
+    /// Runs the lookup to its end, with all reads that it needs.
     ///
     /// # Errors
     /// `Corruption`, with file and offset; the system's.
@@ -71,7 +71,7 @@ impl Lookup {
 }
 
 impl Table {
-    /// The walk's error, or that the table is shorter than it was.
+    /// Converts an error of a walk; reports a table that is shorter than it was.
     pub(super) fn walk_error(&self, error: Error) -> Error {
         let core = error.core();
         let is_short =
@@ -83,18 +83,19 @@ impl Table {
     }
 }
 
-/// The lookups of one table, under way.
+/// The lookups in flight of one table.
 struct Batch<T> {
     table: Arc<Table>,
     names: Vec<T>,
     walks: Admission<WalkMany<Lookup>>,
 }
 
-/// Brings lookups in any tables to their ends, all at once, with one message to a shard for each table.
-/// Answers in any order, each with the name that came with it. What is `None` was evicted before it was taken.
+/// Runs lookups in any tables to their ends, all at once, with one message to a shard for each table. Returns
+/// the results in any order, each with the name passed in with it. A result of `None` was evicted before it
+/// was taken, or found no memory.
 ///
 /// # Errors
-/// As [`Lookup::walk`]; the first one ends the others.
+/// As [`Lookup::walk`]; the first error ends the others.
 pub(crate) async fn walk_all<T>(
     mut lookups: Vec<(T, Lookup)>,
     class: Class,

@@ -23,17 +23,17 @@ mod out;
 use inner::Level;
 use out::Out;
 
-/// Writes a table. After an error, or when a future of it was dropped unfinished, the only thing to do is
-/// [`abandon`](TableWriter::abandon). Dropped otherwise it leaves an unfinished file.
+/// Writes a table. After an error, or if one of its futures was dropped unfinished, the only valid call is
+/// [`abandon`](TableWriter::abandon). A writer that is dropped otherwise leaves an unfinished file.
 pub(crate) struct TableWriter {
     spec: TableSpec,
     dir: Dir,
     name: String,
     out: Out,
     leaf: Builder,
-    /// Bytes that the leaf to come may have.
+    /// Maximum bytes of the leaf being built.
     capacity: usize,
-    /// The separator before the leaf to come.
+    /// The separator before the leaf being built.
     separator: Vec<u8>,
     /// The last key of the last leaf.
     last: Vec<u8>,
@@ -47,16 +47,16 @@ pub(crate) struct TableWriter {
 }
 
 impl TableWriter {
-    /// Makes the file, which must not exist.
+    /// Creates the file, which must not exist.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` for a leaf size that tables cannot have.
+    /// The system's; `InvalidInput` for a leaf size that is not allowed.
     pub(crate) async fn create_in(engine: &Engine, dir: &Dir, spec: TableSpec) -> Result<TableWriter> {
         let name = table_name(spec.id);
         TableWriter::named(engine, dir, &name, spec).await
     }
 
-    /// Makes the file at a path.
+    /// Creates the file at a path.
     #[cfg(test)]
     pub(crate) async fn create(engine: &Engine, path: &Path, spec: TableSpec) -> Result<TableWriter> {
         let dir = engine.open_dir(path.parent().unwrap()).await?;
@@ -95,11 +95,12 @@ impl TableWriter {
         })
     }
 
-    /// Adds an entry; its key is above all before it. Waits only when as many writes are in flight as may be.
+    /// Adds an entry, whose key must be above all before it. Waits only if the maximum number of writes is in
+    /// flight.
     ///
     /// # Errors
-    /// The system's, of a write of what was added before too; `InvalidInput` for an empty key or one that
-    /// is not above the last; `KeyTooLong`; `TooLarge`.
+    /// The system's, also of a write of earlier entries; `InvalidInput` for an empty key or one that is not
+    /// above the last; `KeyTooLong`; `TooLarge`.
     pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
         check_key(key)?;
         let last = if self.leaf.is_empty() { &*self.last } else { self.leaf.last_key() };
@@ -145,29 +146,29 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Bytes that the table would have if it was finished now, about.
+    /// Returns the approximate length of the table in bytes if it was finished now.
     pub(crate) fn bytes(&self) -> u64 {
         let filter = u64::from(filter::partitions(self.hashes.len)) * UNIT as u64;
         self.out.position() + (self.leaf.len() + self.inner.len()) as u64 + filter + UNIT as u64
     }
 
-    /// Entries that were added.
+    /// Returns the number of entries added.
     pub(crate) fn entries(&self) -> u64 {
         self.hashes.len
     }
 
-    /// Bytes of memory that it holds: buffers, the leaf and the inner nodes to come, and 4 bytes a key for
-    /// the filter.
+    /// Returns the bytes of memory that the writer holds: buffers, the leaf and the inner nodes being built,
+    /// and 4 bytes a key for the filter.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let keys = self.separator.capacity() + self.last.capacity() + self.smallest.len();
         let nodes = self.leaf.memory_bytes() + self.inner.memory_bytes() + self.hashes.memory_bytes();
         self.out.memory_bytes() + (keys + nodes) as u64
     }
 
-    /// Writes the rest, and makes the file and its name durable.
+    /// Writes the rest of the table, and makes the file and its name durable.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if nothing was added.
+    /// The system's; `InvalidInput` if no entry was added.
     pub(crate) async fn finish(mut self) -> Result<TableMeta> {
         if self.entries() == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "a table without entries"));
@@ -209,17 +210,17 @@ impl TableWriter {
         })
     }
 
-    /// Gives up, and removes the file.
+    /// Abandons the table and removes its file.
     ///
     /// # Errors
-    /// The system's: the file is still there then.
+    /// The system's: the file still exists then.
     pub(crate) async fn abandon(self) -> Result<()> {
         let TableWriter { dir, name, out, .. } = self;
         drop(out);
         Ok(dir.remove_file(name).await?)
     }
 
-    /// What stands in the leaf for an entry, and the value if it does not.
+    /// Returns the content of the leaf for an entry, and the value if it is stored outside.
     fn content<'a>(&self, entry: Entry<'a>) -> Result<(Content<'a>, Option<Blob<'a>>)> {
         let Entry::Value { bytes, expires_s } = entry else { return Ok((Content::Deleted, None)) };
         if bytes.len() > VALUE_BYTES_MAX {
@@ -229,7 +230,7 @@ impl TableWriter {
         if bytes.len() <= (self.spec.leaf_bytes as usize / 4).min(INLINE_BYTES_MAX) {
             return Ok((Content::Inline { bytes, expires_s }, None));
         }
-        // As long as the blob's place will be.
+        // A placeholder, as long as the blob's place will be.
         let at = BlobAt { offset: 0, len: 0, crc: 0 };
         Ok((Content::Blob { at, expires_s }, Some((bytes, expires_s))))
     }
@@ -252,7 +253,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Writes the inner levels, and answers the root and how many levels there are.
+    /// Writes the inner levels; returns the root and the number of levels.
     async fn write_inner(&mut self, level_first: &mut [u32]) -> Result<(Child, u32)> {
         let mut level = std::mem::replace(&mut self.inner, Level::new(1));
         if let (1, Some(root)) = (level.children(), self.first_leaf) {
@@ -311,10 +312,10 @@ impl fmt::Debug for TableWriter {
     }
 }
 
-/// A value that is written before its leaf, and when it expires.
+/// A value that is written before its leaf, with its expiry.
 type Blob<'a> = (&'a [u8], Option<u64>);
 
-/// The keys' hashes, in pieces so that growing copies nothing.
+/// The keys' hashes, in chunks, so that growing copies nothing.
 #[derive(Debug, Default)]
 struct Hashes {
     parts: Vec<Vec<Hash>>,
@@ -341,13 +342,13 @@ impl Hashes {
     }
 }
 
-/// A blob's checksum and place.
+/// Returns a blob's place, with its length and checksum.
 fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
     // Values have 16 MiB at most.
     BlobAt { offset, len: bytes.len() as u32, crc: checksum(bytes) }
 }
 
-/// Data, unless this store was broken on purpose and names tables that are not durable.
+/// Returns `Data`, unless this store was broken on purpose and names tables that are not durable.
 fn durability() -> Durability {
     #[cfg(feature = "_breakage")]
     if crate::breakage::Breakage::TableNotSynced.is_on() {

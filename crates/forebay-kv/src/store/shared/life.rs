@@ -1,4 +1,4 @@
-//! How a store fails and ends, and its background tasks.
+//! Failure and closing of a store, and its background tasks.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::signal::Signal;
 
 impl Shared {
-    /// The first failure of a write makes the store read-only.
+    /// Makes the store read-only with its first failure, and returns that failure.
     pub(crate) fn fail(&self, error: &Error) -> Error {
         let first = {
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -19,7 +19,7 @@ impl Shared {
         first
     }
 
-    /// An error unless the store takes writes.
+    /// Returns an error unless the store takes writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.is_failed.load(Ordering::Acquire)
             && let Some(error) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -29,7 +29,7 @@ impl Shared {
         self.check_open()
     }
 
-    /// An error once the store was closed.
+    /// Returns an error once the store was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         match self.closing.load(Ordering::Acquire) {
             true => Err(Error::new(ErrorKind::Closed, "the store was closed")),
@@ -51,7 +51,7 @@ impl Shared {
     }
 
     pub(in crate::store) fn set_ended(&self) {
-        // Handles may outlive the store, and another one may be opened in its place.
+        // Handles may outlive the store, and another store may be opened in its place.
         self.cache.clear();
         self.budget.release();
         self.ended.store(true, Ordering::Release);
@@ -71,7 +71,7 @@ impl Shared {
         self.gate.tell_all();
     }
 
-    /// Counts a background task until the answer is dropped; closing waits for it. Such a task looks at
+    /// Counts a background task until the returned guard is dropped; closing waits for it. Such a task checks
     /// [`is_closing`](Self::is_closing) at least every few milliseconds.
     pub(crate) fn begin_task(self: &Arc<Self>) -> Task {
         self.tasks.fetch_add(1, Ordering::AcqRel);
@@ -84,7 +84,7 @@ impl Shared {
     }
 }
 
-/// A background task, as long as it runs.
+/// A background task, counted as long as it runs.
 pub(crate) struct Task(Arc<Shared>);
 
 impl Drop for Task {

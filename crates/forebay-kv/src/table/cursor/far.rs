@@ -1,4 +1,4 @@
-//! Values that are read when it is clear that they are wanted.
+//! Long values of cursors, which are read only once they are wanted.
 
 use super::{Current, Cursor};
 use crate::error::Result;
@@ -6,13 +6,14 @@ use crate::table::far::memory_bytes;
 use crate::value::Held;
 
 impl Cursor {
-    /// Reads the value that it is at, if it was not read yet.
+    /// Reads the value at the cursor, if it was not read yet.
     ///
     /// # Errors
     /// As [`next`](Self::next).
     pub(crate) async fn load(&mut self) -> Result<()> {
         let Current::Far(blob, expires_s) = self.current else { return Ok(()) };
-        // The program's, if it is a range: it comes to hold it next. Compaction has a share for it.
+        // For a range this counts as held by the program, which holds the value next. Compaction has a share
+        // for it.
         let held = if self.how.cache { memory_bytes(blob) } else { 0 };
         let _held = Held::new(Some(self.table.cache.held()), held);
         let read = self.table.read(blob.range(), self.how.class).await;

@@ -14,9 +14,9 @@ use crate::table::Table;
 pub(super) struct Path {
     /// From the root down to level 1; empty if the root is a leaf.
     steps: Vec<Step>,
-    /// Nothing is left in the lowest of them.
+    /// Whether the lowest of them has no children left.
     used_up: bool,
-    /// Where the leaf that was answered last ends, if the cursor goes forward.
+    /// The end of the leaf returned last, if the cursor goes forward.
     last_end: Option<u64>,
 }
 
@@ -27,11 +27,11 @@ struct Step {
     /// The node's bytes; `None` if they are pinned.
     block: Option<Block>,
     count: usize,
-    /// The child that is next, or that leads to the next.
+    /// The index of the next child: the next leaf, or the node that leads to it.
     index: usize,
 }
 
-/// Which child of a node to take.
+/// Selects the child of a node on a descent.
 #[derive(Clone, Copy)]
 enum Pick<'k> {
     First,
@@ -40,7 +40,7 @@ enum Pick<'k> {
 }
 
 impl Path {
-    /// The way to the leaf where `key` would be; without a key, to the first in the cursor's direction.
+    /// Returns the path to the leaf for `key`; without a key, to the first leaf in the cursor's direction.
     pub(super) async fn to(table: &Arc<Table>, how: &CursorHow, key: Option<&[u8]>) -> Result<Path> {
         let mut path = Path { steps: Vec::new(), used_up: false, last_end: None };
         let pick = match (key, how.direction) {
@@ -52,13 +52,13 @@ impl Path {
         Ok(path)
     }
 
-    /// Will the next leaf need an inner node that is not pinned?
+    /// Returns whether the next leaf needs an inner node that is not pinned.
     pub(super) fn must_read(&self, table: &Table) -> bool {
         self.used_up && self.steps.len() > 1 && !table.pinned.has_level(1)
     }
 
-    /// The next leaf, and where what belongs to it begins, as far as that is known. When this future is
-    /// dropped unfinished nothing has changed.
+    /// Returns the next leaf, and where its blobs begin, as far as that is known. If this future is dropped
+    /// unfinished, nothing has changed.
     pub(super) async fn next(&mut self, table: &Arc<Table>, how: &CursorHow) -> Result<Option<(Child, u64)>> {
         if self.used_up {
             if self.steps.is_empty() {
@@ -89,7 +89,7 @@ impl Path {
         Ok(Some((leaf, before.unwrap_or(leaf.offset()))))
     }
 
-    /// Goes to the next node of level 1; `false` if there is none.
+    /// Moves to the next node of level 1; returns `false` if there is none.
     async fn turn(&mut self, table: &Arc<Table>, how: &CursorHow) -> Result<bool> {
         self.steps.pop();
         while let Some(step) = self.steps.last_mut() {
@@ -155,7 +155,7 @@ impl Step {
         Ok(step)
     }
 
-    /// The index after this one.
+    /// Returns the index after the current one in this direction.
     fn on(&self, direction: Direction) -> Option<usize> {
         match direction {
             Direction::Forward => Some(self.index + 1).filter(|index| *index < self.count),

@@ -1,4 +1,4 @@
-//! A lookup whose way down to the leaf was walked elsewhere, without a look at any checksum.
+//! Lookups whose descent to the leaf was walked elsewhere, without verifying any checksum.
 
 use bytes::Bytes;
 use forebay::File;
@@ -9,12 +9,12 @@ use crate::node::read::u32_at;
 use crate::node::{Child, LEAF, Node, Payload, UNIT, check};
 use crate::value::Value;
 
-/// What a leaf made of a lookup; see [`Lookup::take_leaf`].
+/// The effect of a leaf on a lookup; see [`Lookup::take_leaf`].
 pub(crate) enum AtLeaf {
     Answer(Option<Found>),
-    /// The value is elsewhere: the lookup goes on there.
+    /// The value is elsewhere: the lookup continues there.
     GoesOn,
-    /// Nothing can be concluded, and nothing has changed.
+    /// The leaf does not decide, and nothing has changed.
     Undecided,
 }
 
@@ -25,8 +25,8 @@ impl Table {
 }
 
 impl Lookup {
-    /// The inner node of one unit that is to be read next, with its level and the key, if that is what is next and
-    /// leaves are of one unit as well.
+    /// Returns the inner node to read next, with its level and the key. `None` unless the lookup is at an
+    /// inner node of one unit and leaves are of one unit as well.
     pub(crate) fn descent(&self) -> Option<(Child, u8, &[u8])> {
         match self.at {
             At::Node(child, level)
@@ -38,12 +38,12 @@ impl Lookup {
         }
     }
 
-    /// Goes on from a leaf to which a walk came that checked no sums on its way. It is believed if its own sum is right
-    /// and the key lies between its first and its last; keys beside it may be in another leaf. A value is copied, as
-    /// nothing but the key's own is wanted of a leaf below an inner node that is not in memory. Costs a checksum over the
-    /// leaf, and a search.
+    /// Continues from a leaf that a walk reached without verifying checksums on its way. The leaf is trusted
+    /// if its own checksum is right and the key lies between its first and its last; keys outside may be in
+    /// another leaf. The value is copied: nothing else is wanted of a leaf below an inner node that is not in
+    /// memory. Costs a checksum over the leaf, and a search.
     pub(crate) fn take_leaf(&mut self, leaf: &[u8]) -> AtLeaf {
-        // The ordinary walk says what is wrong.
+        // The ordinary walk reports the fault, if there is one.
         self.look_into_leaf(leaf).unwrap_or(AtLeaf::Undecided)
     }
 

@@ -23,7 +23,7 @@ async fn assert_rest<'m>(cursor: &mut Cursor, rest: impl Iterator<Item = (&'m Ve
     assert!(cursor.key().is_empty() && cursor.entry().is_none());
 }
 
-/// All ways of going through a table, and seeks from everywhere.
+/// Asserts that cursors of all kinds, and seeks from everywhere, return the model's entries.
 pub(super) async fn assert_cursors(table: &Arc<Table>, model: &Model, random: &mut Random) {
     for how in [
         CursorHow::merge(),
@@ -65,7 +65,7 @@ pub(super) async fn assert_cursors(table: &Arc<Table>, model: &Model, random: &m
     assert_rest(&mut backward, std::iter::empty()).await;
 }
 
-/// A future of `next` that is dropped at any point leaves the cursor where it was.
+/// Dropping a future of `next` at any point leaves the cursor at its entry.
 #[test]
 fn a_dropped_next_moves_nothing() {
     let mut world = forebay::sim::World::new(11);

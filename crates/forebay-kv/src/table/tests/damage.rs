@@ -3,7 +3,7 @@ use std::os::unix::fs::FileExt;
 use super::*;
 use crate::node::UNIT;
 
-/// Either what the model says or an error that names the file and a place in it.
+/// Asserts that lookups return the model's entries or an error that names the file and a place in it.
 async fn assert_right_or_error(engine: &Engine, path: &Path, meta: &TableMeta, model: &Model) -> usize {
     let cache = Cache::new(1 << 20, 0);
     let blame = |error: Error| {
@@ -98,7 +98,7 @@ fn damage_is_an_error_that_names_the_place_and_never_a_wrong_value() {
             damages.push(right[(unit + 1) % units * UNIT..][..UNIT].to_vec());
             for _ in 0..12 {
                 let mut flipped = page.clone();
-                // Mostly where something stands.
+                // Mostly where there is data.
                 let byte = if random.below(2) == 0 { random.below(200) } else { random.below(UNIT as u64) };
                 flipped[byte as usize] ^= 1 << random.below(8);
                 damages.push(flipped);
@@ -106,7 +106,7 @@ fn damage_is_an_error_that_names_the_place_and_never_a_wrong_value() {
             for (number, damaged) in damages.into_iter().enumerate() {
                 file.write_all_at(&damaged, at as u64).unwrap();
                 let errors = assert_right_or_error(&engine, &path, &meta, &model).await;
-                // A bit in the zeros behind a blob belongs to nothing.
+                // A bit in the zeros behind a blob belongs to no part.
                 assert!(errors > 0 || number > 2, "damage {number} of unit {unit} was not noticed");
                 file.write_all_at(&page, at as u64).unwrap();
             }
@@ -151,7 +151,7 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
             assert_eq!(*open_error(&meta).await.kind(), ErrorKind::Corruption);
         }
         let table = open(&engine, &path, &meta, &cache).await.unwrap();
-        // Cut while it is open.
+        // The file is cut while the table is open.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
         let error = table.get(&meta.smallest, HOW).await.unwrap_err();
         assert_eq!((error.kind(), error.offset().is_some()), (&ErrorKind::Corruption, true));
@@ -159,7 +159,7 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
     });
 }
 
-/// A node that was written wrongly, with a right checksum: its places lead nowhere.
+/// A node that was written wrongly, with a right checksum: its children's places are invalid.
 #[test]
 fn children_outside_of_their_level_are_not_followed() {
     let (engine, dir) = scene();

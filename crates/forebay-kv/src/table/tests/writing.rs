@@ -1,6 +1,6 @@
 use super::*;
 
-/// As it is in `futures::executor`.
+/// Runs a future, as `futures::executor` does.
 fn run<T>(future: impl Future<Output = T>) -> T {
     futures::executor::block_on(future)
 }
@@ -95,7 +95,7 @@ fn a_hundred_thousand_entries_take_two_percent_more_than_they_have() {
             let table = open(&engine, &path, &meta, &cache).await.unwrap();
             for key in keys.iter().step_by(997) {
                 assert_eq!(found(table.get(key, HOW).await.unwrap()), Some(Some(value.clone())));
-                // What was read is in memory now.
+                // The blocks read before are in memory now.
                 assert!(matches!(table.get_cached(key, HOW), Ok(Cached::Answer(Some(Found::Value(_))))));
                 let absent = [&key[..], b"x"].concat();
                 assert_eq!(table.get(&absent, HOW).await.unwrap(), None);
@@ -113,7 +113,7 @@ fn long_keys_and_long_values_are_kept() {
         let mut model = Model::new();
         let stem = random.bytes(KEY_BYTES_MAX as u64);
         for number in 0..60u64 {
-            // Keys that part early, late, and at the very end, alone and with a long beginning in common.
+            // Keys that differ early, late, and at the very end, alone and with a long common prefix.
             let mut key = stem.clone();
             key[[0, 5, 8000, KEY_BYTES_MAX - 1][number as usize % 4]] ^= number as u8 + 1;
             key.truncate([KEY_BYTES_MAX, 16_000, 9000][number as usize % 3]);

@@ -1,4 +1,5 @@
-//! One inner level of a table to come: kept in memory, as finished nodes, until the levels below are written.
+//! One inner level of a table being written: kept in memory, as finished nodes, until the levels below are
+//! written.
 
 use crate::node::build::Content;
 use crate::node::{Builder, Child, Identity, UNIT};
@@ -7,18 +8,18 @@ use crate::node::{Builder, Child, Identity, UNIT};
 pub(super) struct Level {
     number: u8,
     builder: Builder,
-    /// Bytes that the node to come may have.
+    /// Maximum bytes of the node being built.
     capacity: usize,
     nodes: Nodes,
     children: u64,
 }
 
-/// Finished nodes, which do not know their places yet.
+/// Finished nodes, which do not have their positions yet.
 #[derive(Default)]
 pub(super) struct Nodes {
     bytes: Vec<u8>,
     separators: Vec<u8>,
-    /// Where each node's bytes and its separator end.
+    /// The ends of each node's bytes and of its separator.
     ends: Vec<(usize, usize)>,
 }
 
@@ -31,7 +32,7 @@ impl Level {
         self.number
     }
 
-    /// Nodes of the level below.
+    /// Returns the number of nodes of the level below.
     pub(super) fn children(&self) -> u64 {
         self.children
     }
@@ -50,7 +51,7 @@ impl Level {
         self.builder.push(separator, Content::Child(child));
     }
 
-    /// Bytes of the level's nodes so far.
+    /// Returns the bytes of the level's nodes so far.
     pub(super) fn len(&self) -> usize {
         self.nodes.bytes.len() + self.builder.len()
     }
@@ -73,7 +74,7 @@ impl Level {
         nodes.separators.extend_from_slice(self.builder.first_key());
         let begin = nodes.bytes.len();
         nodes.bytes.resize(begin + self.builder.len().next_multiple_of(UNIT), 0);
-        // Two separators always fit into the largest node; the place becomes known when the node is written.
+        // Two separators always fit into the largest node; the position is set when the node is written.
         let fits = self
             .builder
             .finish(&mut nodes.bytes[begin..], Identity { table, position: 0, level: self.number });
@@ -88,7 +89,7 @@ impl Nodes {
         self.ends.len()
     }
 
-    /// Each node's separator and bytes.
+    /// Returns each node's separator and bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let begins = std::iter::once((0, 0)).chain(self.ends.iter().copied());
         begins

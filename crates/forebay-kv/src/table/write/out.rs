@@ -1,4 +1,4 @@
-//! The table's bytes on their way to the file: nodes are built where the device takes them from.
+//! Output of a table to its file: nodes are built in place in the buffers that are written to the device.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::node::{BlobAt, NODE_UNITS_MAX, UNIT};
 use crate::table::TableSpec;
 
-/// The least bytes of a buffer: a node must fit.
+/// Minimum bytes of a buffer: a node must fit.
 const BUFFER_BYTES_MIN: usize = (NODE_UNITS_MAX as usize * UNIT).next_power_of_two();
 
 /// Buffers that are filled in place and written one after the other.
 pub(super) struct Out {
     engine: Engine,
     append: Append,
-    /// The buffer that is being filled: zeros behind what is filled.
+    /// The buffer being filled; it is zero behind the filled part.
     buffer: BlockMut,
     filled: usize,
     buffer_bytes: usize,
@@ -32,18 +32,18 @@ impl Out {
         Out { engine: engine.clone(), append, buffer: BlockMut::default(), filled: 0, buffer_bytes, cache }
     }
 
-    /// Where the next byte goes in the file.
+    /// Returns the file offset of the next byte.
     pub(super) fn position(&self) -> u64 {
         self.append.position() + self.filled as u64
     }
 
-    /// The same in units.
+    /// Returns that offset in units.
     pub(super) fn unit(&self) -> Result<u32> {
         u32::try_from(self.position() / UNIT as u64)
             .map_err(|_| Error::new(ErrorKind::TooLarge { limit: usize::MAX }, "a table has 16 TiB at most"))
     }
 
-    /// `len` bytes of zeros, whole units, to build a node in.
+    /// Returns `len` zero bytes, whole units, to build a node in.
     pub(super) async fn node(&mut self, len: usize) -> Result<&mut [u8]> {
         if self.buffer.len() - self.filled < len {
             self.turn().await?;
@@ -55,7 +55,7 @@ impl Out {
             .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "a node that is longer than a buffer"))
     }
 
-    /// Writes a blob where the next byte goes.
+    /// Writes a blob at the current position and returns its place.
     pub(super) async fn blob(&mut self, bytes: &[u8]) -> Result<BlobAt> {
         let at = blob_at(self.position(), bytes);
         let mut rest = bytes;
@@ -72,12 +72,12 @@ impl Out {
         Ok(at)
     }
 
-    /// Zeros up to the next unit.
+    /// Pads with zeros up to the next unit.
     pub(super) fn pad(&mut self) {
         self.filled = self.filled.next_multiple_of(UNIT);
     }
 
-    /// Everything is in the file, and durable; answers the file's length.
+    /// Writes the rest and makes the file durable; returns its length.
     pub(super) async fn finish(mut self, durability: Durability) -> Result<u64> {
         self.flush().await?;
         self.append.sync(durability).await?;
