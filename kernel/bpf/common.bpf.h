@@ -26,7 +26,7 @@ extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __ksym;
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __ksym;
 extern void bpf_iter_num_destroy(struct bpf_iter_num *it) __ksym;
 
-/* The program's own: looks at a page, which lies at `at` of the file, and answers one of FBW_READ, WAIT, OVER, FAIL. With
+/* The program's own: looks at a page, which lies at `at` of the file, and returns one of FBW_READ, WAIT, OVER, FAIL. With
  * FBW_READ it has put 1 to 16 positions into `next` and their number into `count`; with FBW_FAIL its reason into `count`. */
 static __always_inline u32 fbw_step(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count);
 

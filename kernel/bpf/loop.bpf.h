@@ -136,7 +136,7 @@ static __always_inline void read_page(struct sqe *sqe, u32 page, u64 at)
 	sqe->pad[1] = 0;
 }
 
-/* Asks to be told when another thread writes to the descriptor. It moves no bytes: whatever the ring's end leaves
+/* Asks to be notified when another thread writes to the descriptor. It moves no bytes: whatever the ring's end leaves
  * behind, nothing is written to memory later. */
 static __always_inline void arm_poke(struct sqe *sqe)
 {

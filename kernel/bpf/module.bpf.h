@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0-only) */
-/* A step for the module (kernel/module): the module gives it each page that comes, and does what it says. A program defines
+/* A step for the module (kernel/module): the module passes it each page that arrives, and acts on its result. A program defines
  * fbw_step() and includes walk.bpf.h. */
 #ifndef FOREBAY_MODULE_BPF_H
 #define FOREBAY_MODULE_BPF_H
 
 #include "common.bpf.h"
 
-/* One call of the step; what it may see, the module hands out. */
+/* One call of the step; the module hands out the memory it may see. */
 struct fbw_step {
 } __attribute__((preserve_access_index));
 

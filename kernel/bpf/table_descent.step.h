@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0-only) */
 /* The step of a descent in a table of forebay-kv: from an inner node to the leaf in which a key is, if it is anywhere. The checksum
- * of the leaf is for whoever gets it, and so is whether the key lies between the leaf's first and last. */
+ * of the leaf is left to the caller, and so is whether the key lies between the leaf's first and last. */
 #include "table.h"
 
 static __always_inline u32 table_descent(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* What a walk inside the kernel and the program that starts it have in common: how the shared memory is laid out, what a
- * step answers, and how the pages look that the programs here know. Every number is given once, here; the Rust side
+/* The interface between a walk inside the kernel and the program that starts it: the layout of the shared memory, the
+ * results of a step, and the layout of the pages that the programs here read. Every number stands here once; the Rust side
  * (crates/forebay-kernel/src/layout.rs) is made from the #define lines by scripts/build-kernel-bpf, and both sides assert
  * that their structures have these places. All numbers are little-endian. */
 #ifndef FOREBAY_WALK_H
@@ -9,7 +9,7 @@
 /* Sizes. */
 #define FBW_SLOTS_MAX 64	/* walks of one session under way at once */
 #define FBW_READS_MAX 16	/* reads that one step may ask for */
-#define FBW_SCRATCH_BYTES 256	/* of a walk: its arguments, what it keeps from step to step, its result */
+#define FBW_SCRATCH_BYTES 256	/* of a walk: its arguments, its state between steps, its result */
 #define FBW_SLOT_BYTES 512	/* of a walk in the shared memory, without its pages */
 #define FBW_PAGE_BYTES_MIN 512	/* the smallest page; pages are powers of two */
 #define FBW_PAGE_BYTES_MAX 65536	/* the largest */
@@ -37,8 +37,8 @@
 #define FBW_SLOT_HOPS 4	/* reads that were begun, a fan-out counted once */
 #define FBW_SLOT_HOPS_MAX 8	/* hops after which it fails */
 #define FBW_SLOT_COMING 12	/* reads in flight, or to be begun when the slot is new */
-#define FBW_SLOT_CODE 16	/* why it failed, told by FBW_STATE_: an errno, or the program's own number */
-#define FBW_SLOT_PLACE 20	/* which of the slot's pages was looked at last */
+#define FBW_SLOT_CODE 16	/* why it failed; FBW_STATE_ says whether this is an errno or the program's own number */
+#define FBW_SLOT_PLACE 20	/* the slot's page that was inspected last */
 #define FBW_SLOT_FAILED_AT 24	/* the position of the page that failed it */
 #define FBW_SLOT_AT 32	/* positions of the reads, bytes in the file, a double word each */
 #define FBW_SLOT_SCRATCH 256	/* the scratch */
@@ -46,25 +46,25 @@
 /* Bytes behind the last page that a step may look at, and that mean nothing: searches without branches do. */
 #define FBW_PAGES_PAD 4096
 
-/* What becomes of a walk. */
-#define FBW_STATE_FREE 0	/* nobody's */
+/* The states of a walk. */
+#define FBW_STATE_FREE 0	/* not in use */
 #define FBW_STATE_WALKING 1	/* under way, or new */
 #define FBW_STATE_DONE 2	/* over, with a result in the scratch */
 #define FBW_STATE_FAILED 3	/* its step said so; the code is the step's own */
 #define FBW_STATE_IO 4		/* a read failed; the code is an errno */
 #define FBW_STATE_SHORT 5	/* the file ended inside of a page; the code is the bytes that there were */
 #define FBW_STATE_HOPS 6	/* too many hops */
-#define FBW_STATE_ANSWER 7	/* the step answered what it may not: no read, too many, or more while some are coming */
+#define FBW_STATE_ANSWER 7	/* the step returned an invalid result: no read, too many, or more while some are in flight */
 #define FBW_STATE_ELSEWHERE 8	/* this engine cannot go on with it, another one may; the code is an errno */
 
-/* What a step answers. */
-#define FBW_READ 0	/* read the pages named; the step comes again with each */
-#define FBW_WAIT 1	/* the next page that is coming already, please */
+/* The results of a step. */
+#define FBW_READ 0	/* read the pages named; the step runs again with each */
+#define FBW_WAIT 1	/* run again with the next page in flight */
 #define FBW_OVER 2	/* the walk is over, the result is in the scratch */
 #define FBW_FAIL 3	/* the walk is over and failed */
 
 /* Why a loop is broken. */
-#define FBW_BROKEN_MEMORY 1	/* the ring's memory is not as large as the program was told */
+#define FBW_BROKEN_MEMORY 1	/* the ring's memory is smaller than the program was configured for */
 #define FBW_BROKEN_SUBMIT 2	/* the kernel did not take all submissions */
 #define FBW_BROKEN_COMPLETION 3	/* a completion that belongs to no walk */
 
@@ -75,15 +75,15 @@
 #define FBW_MODULE_UNBIND 0xfb02	/* ioctl: ends that; returns when no read is in flight, and the file is free */
 #define FBW_MODULE_WALK 1	/* the command; the slot's number is its first word */
 
-/* What binding takes and gives: words. */
+/* The arguments and results of binding: words. */
 #define FBW_BIND_LAYOUT 0	/* FBW_MODULE_LAYOUT as user space knows it */
 #define FBW_BIND_FD 4		/* the file, opened for reading */
 #define FBW_BIND_PAGE_BYTES 8	/* of a page */
 #define FBW_BIND_SLOTS 12	/* walks at once */
 #define FBW_BIND_READS_EACH 16	/* pages of one walk */
-#define FBW_BIND_REFUSED 20	/* answer: why not, one of the FBW_REFUSED_ numbers, beside the errno */
-#define FBW_BIND_POLLED 24	/* answer: 1 if the device can be polled */
-#define FBW_BIND_EXTENTS 28	/* answer: pieces in which the file lies on the device */
+#define FBW_BIND_REFUSED 20	/* result: the reason, one of the FBW_REFUSED_ numbers, beside the errno */
+#define FBW_BIND_POLLED 24	/* result: 1 if the device can be polled */
+#define FBW_BIND_EXTENTS 28	/* result: extents of the file on the device */
 #define FBW_BIND_BYTES 32	/* all of it */
 
 /* Why a file is not bound. */
@@ -95,7 +95,7 @@
 #define FBW_REFUSED_OWNER 6	/* pinning takes the file's owner or CAP_FOWNER */
 #define FBW_REFUSED_FILE_SYSTEM 7	/* a file system whose extents may move: only ext2, ext3, ext4 and XFS are known not to */
 #define FBW_REFUSED_ENCRYPTED 8	/* encrypted by the file system */
-#define FBW_REFUSED_VERITY 9	/* fs-verity checks what is read, a walk would not */
+#define FBW_REFUSED_VERITY 9	/* fs-verity checks every read, a walk would not */
 #define FBW_REFUSED_DAX 10	/* memory, not a device */
 #define FBW_REFUSED_INLINE 11	/* the data lies in the inode */
 #define FBW_REFUSED_HOLES 12	/* holes, unwritten or shared (reflink) extents, or a realtime file */
@@ -104,28 +104,28 @@
 #define FBW_REFUSED_BLOCK 15	/* pages smaller than the device's blocks */
 #define FBW_REFUSED_EXTENTS 16	/* too many pieces */
 
-/* What a step sees and says through the module: FBW_FRAME_BYTES of it, private to the kernel. */
-#define FBW_FRAME_NEXT 0	/* the positions that it asks for, a double word each */
+/* The frame of a step in the module: FBW_FRAME_BYTES, private to the kernel. */
+#define FBW_FRAME_NEXT 0	/* the positions that it requests, a double word each */
 #define FBW_FRAME_AT 128	/* the position of the page that it sees */
-#define FBW_FRAME_COUNT 136	/* how many it asks for, or the reason of FBW_FAIL; a word */
+#define FBW_FRAME_COUNT 136	/* the number of positions, or the reason of FBW_FAIL; a word */
 #define FBW_FRAME_BYTES 144	/* all of it */
 
 /* The tree of `forebay measure walk`: nodes of 512 or 4,096 bytes, each with a header and records of a separator and
- * what it leads to: the position of a node of the level below, or in a leaf (level 0) the value. */
+ * its target: the position of a node of the level below, or in a leaf (level 0) the value. */
 #define FBW_TREE_MAGIC 0x6b6c6177	/* the first word of a node */
 #define FBW_TREE_MAGIC_AT 0
 #define FBW_TREE_LEVEL_AT 4	/* two bytes */
 #define FBW_TREE_COUNT_AT 6	/* two bytes, at least 1 */
 #define FBW_TREE_POSITION_AT 8	/* the node's own position, bytes in the file */
 #define FBW_TREE_RECORDS_AT 24	/* where the records begin */
-#define FBW_TREE_RECORD_BYTES 16	/* separator, then what it leads to */
+#define FBW_TREE_RECORD_BYTES 16	/* separator, then its target */
 
 /* Why the tree's programs fail. */
 #define FBW_TREE_DAMAGED 1	/* this is not the node that belongs here */
 
 /* The scratch of the tree's lookup. */
-#define FBW_LOOKUP_KEY 0	/* what is looked up */
-#define FBW_LOOKUP_VALUE 8	/* what it leads to */
+#define FBW_LOOKUP_KEY 0	/* the key */
+#define FBW_LOOKUP_VALUE 8	/* its value */
 #define FBW_LOOKUP_LEVEL 16	/* that of the node to come */
 
 /* The scratch of the tree's count: how many separators of the leaves lie in a range. The way down to level 1 is that of
@@ -134,8 +134,8 @@
 #define FBW_COUNT_LOW 8		/* the least separator that counts */
 #define FBW_COUNT_HIGH 16	/* the greatest */
 #define FBW_COUNT_FOUND 24	/* how many there were */
-#define FBW_COUNT_LEAVES 32	/* leaves that were looked at */
-#define FBW_COUNT_COMING 40	/* leaves still to come */
+#define FBW_COUNT_LEAVES 32	/* leaves read */
+#define FBW_COUNT_COMING 40	/* leaves in flight */
 #define FBW_COUNT_LEVEL 48	/* that of the node to come */
 
 /* The nodes of forebay-kv's tables (docs/kv-format.md): a header, slots, the keys' common prefix, records. */
@@ -154,7 +154,7 @@
 #define FBW_TABLE_DAMAGED 1	/* this is not the node that belongs here, or a place in it cannot be right */
 #define FBW_TABLE_LARGER 2	/* the next node has more than one unit: it is read another way */
 
-/* In the scratch of each program for tables: what is left of a search within a node. */
+/* In the scratch of each program for tables: the rest of a search within a node. */
 #define FBW_SEARCH_LOW 64	/* the first record that may be it, four bytes */
 #define FBW_SEARCH_HIGH 68	/* the one behind the last */
 
@@ -172,9 +172,9 @@
 #define FBW_RANGE_LOW_LEN 16	/* bytes of the least key that counts */
 #define FBW_RANGE_HIGH_LEN 24	/* bytes of the key that all keys which count are below */
 #define FBW_RANGE_FOUND 32	/* how many there were */
-#define FBW_RANGE_LEAVES 40	/* leaves that were looked at */
-#define FBW_RANGE_COMING 48	/* leaves still to come */
-#define FBW_RANGE_MORE 56	/* 1: the range may go on behind the leaves that were looked at */
+#define FBW_RANGE_LEAVES 40	/* leaves read */
+#define FBW_RANGE_COMING 48	/* leaves in flight */
+#define FBW_RANGE_MORE 56	/* 1: the range may go on behind the leaves read */
 #define FBW_RANGE_LOW 128	/* the least key that counts */
 #define FBW_RANGE_HIGH 192	/* the key that all keys which count are below */
 #define FBW_RANGE_KEY_MAX 64	/* the longest of these two */

@@ -114,7 +114,7 @@ static u32 refusal(struct file *file, struct inode *inode)
 
 	if (inode->i_sb->s_magic != EXT4_SUPER_MAGIC && inode->i_sb->s_magic != XFS_SUPER_MAGIC)
 		return FBW_REFUSED_FILE_SYSTEM;
-	/* Before the next one: XFS answers no bmap() for such a file. */
+	/* Before the next one: XFS has no bmap() for such a file. */
 	if (IS_DAX(inode))
 		return FBW_REFUSED_DAX;
 	if (!inode->i_sb->s_bdev || !inode->i_mapping->a_ops->bmap)
@@ -233,7 +233,7 @@ static int bind_device(struct fbw_session *session, struct file *file, struct in
 	return 0;
 }
 
-/* Binds the session to the file. With an errno, `refused` says what it is about if it is about the file. */
+/* Binds the session to the file. With an errno, `refused` names the cause if it lies in the file. */
 int fbw_bind_file(struct fbw_session *session, int fd, u32 *refused)
 {
 	struct file *file = fget(fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
-/* From page to page: a read that has arrived is put on its session's list, and whoever takes the list runs the steps and
+/* From page to page: a read that has arrived is put on its session's list, and the context that takes the list runs the steps and
  * begins what they ask for.
  *
  * A ring that waits for interrupts has one task work for each list that was empty: completions run in any context and on any
@@ -79,7 +79,7 @@ static bool find_sector(const struct fbw_session *session, u64 at, sector_t *sec
 	return false;
 }
 
-/* Finds a page on the device, or ends the walk with what a read of the file would have answered. What such a read can do
+/* Finds a page on the device, or ends the walk with the result that a read of the file would have had. What such a read can do
  * and this cannot (bytes that were added to the file, pages across two pieces) is for another engine. */
 static bool place_read(struct fbw_slot *slot, struct fbw_read *read)
 {
@@ -141,7 +141,7 @@ none:
 		put_read(session);
 }
 
-/* Runs the step on a page that has come, and does what it says. Answers how many reads are to be begun. */
+/* Runs the step on a page that has come, and acts on its result. Returns the number of reads to begin. */
 static u32 run_step(struct fbw_slot *slot, struct fbw_read *read)
 {
 	struct fbw_session *session = slot->session;
@@ -312,7 +312,7 @@ static void poll_read(struct fbw_read *read, unsigned int poll_flags)
 		batch.complete(&batch);
 }
 
-/* Polls for a walk until one of its session is over. The ring's lock is held: nobody else takes the list. */
+/* Polls for a walk until one of its session is over. The ring's lock is held: no other context takes the list. */
 int fbw_poll(struct fbw_slot *slot, unsigned int poll_flags)
 {
 	struct fbw_session *session = slot->session;

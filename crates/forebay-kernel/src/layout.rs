@@ -8,7 +8,7 @@
 pub(crate) const SLOTS_MAX: usize = 64;
 /// Reads that one step may ask for.
 pub(crate) const READS_MAX: usize = 16;
-/// Of a walk: its arguments, what it keeps from step to step, its result.
+/// Of a walk: its arguments, its state between steps, its result.
 pub(crate) const SCRATCH_BYTES: usize = 256;
 /// Of a walk in the shared memory, without its pages.
 pub(crate) const SLOT_BYTES: usize = 512;
@@ -52,9 +52,9 @@ pub(crate) const SLOT_HOPS: usize = 4;
 pub(crate) const SLOT_HOPS_MAX: usize = 8;
 /// Reads in flight, or to be begun when the slot is new.
 pub(crate) const SLOT_COMING: usize = 12;
-/// Why it failed, told by FBW_STATE_: an errno, or the program's own number.
+/// Why it failed; FBW_STATE_ says whether this is an errno or the program's own number.
 pub(crate) const SLOT_CODE: usize = 16;
-/// Which of the slot's pages was looked at last.
+/// The slot's page that was inspected last.
 pub(crate) const SLOT_PLACE: usize = 20;
 /// The position of the page that failed it.
 pub(crate) const SLOT_FAILED_AT: usize = 24;
@@ -63,7 +63,7 @@ pub(crate) const SLOT_AT: usize = 32;
 /// The scratch.
 pub(crate) const SLOT_SCRATCH: usize = 256;
 pub(crate) const PAGES_PAD: usize = 4096;
-/// Nobody's.
+/// Not in use.
 pub(crate) const STATE_FREE: usize = 0;
 /// Under way, or new.
 pub(crate) const STATE_WALKING: usize = 1;
@@ -77,19 +77,19 @@ pub(crate) const STATE_IO: usize = 4;
 pub(crate) const STATE_SHORT: usize = 5;
 /// Too many hops.
 pub(crate) const STATE_HOPS: usize = 6;
-/// The step answered what it may not: no read, too many, or more while some are coming.
+/// The step returned an invalid result: no read, too many, or more while some are in flight.
 pub(crate) const STATE_ANSWER: usize = 7;
 /// This engine cannot go on with it, another one may; the code is an errno.
 pub(crate) const STATE_ELSEWHERE: usize = 8;
-/// Read the pages named; the step comes again with each.
+/// Read the pages named; the step runs again with each.
 pub(crate) const READ: usize = 0;
-/// The next page that is coming already, please.
+/// Run again with the next page in flight.
 pub(crate) const WAIT: usize = 1;
 /// The walk is over, the result is in the scratch.
 pub(crate) const OVER: usize = 2;
 /// The walk is over and failed.
 pub(crate) const FAIL: usize = 3;
-/// The ring's memory is not as large as the program was told.
+/// The ring's memory is smaller than the program was configured for.
 pub(crate) const BROKEN_MEMORY: usize = 1;
 /// The kernel did not take all submissions.
 pub(crate) const BROKEN_SUBMIT: usize = 2;
@@ -113,11 +113,11 @@ pub(crate) const BIND_PAGE_BYTES: usize = 8;
 pub(crate) const BIND_SLOTS: usize = 12;
 /// Pages of one walk.
 pub(crate) const BIND_READS_EACH: usize = 16;
-/// Answer: why not, one of the FBW_REFUSED_ numbers, beside the errno.
+/// Result: the reason, one of the FBW_REFUSED_ numbers, beside the errno.
 pub(crate) const BIND_REFUSED: usize = 20;
-/// Answer: 1 if the device can be polled.
+/// Result: 1 if the device can be polled.
 pub(crate) const BIND_POLLED: usize = 24;
-/// Answer: pieces in which the file lies on the device.
+/// Result: extents of the file on the device.
 pub(crate) const BIND_EXTENTS: usize = 28;
 /// All of it.
 pub(crate) const BIND_BYTES: usize = 32;
@@ -137,7 +137,7 @@ pub(crate) const REFUSED_OWNER: usize = 6;
 pub(crate) const REFUSED_FILE_SYSTEM: usize = 7;
 /// Encrypted by the file system.
 pub(crate) const REFUSED_ENCRYPTED: usize = 8;
-/// Fs-verity checks what is read, a walk would not.
+/// Fs-verity checks every read, a walk would not.
 pub(crate) const REFUSED_VERITY: usize = 9;
 /// Memory, not a device.
 pub(crate) const REFUSED_DAX: usize = 10;
@@ -153,11 +153,11 @@ pub(crate) const REFUSED_MAPPED: usize = 14;
 pub(crate) const REFUSED_BLOCK: usize = 15;
 /// Too many pieces.
 pub(crate) const REFUSED_EXTENTS: usize = 16;
-/// The positions that it asks for, a double word each.
+/// The positions that it requests, a double word each.
 pub(crate) const FRAME_NEXT: usize = 0;
 /// The position of the page that it sees.
 pub(crate) const FRAME_AT: usize = 128;
-/// How many it asks for, or the reason of FBW_FAIL; a word.
+/// The number of positions, or the reason of FBW_FAIL; a word.
 pub(crate) const FRAME_COUNT: usize = 136;
 /// All of it.
 pub(crate) const FRAME_BYTES: usize = 144;
@@ -172,13 +172,13 @@ pub(crate) const TREE_COUNT_AT: usize = 6;
 pub(crate) const TREE_POSITION_AT: usize = 8;
 /// Where the records begin.
 pub(crate) const TREE_RECORDS_AT: usize = 24;
-/// Separator, then what it leads to.
+/// Separator, then its target.
 pub(crate) const TREE_RECORD_BYTES: usize = 16;
 /// This is not the node that belongs here.
 pub(crate) const TREE_DAMAGED: usize = 1;
-/// What is looked up.
+/// The key.
 pub(crate) const LOOKUP_KEY: usize = 0;
-/// What it leads to.
+/// Its value.
 pub(crate) const LOOKUP_VALUE: usize = 8;
 /// That of the node to come.
 pub(crate) const LOOKUP_LEVEL: usize = 16;
@@ -190,9 +190,9 @@ pub(crate) const COUNT_LOW: usize = 8;
 pub(crate) const COUNT_HIGH: usize = 16;
 /// How many there were.
 pub(crate) const COUNT_FOUND: usize = 24;
-/// Leaves that were looked at.
+/// Leaves read.
 pub(crate) const COUNT_LEAVES: usize = 32;
-/// Leaves still to come.
+/// Leaves in flight.
 pub(crate) const COUNT_COMING: usize = 40;
 /// That of the node to come.
 pub(crate) const COUNT_LEVEL: usize = 48;
@@ -244,11 +244,11 @@ pub(crate) const RANGE_LOW_LEN: usize = 16;
 pub(crate) const RANGE_HIGH_LEN: usize = 24;
 /// How many there were.
 pub(crate) const RANGE_FOUND: usize = 32;
-/// Leaves that were looked at.
+/// Leaves read.
 pub(crate) const RANGE_LEAVES: usize = 40;
-/// Leaves still to come.
+/// Leaves in flight.
 pub(crate) const RANGE_COMING: usize = 48;
-/// 1: the range may go on behind the leaves that were looked at.
+/// 1: the range may go on behind the leaves read.
 pub(crate) const RANGE_MORE: usize = 56;
 /// The least key that counts.
 pub(crate) const RANGE_LOW: usize = 128;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0-only) */
-/* Answers what there is not, or asks for what it may not, as its argument says. */
+/* Returns results that do not exist, or requests reads it may not, as its argument says. */
 #include "../walk.bpf.h"
 
 static __always_inline u32 fbw_step(const u8 *page, u64 at, u8 *scratch, u64 *next, u32 *count)
