@@ -74,7 +74,7 @@ pub struct Opening {
 
 impl Opening {
     pub(crate) fn new(engine: &Engine, dir: Where, options: Options) -> Opening {
-        if let Err(error) = check(&options) {
+        if let Err(error) = check(engine, &options) {
             return Opening { task: Err(Some(error)) };
         }
         let (shard, class) = (options.shard, options.class);
@@ -121,7 +121,7 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Maximum length of a segment, in bytes: a group with a segment's worth of records is one write.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-fn check(options: &Options) -> Result<()> {
+fn check(engine: &Engine, options: &Options) -> Result<()> {
     let bytes = options.segment_bytes;
     let fault = if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)
         || !bytes.is_multiple_of(u64::from(GRAIN))
@@ -131,6 +131,8 @@ fn check(options: &Options) -> Result<()> {
         "durability must not be None: an acknowledged record has to be durable"
     } else if options.group_bytes_max < GRAIN as usize || options.pending_bytes_max == 0 {
         "group_bytes_max must be at least 4,096, and pending_bytes_max at least 1"
+    } else if options.shard >= engine.shard_count() {
+        "the engine has no such shard: they are counted from 0"
     } else {
         return Ok(());
     };

@@ -336,16 +336,20 @@ fn stalls_while_engines_start_and_stop() {
         let tasks: Vec<_> = (0..8u64)
             .map(|task| {
                 let hold = Duration::from_micros(400 * ((task + round) % 7));
-                engine.spawn_on_shard(task as usize, Class::DEFAULT, move || async move {
-                    for _ in 0..3 {
-                        let begun = Instant::now();
-                        while begun.elapsed() < hold {
-                            std::hint::spin_loop();
+                engine.spawn_on_shard(
+                    task as usize % engine.shard_count(),
+                    Class::DEFAULT,
+                    move || async move {
+                        for _ in 0..3 {
+                            let begun = Instant::now();
+                            while begun.elapsed() < hold {
+                                std::hint::spin_loop();
+                            }
+                            shard::yield_now().await;
                         }
-                        shard::yield_now().await;
-                    }
-                    task
-                })
+                        task
+                    },
+                )
             })
             .collect();
         for (task, answer) in tasks.into_iter().enumerate() {

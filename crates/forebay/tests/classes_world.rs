@@ -187,7 +187,7 @@ fn compete(
             let mut all = Vec::new();
             for (class, on) in engine_of(&engine) {
                 let file = file.clone();
-                all.push(engine.spawn_on_shard(on, class, move || async move {
+                all.push(engine.spawn_on_shard(on % engine.shard_count(), class, move || async move {
                     let read = Rc::new(Cell::new(0));
                     let tasks = Rc::new(RefCell::new(Vec::new()));
                     for _ in 0..32 {

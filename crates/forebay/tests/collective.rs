@@ -153,7 +153,7 @@ fn tasks_of_a_runtime_and_of_shards_take_part() {
         }
     };
     let on_tokio = [runtime.spawn(next()), runtime.spawn(next())];
-    let on_shards = [next(), next()].map(|work| engine.spawn_on_shard(1, Class::DEFAULT, move || work));
+    let on_shards = [next(), next()].map(|work| engine.spawn_on_shard(0, Class::DEFAULT, move || work));
     std::thread::scope(|scope| {
         let threads = [next(), next()].map(|work| scope.spawn(|| engine.block_on(work).unwrap()));
         runtime.block_on(async {

@@ -97,10 +97,14 @@ async fn program(engine: &Engine, model: &Rc<RefCell<Model>>) -> Result<(), fore
                     let written = handle.write(pieces, Durability::Data).await;
                     return (handle, written);
                 }
-                let task = engine.spawn_on_shard(handle.rank(), Class::DEFAULT, move || async move {
-                    let written = handle.write(pieces, Durability::Data).await;
-                    (handle, written)
-                });
+                let task = engine.spawn_on_shard(
+                    handle.rank() % engine.shard_count(),
+                    Class::DEFAULT,
+                    move || async move {
+                        let written = handle.write(pieces, Durability::Data).await;
+                        (handle, written)
+                    },
+                );
                 task.await.unwrap()
             }));
         }

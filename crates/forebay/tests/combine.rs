@@ -222,7 +222,7 @@ fn threads_tokio_and_shards_share_one() {
         }
         let on_shards = [2, 3].map(|thread| {
             let fill = fill(&combine, thread, 6, 200);
-            engine.spawn_on_shard(thread as usize, Class::BACKGROUND, move || fill)
+            engine.spawn_on_shard(thread as usize % engine.shard_count(), Class::BACKGROUND, move || fill)
         });
         let on_tokio = [4, 5].map(|thread| runtime.spawn(fill(&combine, thread, 6, 200)));
         runtime.block_on(async {

@@ -292,7 +292,11 @@ fn many_handles_share_pages() {
                         match task % 2 {
                             0 => work.await,
                             _ => engine
-                                .spawn_on_shard(task as usize, Class::BACKGROUND, move || work)
+                                .spawn_on_shard(
+                                    task as usize % engine.shard_count(),
+                                    Class::BACKGROUND,
+                                    move || work,
+                                )
                                 .await
                                 .unwrap(),
                         }

@@ -135,7 +135,7 @@ fn tasks_on_every_shard() {
     let tasks: Vec<_> = (0..6)
         .map(|number| {
             let (inner, file) = (engine.clone(), file.clone());
-            engine.spawn_on_shard(number, Class::DEFAULT, move || async move {
+            engine.spawn_on_shard(number % engine.shard_count(), Class::DEFAULT, move || async move {
                 work(inner, file).await;
                 // Not Send, across an await.
                 let local = std::rc::Rc::new(5);
@@ -214,7 +214,10 @@ fn futures_move_between_shards_and_other_threads() {
         for (begun, target) in
             [(from(0).wait().unwrap(), 1), (from(1).wait().unwrap(), 0), (begin(&file, 30), 0)]
         {
-            engine.spawn_on_shard(target, Class::DEFAULT, move || finish(begun)).wait().unwrap();
+            engine
+                .spawn_on_shard(target % engine.shard_count(), Class::DEFAULT, move || finish(begun))
+                .wait()
+                .unwrap();
         }
         // Dropped on another thread than the one where they began, begun or not.
         drop(from(0).wait().unwrap());

@@ -79,7 +79,7 @@ fn eight_threads_in_disorder() {
                             5 => {
                                 let (file, range) = (file.clone(), dice.range());
                                 let handle = engine.spawn_on_shard(
-                                    dice.roll(4) as usize,
+                                    dice.roll(4) as usize % engine.shard_count(),
                                     Class::DEFAULT,
                                     move || async move {
                                         let block = file.read(range.clone()).await.unwrap();

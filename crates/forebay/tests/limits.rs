@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use std::ops::Range;
 
-use forebay::{Block, ClassSpec, Config, Durability, Engine, Error, ErrorKind, Open, Step, Walk};
+use forebay::{Block, Class, ClassSpec, Config, Durability, Engine, Error, ErrorKind, Open, Step, Walk};
 
 /// Returns the settings of a small engine, so that a setting that makes it larger shows.
 fn config() -> Config {
@@ -215,4 +215,20 @@ fn every_number_of_a_collective_works_or_is_refused_with_a_sentence() {
     assert_eq!(file.collective(0).start().len(), 1);
     let most = file.collective(usize::MAX).start();
     assert!(most.len() <= 1 << 16 && most[0].participants() == most.len());
+}
+/// them on one.
+#[test]
+fn a_shard_that_does_not_exist_is_refused_by_its_number() {
+    let engine = Engine::start(Config::default().shards(2)).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    let open = |shard| engine.open(&path, Open::create().shard(shard)).wait();
+    let task = |shard| engine.spawn_on_shard(shard, Class::DEFAULT, || async {}).wait();
+    for error in [open(2).unwrap_err(), open(usize::MAX).unwrap_err(), task(2).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains("this engine has 2"), "{error}");
+    }
+    assert!(!path.exists(), "a file was created before the shard was checked");
+    open(1).unwrap();
+    task(1).unwrap();
 }

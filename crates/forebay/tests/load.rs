@@ -73,7 +73,7 @@ fn run(engine: &Engine, files: &[File], tasks: u64, operations: u64, seed: u64) 
         let base = task / files.len() as u64 * REGION_BYTES;
         let (engine, seed) = (engine.clone(), Numbers(seed ^ task << 20).next());
         if task % 4 == 0 {
-            let shard = (task / 4) as usize;
+            let shard = (task / 4) as usize % engine.shard_count();
             let inner = engine.clone();
             let make = move || Region::new(file, base, seed).work(inner, operations);
             on_shards.push(engine.spawn_on_shard(shard, Class::DEFAULT, make));

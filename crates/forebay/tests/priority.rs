@@ -284,9 +284,11 @@ fn senders_that_are_preempted_do_not_stop_a_real_time_shard() {
                         // One message, and one task that another thread wakes.
                         assert_eq!(&file.read(at..at + 8).wait().unwrap()[..], &bytes_of(at..at + 8)[..]);
                         let (ask, asked) = async_channel::bounded::<u64>(1);
-                        let task = engine.spawn_on_shard(n as usize, Class::DEFAULT, move || async move {
-                            asked.recv().await
-                        });
+                        let task = engine.spawn_on_shard(
+                            n as usize % engine.shard_count(),
+                            Class::DEFAULT,
+                            move || async move { asked.recv().await },
+                        );
                         ask.send_blocking(n).unwrap();
                         assert_eq!(task.wait().unwrap().unwrap(), n);
                     }

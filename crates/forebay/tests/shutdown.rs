@@ -225,7 +225,7 @@ fn tasks_hold_what_is_not_send_and_end_on_their_own_thread() {
     let handles: Vec<_> = (0..20)
         .map(|n| {
             let tell = tell.clone();
-            engine.spawn_on_shard(n, Class::DEFAULT, move || {
+            engine.spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || {
                 let owned = Owned(Rc::new(RefCell::new(vec![std::thread::current().id()])), tell);
                 async move {
                     let _owned = owned;

@@ -248,11 +248,12 @@ fn abort_ends_a_task_wherever_it_waits_and_nothing_else() {
     assert_eq!(task.wait().unwrap_err().kind(), ErrorKind::TaskCancelled);
     for from in 0..2 {
         let task = waiting(0);
-        let aborter = engine.spawn_on_shard(from, Class::DEFAULT, move || async move {
-            shard::yield_now().await;
-            task.abort();
-            task.await.unwrap_err().kind()
-        });
+        let aborter =
+            engine.spawn_on_shard(from % engine.shard_count(), Class::DEFAULT, move || async move {
+                shard::yield_now().await;
+                task.abort();
+                task.await.unwrap_err().kind()
+            });
         assert_eq!(aborter.wait().unwrap(), ErrorKind::TaskCancelled);
     }
     // Regression: a handle remembered its task's place in a list, so aborting a task that had ended aborted

@@ -14,7 +14,10 @@ fn a_plain_thread_waits_for_any_future() {
         let mut sum = 0;
         for n in 0..10 {
             engine.nop().await.unwrap();
-            sum += engine.spawn_on_shard(n, Class::DEFAULT, move || async move { n }).await.unwrap();
+            sum += engine
+                .spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || async move { n })
+                .await
+                .unwrap();
         }
         sum
     });

@@ -46,7 +46,10 @@ async fn explore(engine: Engine) {
         tasks.push(sim::spawn(async move {
             match number % 2 {
                 0 => lookups.await,
-                _ => engine.spawn_on_shard(number, Class::DEFAULT, move || lookups).await.unwrap(),
+                _ => engine
+                    .spawn_on_shard(number % engine.shard_count(), Class::DEFAULT, move || lookups)
+                    .await
+                    .unwrap(),
             }
         }));
     }
@@ -147,7 +150,10 @@ fn given_up_at_any_moment() {
                             _ => {
                                 let timed =
                                     move || async move { shard::timeout(lasts, walk).await.map(drop) };
-                                let _ = engine.spawn_on_shard(number, Class::DEFAULT, timed).await.unwrap();
+                                let _ = engine
+                                    .spawn_on_shard(number % engine.shard_count(), Class::DEFAULT, timed)
+                                    .await
+                                    .unwrap();
                             }
                         }
                     }));

@@ -19,11 +19,15 @@ async fn busy(engine: Engine) -> Vec<u64> {
                 order.lock().unwrap().push(number);
                 sim::sleep(Duration::from_micros(sim::random(100))).await.unwrap();
             }
-            let local = engine.spawn_on_shard(number as usize, Class::DEFAULT, move || async move {
-                shard::sleep(Duration::from_micros(50)).await.unwrap();
-                shard::yield_now().await;
-                shard::current().unwrap() as u64
-            });
+            let local = engine.spawn_on_shard(
+                number as usize % engine.shard_count(),
+                Class::DEFAULT,
+                move || async move {
+                    shard::sleep(Duration::from_micros(50)).await.unwrap();
+                    shard::yield_now().await;
+                    shard::current().unwrap() as u64
+                },
+            );
             local.await.unwrap()
         }));
     }

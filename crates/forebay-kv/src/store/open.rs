@@ -90,7 +90,7 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
         return refused("leaf_bytes must be a multiple of 4,096 from 4 to 32 KiB");
     }
     if options.shard >= engine.shard_count() {
-        return refused("the engine has no such shard");
+        return refused("the engine has no such shard: they are counted from 0");
     }
     let is_segment = |bytes: u64| (64 << 10..=1 << 30).contains(&bytes) && bytes.is_multiple_of(4096);
     if options.log_segment_bytes.is_some_and(|bytes| !is_segment(bytes)) {

@@ -305,18 +305,21 @@ impl Engine {
     /// It never waits: the task begins even if the shard's inbox is full, and even if the returned handle is
     /// dropped.
     ///
-    /// A shard number past the last shard wraps around. The task is in `class`; see [`shard`](crate::shard)
-    /// for the calls that it may make.
+    /// The task is in `class`; see [`shard`](crate::shard) for the calls that it may make.
+    ///
+    /// # Errors
+    /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) when there is no such shard:
+    /// they are counted from 0 to [`shard_count`](Self::shard_count) - 1.
     pub fn spawn_on_shard<F, Fut>(&self, shard: usize, class: Class, make: F) -> JoinHandle<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future + 'static,
         Fut::Output: Send + 'static,
     {
-        if let Err(error) = self.shared.check("task") {
-            return JoinHandle::failed(error);
+        match self.shared.check("task").and_then(|()| self.shared.check_shard("task", shard)) {
+            Ok(()) => shard::spawn_on(&self.shared.inboxes[shard], class, make),
+            Err(error) => JoinHandle::failed(error),
         }
-        shard::spawn_on(&self.shared.inboxes[shard % self.shared.inboxes.len()], class, make)
     }
 
     /// Ends the engine for all handles and files, and reports the outcome. Tasks are cancelled, and

@@ -12,6 +12,7 @@ use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::io::config::Polling;
 use crate::io::mode::Mode;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::{FileCore, Opened};
 
 /// Access and mode of a file to open: `Open::read()`, then any differences from direct I/O on any shard.
@@ -94,7 +95,7 @@ impl Open {
     }
 
     /// Sets the shard that serves this file for all callers outside the shards. Default: the one with the
-    /// fewest files. A number past the last shard wraps around.
+    /// fewest files. Opening fails when there is no such shard.
     pub fn shard(mut self, shard: usize) -> Open {
         self.shard = Some(shard);
         self
@@ -119,7 +120,7 @@ pub(crate) fn temp_file(engine: &Engine, dir: At, open: Open) -> Pending<File> {
 }
 
 pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pending<File> {
-    if let Err(error) = engine.check() {
+    if let Err(error) = check(engine.shared(), "open", open.shard) {
         return Pending::ready(Err(error));
     }
     let engine = engine.clone();
@@ -147,8 +148,14 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
     })
 }
 
+/// Returns an error when the engine takes no requests, or has no such shard.
+pub(crate) fn check(shared: &EngineShared, operation: &'static str, shard: Option<usize>) -> Result<()> {
+    shared.check(operation)?;
+    shard.map_or(Ok(()), |shard| shared.check_shard(operation, shard))
+}
+
 fn begin(engine: &Engine, request: MetaRequest, path: PathBuf, open: Open) -> Pending<File> {
-    if let Err(error) = engine.shared().check(request.operation()) {
+    if let Err(error) = check(engine.shared(), request.operation(), open.shard) {
         return Pending::ready(Err(error.with_path(path)));
     }
     // The call keeps a handle of the engine: an open that outlives all others must not find the engine gone.
@@ -221,7 +228,7 @@ fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: P
 
 fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> File {
     let shared = engine.shared();
-    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    let home = open.shard.unwrap_or_else(|| shared.least_loaded());
     File::new(FileCore::new(shared.clone(), opened(home)))
 }
 

@@ -91,7 +91,7 @@ impl Engine {
 }
 
 fn begin(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
-    if let Err(error) = engine.check() {
+    if let Err(error) = crate::handle::open::check(engine.shared(), "open_nvme", open.shard) {
         return Pending::ready(Err(error.with_path(path)));
     }
     if engine.driver() != "uring" {
@@ -129,7 +129,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     };
     // Character devices have numbers of their own, which a block device may have too.
     let (device_index, device) = shared.device_known(found.number | 1 << 63, Arc::new(found.device));
-    let home = open.shard.map_or_else(|| shared.least_loaded(), |shard| shard % shared.inboxes.len());
+    let home = open.shard.unwrap_or_else(|| shared.least_loaded());
     Ok(File::new(FileCore::new(
         shared.clone(),
         Opened {

@@ -71,6 +71,18 @@ impl EngineShared {
         self.failure().map_or(Ok(()), |failure| Err(failure.into_error(operation, None)))
     }
 
+    /// Returns an error when this engine has no shard of this number.
+    pub(crate) fn check_shard(&self, operation: &'static str, shard: usize) -> Result<()> {
+        let shards = self.inboxes.len();
+        if shard < shards {
+            return Ok(());
+        }
+        let note = format!(
+            "there is no shard {shard}: this engine has {shards}, counted from 0; see Config::shards"
+        );
+        Err(Error::invalid(operation, note))
+    }
+
     /// Returns whether the engine belongs to a process that this one was forked from.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {

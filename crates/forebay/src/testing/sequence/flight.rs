@@ -83,18 +83,25 @@ pub(super) async fn give_up(
     match place {
         Place::Here => Ok(poll_some(&mut flight, polls).await),
         Place::Shard(shard) => {
-            let polled = engine.spawn_on_shard(usize::from(shard), Class::DEFAULT, move || async move {
-                let outcome = poll_some(&mut flight, polls).await;
-                drop(flight);
-                outcome
-            });
+            let polled = engine.spawn_on_shard(
+                usize::from(shard) % engine.shard_count(),
+                Class::DEFAULT,
+                move || async move {
+                    let outcome = poll_some(&mut flight, polls).await;
+                    drop(flight);
+                    outcome
+                },
+            );
             polled.await
         }
         Place::ToShard(shard, _) => match poll_some(&mut flight, polls).await {
             Some(outcome) => Ok(Some(outcome)),
             None => {
-                let dropped =
-                    engine.spawn_on_shard(usize::from(shard), Class::DEFAULT, move || async { drop(flight) });
+                let dropped = engine.spawn_on_shard(
+                    usize::from(shard) % engine.shard_count(),
+                    Class::DEFAULT,
+                    move || async { drop(flight) },
+                );
                 dropped.await.map(|()| None)
             }
         },
@@ -106,16 +113,20 @@ pub(super) async fn give_up(
 }
 
 async fn on_shard(engine: &Engine, shard: u8, flight: Flight) -> Result<Outcome> {
-    engine.spawn_on_shard(usize::from(shard), Class::DEFAULT, move || flight).await
+    engine.spawn_on_shard(usize::from(shard) % engine.shard_count(), Class::DEFAULT, move || flight).await
 }
 
 async fn polled_on_shard(engine: &Engine, shard: u8, mut flight: Flight, polls: u8) -> Result<Polled> {
-    let polled = engine.spawn_on_shard(usize::from(shard), Class::DEFAULT, move || async move {
-        match poll_some(&mut flight, polls).await {
-            Some(outcome) => Polled::Over(outcome),
-            None => Polled::Pending(flight),
-        }
-    });
+    let polled = engine.spawn_on_shard(
+        usize::from(shard) % engine.shard_count(),
+        Class::DEFAULT,
+        move || async move {
+            match poll_some(&mut flight, polls).await {
+                Some(outcome) => Polled::Over(outcome),
+                None => Polled::Pending(flight),
+            }
+        },
+    );
     polled.await
 }
 

@@ -72,14 +72,15 @@ async fn at_every_await_on_a_shard(env: &Env) -> Outcome {
         // A file's home shard and the other one.
         for shard in 0..2 {
             let operations = operations(env, &engine, &scene);
-            let task = engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
-                for (name, mut future) in operations {
-                    ended((name, poll_times(&mut future, times as u32).await))?;
-                    drop(future);
-                    shard::yield_now().await;
-                }
-                Ok::<_, Stop>(())
-            });
+            let task =
+                engine.spawn_on_shard(shard % engine.shard_count(), Class::DEFAULT, move || async move {
+                    for (name, mut future) in operations {
+                        ended((name, poll_times(&mut future, times as u32).await))?;
+                        drop(future);
+                        shard::yield_now().await;
+                    }
+                    Ok::<_, Stop>(())
+                });
             task.await??;
         }
         settled(env, &engine).await?;
@@ -216,7 +217,8 @@ async fn begun_outside_and_ended_on_a_shard(env: &Env) -> Outcome {
         let what = format!("{fate:?} on shard {shard}");
         let begun = begin(operations(env, &engine, &scene))?;
         let struck = fate.strikes(begun);
-        let back = engine.spawn_on_shard(shard, Class::DEFAULT, move || struck).await?;
+        let back =
+            engine.spawn_on_shard(shard % engine.shard_count(), Class::DEFAULT, move || struck).await?;
         finish(back.map_err(|stop| stop.of(&what))?).await.map_err(|stop| stop.of(&what))?;
         settled(env, &engine).await.map_err(|stop| stop.of(&what))?;
     }

@@ -300,7 +300,7 @@ async fn tasks_end_on_their_own_thread(env: &Env) -> Outcome {
     let tasks: Vec<_> = (0..20)
         .map(|n| {
             let right = right.clone();
-            engine.spawn_on_shard(n, Class::DEFAULT, move || {
+            engine.spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || {
                 let owned = Owned { made: Rc::new(RefCell::new(shard::current())), right };
                 async move {
                     let _owned = owned;

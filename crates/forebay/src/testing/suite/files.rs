@@ -145,7 +145,9 @@ async fn closing_ends_although_an_operation_comes_too_late(env: &Env) -> Outcome
         let file = env.open_on(&engine, &path, Open::read()).await?;
         let late = file.clone();
         let closing = file.close();
-        let task = engine.spawn_on_shard(round, Class::DEFAULT, move || async move { late.read(0..1).await });
+        let task = engine.spawn_on_shard(round % engine.shard_count(), Class::DEFAULT, move || async move {
+            late.read(0..1).await
+        });
         fails_with("the late read", task.await?, ErrorKind::FileClosed)?;
         closing.await?;
     }

@@ -90,7 +90,7 @@ async fn finish_all(operations: Vec<Operation>) -> Outcome {
 async fn thaw(env: &Env, engine: &Engine, frozen: Vec<Operation>, round: u64) -> Outcome {
     match round % 4 {
         0 => env.elsewhere(finish(frozen)).await?,
-        1 => engine.spawn_on_shard(1, Class::DEFAULT, move || finish(frozen)).await?,
+        1 => engine.spawn_on_shard(1 % engine.shard_count(), Class::DEFAULT, move || finish(frozen)).await?,
         2 => finish(frozen).await,
         _ => {
             drop(frozen);
@@ -125,7 +125,9 @@ async fn one_of_each_kind_on_a_shard(env: &Env) -> Outcome {
                 engine.spawn_on_shard(0, Class::DEFAULT, move || freeze(list, move || times)).await??;
             for shard in 0..2 {
                 let list = operations(env, &engine, &scene);
-                engine.spawn_on_shard(shard, Class::DEFAULT, move || finish_all(list)).await??;
+                engine
+                    .spawn_on_shard(shard % engine.shard_count(), Class::DEFAULT, move || finish_all(list))
+                    .await??;
             }
             go_on(env, &engine, &scene).await?;
             thaw(env, &engine, frozen, times).await
@@ -277,7 +279,7 @@ async fn any_at_any_time_among_tasks_and_threads(env: &Env) -> Outcome {
         let elsewhere = each((3..6).map(|number| env.elsewhere(worker(number))));
         let on_shards = each((6..10).map(|number| {
             let work = worker(number);
-            engine.spawn_on_shard(number as usize, Class::DEFAULT, move || work)
+            engine.spawn_on_shard(number as usize % engine.shard_count(), Class::DEFAULT, move || work)
         }));
         let boxed: Vec<Pin<Box<dyn Future<Output = Outcome> + '_>>> = vec![
             Box::pin(async { here.await.into_iter().collect() }),

@@ -43,10 +43,15 @@ async fn files_are_opened_as_asked(env: &Env) -> Outcome {
         let file = engine.open(env.path("1"), open).await?;
         same("truncate leaves nothing", file.len().await?, 0)?;
     }
-    for shard in [0, 1, 1000] {
+    for shard in 0..engine.shard_count() {
         let file = engine.open(env.path("0"), Open::read().shard(shard)).await?;
-        same("the home shard", file.home_shard(), shard % engine.shard_count())?;
+        same("the home shard", file.home_shard(), shard)?;
         file.read(0..1).await?;
+    }
+    for shard in [engine.shard_count(), 1000, usize::MAX] {
+        let opened = engine.open(env.path("new"), Open::create().shard(shard)).await;
+        fails_with("a shard that does not exist", opened, ErrorKind::InvalidInput)?;
+        fails_os("its file", engine.open(env.path("new"), Open::read()).await, libc::ENOENT)?;
     }
     Ok(())
 }

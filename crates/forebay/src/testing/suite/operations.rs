@@ -131,7 +131,7 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         same("its answer", task.await?, 3)?;
     });
     operation!("timers", engine => {
-        let task = engine.spawn_on_shard(1, Class::DEFAULT, || async {
+        let task = engine.spawn_on_shard(1 % engine.shard_count(), Class::DEFAULT, || async {
             shard::timeout(Duration::from_secs(60), shard::sleep(Duration::from_micros(20))).await??;
             Ok::<_, Error>(())
         });

@@ -223,7 +223,8 @@ fn step(
                 shard::yield_now().await;
                 Ok::<_, Error>((range, block))
             };
-            let handle = engine.spawn_on_shard(dice.roll(4) as usize, Class::DEFAULT, make);
+            let handle =
+                engine.spawn_on_shard(dice.roll(4) as usize % engine.shard_count(), Class::DEFAULT, make);
             match dice.roll(3) {
                 0 => drop(handle),
                 1 => handle.abort(),

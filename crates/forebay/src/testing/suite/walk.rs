@@ -33,9 +33,14 @@ async fn hops_follow_from_one_another(env: &Env) -> Outcome {
         for seed in some(env, 12) {
             same("wrong blocks", file.walk(Hike::ROOT, Hike::new(seed, 20)).await?, 0)?;
             let inner = file.clone();
-            let task = env.engine().spawn_on_shard(seed as usize, Class::DEFAULT, move || async move {
-                inner.walk(Hike::ROOT, Hike::new(seed, 20)).class(Class::BACKGROUND).await
-            });
+            let task =
+                env.engine().spawn_on_shard(
+                    seed as usize % env.engine().shard_count(),
+                    Class::DEFAULT,
+                    move || async move {
+                        inner.walk(Hike::ROOT, Hike::new(seed, 20)).class(Class::BACKGROUND).await
+                    },
+                );
             same("wrong blocks on a shard", task.await??, 0)?;
         }
         let walks = (0..20).map(|seed| file.walk(Hike::ROOT, Hike::new(seed, 9)).into_future());
@@ -201,14 +206,20 @@ async fn states_are_dropped_once_however_walks_end(env: &Env) -> Outcome {
         }
         drop((one, many));
         let (inner, entries) = (file.clone(), ledger.clone());
-        let task = env.engine().spawn_on_shard(times as usize, Class::DEFAULT, move || async move {
-            let mut one = inner.walk(Hike::ROOT, endless(times, &entries)).hops_max(u32::MAX).into_future();
-            let begun = poll_fn(|context| Poll::Ready(Pin::new(&mut one).poll(context).is_pending())).await;
-            for _ in 0..times {
-                crate::reactor::shard::yield_now().await;
-            }
-            begun
-        });
+        let task = env.engine().spawn_on_shard(
+            times as usize % env.engine().shard_count(),
+            Class::DEFAULT,
+            move || async move {
+                let mut one =
+                    inner.walk(Hike::ROOT, endless(times, &entries)).hops_max(u32::MAX).into_future();
+                let begun =
+                    poll_fn(|context| Poll::Ready(Pin::new(&mut one).poll(context).is_pending())).await;
+                for _ in 0..times {
+                    crate::reactor::shard::yield_now().await;
+                }
+                begun
+            },
+        );
         holds("it has no end on a shard", task.await?)?;
         at_rest(env, env.engine()).await?;
         same("states that are left", ledger.left(), 0)?;
