@@ -84,7 +84,7 @@ impl fmt::Display for Error {
                 write!(formatter, "the walk's program gave up at offset {offset} (its reason {code})")
             }
             Error::BadAnswer { offset } => {
-                write!(formatter, "the walk's program answered nonsense at offset {offset}")
+                write!(formatter, "the walk's program returned an invalid result at offset {offset}")
             }
             Error::Elsewhere { offset, source } => {
                 write!(formatter, "this engine cannot go on with the walk at offset {offset}: {source}")

@@ -78,7 +78,7 @@ impl Drop for Entry<'_> {
 }
 
 fn again() -> Error {
-    Error::new(ErrorKind::InvalidInput, "polled again after it had answered")
+    Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
 }
 
 /// The future of [`Wal::append`](crate::Wal::append).

@@ -113,7 +113,7 @@ impl fmt::Debug for Opening {
 }
 
 fn again() -> Error {
-    Error::new(ErrorKind::InvalidInput, "polled again after it had answered")
+    Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
 }
 
 /// Minimum length of a segment, in bytes.

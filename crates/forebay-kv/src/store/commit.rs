@@ -297,7 +297,7 @@ impl<'a> Write<'a> {
 }
 
 pub(super) fn again() -> Error {
-    Error::new(ErrorKind::InvalidInput, "polled again after it had answered")
+    Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
 }
 
 impl Future for Write<'_> {

@@ -131,7 +131,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
     async fn pause(&self) -> Result<()> {
         forebay::shard::yield_if_needed().await;
         match self.watch.strong_count() {
-            0 => Err(Error::new(ErrorKind::Closed, "nobody waits for this answer any more")),
+            0 => Err(Error::new(ErrorKind::Closed, "no caller waits for this result any more")),
             _ => Ok(()),
         }
     }

@@ -27,7 +27,7 @@ use crate::base::sync::{Mutex, MutexGuard};
 /// assert!(metadata.is_dir());
 /// # Ok(()) }
 /// ```
-#[must_use = "the answer, and the error if there is one, comes only when this is awaited or waited for"]
+#[must_use = "the result, and the error if there is one, comes only when this is awaited or waited for"]
 pub struct Pending<T> {
     state: State<T>,
 }
@@ -117,7 +117,7 @@ impl<T> fmt::Debug for Pending<T> {
 }
 
 fn answered_before() -> Error {
-    Error::invalid("wait", "this call was polled again after it had answered")
+    Error::invalid("wait", "this call was polled again after it had completed")
 }
 
 /// A sender and the [`Pending`] that it answers. A sender dropped unused answers [`ErrorKind::EngineClosed`].

@@ -71,7 +71,7 @@ impl StatsServer {
             Ok(_) => Ok(StatsServer { bell }),
             Err(error) => {
                 bell.name.remove();
-                Err(failed(error).with_note("no thread to answer"))
+                Err(failed(error).with_note("no thread for it"))
             }
         }
     }

@@ -357,7 +357,7 @@ impl<'f> FileOp<'f> {
                 }))
             }
             State::Fault(error) => {
-                let again = || Error::invalid(self.call.name(), "polled again after it had answered");
+                let again = || Error::invalid(self.call.name(), "polled again after it had completed");
                 Poll::Ready(Err(error.take().unwrap_or_else(again)))
             }
         }

@@ -347,5 +347,5 @@ impl EngineShared {
 }
 
 fn misfit(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unsupported, operation).with_note("the answer does not fit the call")
+    Error::new(ErrorKind::Unsupported, operation).with_note("the result does not fit the call")
 }

@@ -136,7 +136,7 @@ impl IntoRead<'_> {
         let result = match &mut self.state {
             State::Known(known) => {
                 return Poll::Ready(known.take().unwrap_or_else(|| {
-                    let error = Error::invalid("read", "this read was polled again after it had answered");
+                    let error = Error::invalid("read", "this read was polled again after it had completed");
                     (Err(error), BlockMut::default())
                 }));
             }

@@ -155,7 +155,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
     }
 
     fn again(&self) -> Error {
-        self.core.describe(Error::invalid("read", "this read was polled again after it had answered"))
+        self.core.describe(Error::invalid("read", "this read was polled again after it had completed"))
     }
 }
 

@@ -156,7 +156,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
             }
             State::Remote(run) => self.poll_remote(run, context),
             State::Over => {
-                let error = Error::invalid("walk", "this walk was polled again after it had answered");
+                let error = Error::invalid("walk", "this walk was polled again after it had completed");
                 Poll::Ready(Err(self.core.describe(error)))
             }
         }

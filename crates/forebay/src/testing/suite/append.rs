@@ -32,7 +32,7 @@ async fn pieces_of_any_size_become_the_file(env: &Env) -> Outcome {
                 same("the position", append.position(), at)?;
             }
             append.write(b"").await?;
-            same("what close answers", append.close().await?, len)?;
+            same("the result of close", append.close().await?, len)?;
             let came = content(env, &path).await?;
             same_written(env, format_args!("{len}, {open:?}"), &came, &bytes_of(0..len))?;
         }
@@ -52,7 +52,7 @@ async fn it_begins_anywhere_and_keeps_what_is_there(env: &Env) -> Outcome {
             }
             let mut append = file.append().at(at).buffer(4096).start();
             append.write(&[0xAB; 3_000]).await?;
-            same("what close answers", append.close().await?, at + 3_000)?;
+            same("the result of close", append.close().await?, at + 3_000)?;
             let mut expected = bytes_of(0..10_000);
             expected.resize(expected.len().max(at as usize + 3_000), 0);
             expected[at as usize..at as usize + 3_000].fill(0xAB);
@@ -81,7 +81,7 @@ async fn a_sync_leaves_the_exact_length(env: &Env) -> Outcome {
             same_bytes("what is in the file", &content(env, &path).await?, &bytes_of(0..at))?;
             same("nothing is in flight", append.in_flight_bytes(), 0)?;
         }
-        same("what close answers", append.close().await?, at)?;
+        same("the result of close", append.close().await?, at)?;
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ async fn blocks_go_as_they_are(env: &Env) -> Outcome {
             at += len;
         }
         holds("what is held is bounded", append.held_bytes() <= 3 * 65_536)?;
-        same("what close answers", append.close().await?, at)?;
+        same("the result of close", append.close().await?, at)?;
         same_written(env, format_args!("{open:?}"), &content(env, &path).await?, &bytes_of(0..at))?;
     }
     Ok(())
@@ -127,7 +127,7 @@ async fn calls_given_up_half_way_lose_nothing(env: &Env) -> Outcome {
             let taken = append.position() as usize - expected.len();
             expected.extend_from_slice(&data[..taken]);
         }
-        same("what close answers", append.close().await?, expected.len() as u64)?;
+        same("the result of close", append.close().await?, expected.len() as u64)?;
         same_written(env, format_args!("{open:?}"), &content(env, &path).await?, &expected)?;
     }
     Ok(())
@@ -149,7 +149,7 @@ async fn dropped_in_flight_it_leaves_file_and_engine_in_order(env: &Env) -> Outc
         holds("each byte is data or was never written", came.iter().enumerate().all(is_data))?;
         let mut append = env.open(&path, open).await?.append().start();
         append.write(b"after").await?;
-        same("what close answers", append.close().await?, 5)?;
+        same("the result of close", append.close().await?, 5)?;
     }
     Ok(())
 }
@@ -198,7 +198,7 @@ async fn several_side_by_side(env: &Env) -> Outcome {
             }
         });
         for (writer, end) in super::tools::all(writers).await.into_iter().enumerate() {
-            same("what close answers", end?, (writer as u64 + 1) * part)?;
+            same("the result of close", end?, (writer as u64 + 1) * part)?;
         }
         same_bytes(format_args!("{open:?}"), &content(env, &path).await?, &bytes_of(0..4 * part))?;
     }

@@ -232,7 +232,7 @@ async fn an_append_without_memory_is_told_and_goes_on(env: &Env) -> Outcome {
     drop(held);
     let position = append.position();
     append.write(&bytes_of(position..1_500_000)).await?;
-    same("what close answers", append.close().await?, 1_500_000)?;
+    same("the result of close", append.close().await?, 1_500_000)?;
     let came = super::tools::content(env, env.path("target")).await?;
     same_written(env, "the file", &came, &bytes_of(0..1_500_000))
 }
